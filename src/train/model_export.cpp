@@ -15,6 +15,7 @@
 #include "strata/train/model_files.hpp"
 
 #include "huggingface_config.hpp"
+#include "transpose.hpp"
 
 namespace strata::train {
 namespace {
@@ -210,23 +211,13 @@ class Exporter {
     const std::int64_t outputs = tensor.shape[1];
     const TensorView whole = resized(whole_, {count});
     read(tensor, {0, count}, whole);
-    // Whole cache lines of the source.
-    constexpr std::int64_t kBlock = 16;
-    const std::int64_t rows = std::max(most / outputs / kBlock, std::int64_t{1}) * kBlock;
+    const std::int64_t rows = std::max(most / outputs, std::int64_t{16});
     for (std::int64_t begin = 0; begin < inputs; begin += rows) {
-      const std::int64_t end = std::min(begin + rows, inputs);
-      const TensorView turned = resized(piece_, {(end - begin) * outputs});
+      const std::int64_t taken = std::min(rows, inputs - begin);
+      const TensorView turned = resized(piece_, {taken * outputs});
       with_floating(dtype_, [&]<typename T>(T) {
-        const std::span<T> from = whole.host<T>();
-        const std::span<T> to = turned.host<T>();
-        for (std::int64_t first = begin; first < end; first += kBlock) {
-          for (std::int64_t o = 0; o < outputs; ++o) {
-            for (std::int64_t i = first; i < std::min(first + kBlock, end); ++i) {
-              to[static_cast<std::size_t>((i - begin) * outputs + o)] =
-                  from[static_cast<std::size_t>(o * inputs + i)];
-            }
-          }
-        }
+        transpose<T>({whole.host<T>().data() + begin, inputs}, outputs, taken,
+                     {turned.host<T>().data(), outputs});
       });
       sink(turned);
     }

@@ -17,6 +17,7 @@
 #include "strata/train/model_files.hpp"
 
 #include "huggingface_config.hpp"
+#include "transpose.hpp"
 
 namespace strata::train {
 namespace {
@@ -206,12 +207,8 @@ void read_piece(const ForeignModel& foreign, const Piece& piece, const Shape& sh
         io::read_elements(stored, (c + i) * stored_rows + piece.first,
                           view.flat_slice(i * rows, rows));
       }
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          out[static_cast<std::size_t>((piece.rows.begin + r) * columns + c + i)] =
-              block[static_cast<std::size_t>(i * rows + r)];
-        }
-      }
+      transpose<T>({block.data(), rows}, count, rows,
+                   {out.data() + piece.rows.begin * columns + c, columns});
     }
   });
 }

@@ -82,7 +82,7 @@ void for_each_input(const fs::path& directory, std::size_t places, const Use& us
 }
 
 /// Changes a file at random in one to four places: bits, bytes, whole numbers as bytes and as
-/// digits, and pieces that go, come twice or come from another file.
+/// digits, and pieces that go, come twice or often, or come from another file.
 class Mutator {
  public:
   Mutator(std::vector<std::string> files, std::uint64_t seed)
@@ -110,7 +110,7 @@ class Mutator {
         "\xff", "\n", "NaN",   "../x",       "1.5",        "\\ud83d"};
     const std::size_t at = below(bytes.size());
     const std::size_t count = std::min(below(32) + 1, bytes.size() - at);
-    switch (below(9)) {
+    switch (below(10)) {
       case 0:
         bytes[at] = static_cast<char>(bytes[at] ^ (1U << below(8)));
         break;
@@ -139,6 +139,14 @@ class Mutator {
         bytes.insert(below(bytes.size()), bytes.substr(at, count));
         break;
       case 7: {
+        std::string many;
+        for (std::size_t i = below(2048); i > 0; --i) {
+          many.append(bytes, at, count);
+        }
+        bytes.insert(at, many);
+        break;
+      }
+      case 8: {
         const std::string& other = files_[below(files_.size())];
         bytes.replace(at, count, other.substr(below(other.size()), count));
         break;
