@@ -5,7 +5,8 @@
 #                           for AVX-512, where the CPU has it; clang-format
 #   tests/run.sh --quick    the release build's tests alone
 #   tests/run.sh --tidy     clang-tidy on the sources too
-#   tests/run.sh --long     the Debian package in a fresh Debian too; needs root and debootstrap
+#   tests/run.sh --long     the Debian package in a fresh Debian too; needs root and debootstrap. Unless --quick, also 10,000
+#                           files of each kind, changed at random, under AddressSanitizer
 #   tests/run.sh --no-install
 #                           installs no packages and says which are missing
 # Options are combined as in "tests/run.sh --quick --no-install". The summary says how long each build and each set of
@@ -162,6 +163,12 @@ formatted() {
   git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 clang-format --dry-run --Werror
 }
 
+# 10,000 files of each kind, changed at random.
+changed_files() {
+  cmake --build build/asan --parallel "$jobs" --target unit_fuzz &&
+    STRATA_FUZZ_FILES=10000 "${wrap[@]}" build/asan/bin/unit_fuzz --gtest_filter='*Random*'
+}
+
 # clang-tidy on the program's sources, as the release build compiles them.
 tidied() {
   run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/release "^$PWD/(src|io)/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
@@ -176,6 +183,7 @@ if [ $quick = no ]; then
   fi
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
   unit_tests asan core grid device io ops comm nn pipeline optim plan train app
+  [ $long = no ] || check "files changed at random" changed_files
   unit_tests tsan comm pipeline optim plan train io
   wrap=()
   avx512

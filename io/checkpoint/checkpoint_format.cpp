@@ -71,8 +71,8 @@ ShardSlice shard_of(const json& value, const Shape& shape) {
   const ShardSlice shard{.dimension = numbers[0], .first = numbers[1], .count = numbers[2]};
   if (!checkpoint::lies_within(shard, shape)) {
     fail(ExitCode::kCheckpoint,
-         "a checkpoint record has indices {} to {} of dimension {} of a tensor of {}", shard.first,
-         shard.first + shard.count - 1, shard.dimension, shape.text());
+         "a checkpoint record has {} indices from {} of dimension {} of a tensor of {}",
+         shard.count, shard.first, shard.dimension, shape.text());
   }
   return shard;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/grid/grid.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/tensor_files.hpp"
@@ -75,7 +76,7 @@ std::optional<std::vector<std::int64_t>> counts_in(const nlohmann::json& value) 
 grid::Range read_entry(const fs::path& path, const std::string& name, const nlohmann::json& entry,
                        std::span<const std::byte> buffer, StoredTensor& tensor) {
   const auto refuse_tensor = [&](const std::string& why) {
-    refuse(path, fmt::format("tensor {} {}", name, why));
+    refuse(path, fmt::format("tensor {} {}", printable(name), why));
   };
   if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") ||
       !entry["dtype"].is_string() || !entry.contains("shape") || !entry.contains("data_offsets")) {
@@ -84,17 +85,17 @@ grid::Range read_entry(const fs::path& path, const std::string& name, const nloh
   const std::string dtype = entry["dtype"].get<std::string>();
   const auto type = element_types().find(dtype);
   if (type == element_types().end()) {
-    refuse_tensor(fmt::format("has the unknown dtype {}", dtype));
+    refuse_tensor(fmt::format("has the unknown dtype {}", printable(dtype)));
   }
   const auto shape = counts_in(entry["shape"]);
   const auto offsets = counts_in(entry["data_offsets"]);
   if (!shape || shape->size() > Shape::kMaxRank) {
     refuse_tensor(fmt::format("has the shape {}, at most {} whole numbers from 0 were expected",
-                              entry["shape"].dump(), Shape::kMaxRank));
+                              printable(entry["shape"].dump()), Shape::kMaxRank));
   }
   if (!offsets || offsets->size() != 2 || offsets->front() > offsets->back()) {
     refuse_tensor(fmt::format("has the offsets {}, a begin and an end were expected",
-                              entry["data_offsets"].dump()));
+                              printable(entry["data_offsets"].dump())));
   }
   const grid::Range range{offsets->front(), offsets->back()};
   if (range.end > std::ssize(buffer)) {
@@ -146,7 +147,7 @@ std::map<std::string, StoredTensor> read_file(const fs::path& path,
     if (range.begin != end) {
       refuse(path, fmt::format("tensor {} begins at byte {} of the buffer, {} was expected: "
                                "tensors overlap or leave a hole",
-                               name, range.begin, end));
+                               printable(name), range.begin, end));
     }
     end = range.end;
   }
@@ -168,7 +169,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     for (const auto& [name, shard] : json->at("weight_map").items()) {
       if (!shard.is_string() || fs::path(shard.get<std::string>()).has_parent_path()) {
         fail(ExitCode::kData, "{} puts tensor {} into {}, a file name was expected", path.string(),
-             name, shard.dump());
+             printable(name), printable(shard.dump()));
       }
       shards[name] = shard.get<std::string>();
     }
@@ -189,7 +190,7 @@ void read_sharded(const fs::path& index, TensorFiles::Contents& contents) {
   for (const std::string& shard : files) {
     const fs::path path = index.parent_path() / shard;
     if (!regular_file_bytes(path, ExitCode::kData)) {
-      fail(ExitCode::kData, "{} is missing, which {} names; copy it too", path.string(),
+      fail(ExitCode::kData, "{} is missing, which {} names; copy it too", printable(path.string()),
            index.string());
     }
     contents.files.push_back(map_model_file(path));
@@ -197,7 +198,7 @@ void read_sharded(const fs::path& index, TensorFiles::Contents& contents) {
       const auto named = shards.find(name);
       if (named == shards.end() || named->second != shard) {
         fail(ExitCode::kData, "{} holds tensor {}, which {} {}; copy the model again",
-             path.string(), name, index.string(),
+             path.string(), printable(name), index.string(),
              named == shards.end() ? "does not name" : "puts into " + named->second);
       }
       contents.tensors.emplace(name, tensor);
@@ -206,7 +207,7 @@ void read_sharded(const fs::path& index, TensorFiles::Contents& contents) {
   for (const auto& [name, shard] : shards) {
     if (!contents.tensors.contains(name)) {
       fail(ExitCode::kData, "{} has no tensor {}, which {} puts there; copy the model again",
-           (index.parent_path() / shard).string(), name, index.string());
+           (index.parent_path() / shard).string(), printable(name), index.string());
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "strata/io/tensor_files.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -7,9 +8,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 
 #include "exchange/tensor_contents.hpp"
 #include "files/raw_elements.hpp"
@@ -121,6 +124,27 @@ std::vector<std::byte> stored_bytes(const ConstTensorView& elements, StoredType 
   return bytes;
 }
 
+void release_pages(std::span<const std::byte> mapped) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data() + mapped.size()) / page * page;
+  if (begin < end) {
+    // Only a hint.
+    static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED));
+  }
+}
+
+std::uint64_t checksum_of(const StoredTensor& tensor) {
+  constexpr std::size_t kPiece = std::size_t{8} << 20U;
+  StreamingHash hash;
+  for (std::size_t at = 0; at < tensor.bytes.size(); at += kPiece) {
+    const auto piece = tensor.bytes.subspan(at, std::min(kPiece, tensor.bytes.size() - at));
+    hash.update(piece);
+    release_pages(piece);
+  }
+  return hash.digest();
+}
+
 MappedFile map_model_file(const fs::path& path) {
   const std::optional<std::int64_t> bytes = regular_file_bytes(path, ExitCode::kData);
   if (!bytes) {
@@ -145,6 +169,7 @@ struct TensorFileWriter::File {
   fs::path path;
   PosixFile file;
   std::int64_t bytes = 0;
+  std::int64_t on_their_way = 0;  ///< to the disk
 };
 
 TensorFileWriter::TensorFileWriter(fs::path path, std::span<const std::byte> header) {
@@ -163,7 +188,12 @@ TensorFileWriter& TensorFileWriter::operator=(TensorFileWriter&&) noexcept = def
 
 void TensorFileWriter::append(std::span<const std::byte> bytes) {
   file_->file.write_at(file_->bytes, bytes);
-  file_->bytes += static_cast<std::int64_t>(bytes.size());
+  file_->bytes += std::ssize(bytes);
+  constexpr std::int64_t kPiece = std::int64_t{8} << 20U;
+  if (const std::int64_t waiting = file_->bytes - file_->on_their_way; waiting >= kPiece) {
+    file_->file.begin_sync(file_->on_their_way, waiting);
+    file_->on_their_way = file_->bytes;
+  }
 }
 
 void TensorFileWriter::finish() {

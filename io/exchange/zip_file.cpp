@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "files/raw_elements.hpp"
 
@@ -136,16 +137,16 @@ std::map<std::string, std::span<const std::byte>> zip_entries(const fs::path& pa
     const std::uint64_t stored = fields.resolve(zip.at<std::uint32_t>(place + 20));
     const std::uint64_t header = fields.resolve(zip.at<std::uint32_t>(place + 42));
     if (zip.at<std::uint16_t>(place + 10) != 0 || size != stored) {
-      zip.refuse(fmt::format("its entry {} is compressed", name));
+      zip.refuse(fmt::format("its entry {} is compressed", printable(name)));
     }
     if (zip.at<std::uint32_t>(header) != kLocalHeader) {
-      zip.refuse(fmt::format("its entry {} is not where the directory says", name));
+      zip.refuse(fmt::format("its entry {} is not where the directory says", printable(name)));
     }
     constexpr std::uint64_t kLocalHead = 30;
     const std::uint64_t data = header + kLocalHead + zip.at<std::uint16_t>(header + 26) +
                                zip.at<std::uint16_t>(header + 28);
     if (!entries.emplace(name, zip.bytes(data, size)).second) {
-      zip.refuse(fmt::format("it has the entry {} twice", name));
+      zip.refuse(fmt::format("it has the entry {} twice", printable(name)));
     }
     place += kHead + name_bytes + extra_bytes + comment_bytes;
   }

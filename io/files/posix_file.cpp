@@ -129,6 +129,10 @@ void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) 
   }
 }
 
+void PosixFile::begin_sync(std::int64_t offset, std::int64_t bytes) const {
+  static_cast<void>(::sync_file_range(descriptor_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE));
+}
+
 void PosixFile::finish() {
   const bool synced = ::fsync(descriptor_.get()) == 0;
   const int sync_error = errno;

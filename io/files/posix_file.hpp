@@ -74,6 +74,8 @@ class PosixFile {
   explicit PosixFile(std::filesystem::path path);
 
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);
+  /// Starts to put bytes that were written on disk; only a hint.
+  void begin_sync(std::int64_t offset, std::int64_t bytes) const;
   /// Calls fsync and closes the file.
   void finish();
 

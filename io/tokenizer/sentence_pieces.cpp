@@ -1,9 +1,12 @@
 #include "tokenizer/sentence_pieces.hpp"
 
 #include <cstdlib>
+#include <exception>
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
+
+#include "tokenizer/character_map.hpp"
 
 #if STRATA_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -27,15 +30,28 @@ struct SentencePieces::Library {
 
 SentencePieces::SentencePieces(std::string model, const std::string& name)
     : model_(std::move(model)) {
+  const auto refuse = [&](const std::string& why) {
+    fail(ExitCode::kData, "{} is no model of SentencePiece ({}); copy the file again", name, why);
+  };
+  if (!character_maps_are_sound(model_)) {
+    refuse("its character map is damaged");
+  }
   auto library = std::make_unique<Library>();
-  const auto status = library->processor.LoadFromSerializedProto(model_);
-  if (!status.ok() || library->processor.GetPieceSize() == 0) {
-    fail(ExitCode::kData, "{} is no model of SentencePiece ({}); copy the file again", name,
-         status.ok() ? "it has no pieces" : printable(status.message()));
+  std::vector<std::string> pieces;
+  try {
+    auto status = library->processor.LoadFromSerializedProto(model_);
+    if (status.ok()) {
+      status = library->processor.Encode("a b", &pieces);
+    }
+    if (!status.ok() || library->processor.GetPieceSize() == 0) {
+      refuse(status.ok() ? "it has no pieces" : printable(status.message()));
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    refuse(printable(error.what()));
   }
   library_ = std::move(library);
-  std::vector<std::string> pieces;
-  require(library_->processor.Encode("a b", &pieces).ok(), "SentencePiece cannot encode \"a b\"");
   std::string joined;
   for (const std::string& piece : pieces) {
     joined += piece;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/nn/rotary_scaling.hpp"
@@ -33,7 +34,7 @@ class ConfigReader {
 
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
     fail(ExitCode::kData, "{}: {} is {}, strata computes {}", path_, key,
-         json_.contains(key) ? json_.at(key).dump() : "missing", expected);
+         json_.contains(key) ? printable(json_.at(key).dump()) : "missing", expected);
   }
 
   /// The value of a key that is there and not null.

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <array>
-#include <set>
+#include <future>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/directory_lock.hpp"
 #include "strata/io/text_file.hpp"
@@ -18,6 +19,7 @@
 
 #include "checkpoint_adapters.hpp"
 #include "huggingface_config.hpp"
+#include "transpose.hpp"
 
 namespace strata::train {
 namespace {
@@ -52,7 +54,7 @@ class Exporter {
     }
   }
 
-  [[nodiscard]] ExportedModel write(const fs::path& directory) const {
+  [[nodiscard]] ExportedModel write(const fs::path& directory) {
     ExportedModel result;
     std::vector<OutputFile> files;
     if (options_.adapters == AdapterExport::kApart) {
@@ -66,12 +68,23 @@ class Exporter {
                          ? nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst)
                          : own_tensors());
     }
+    // A file is read back while the next one is written.
+    std::future<void> verified;
     for (const OutputFile& file : files) {
-      write_file(directory / file.name, file.tensors, result);
+      const fs::path path = directory / file.name;
+      std::vector<std::uint64_t> checksums = write_file(path, file.tensors, result);
+      if (verified.valid()) {
+        verified.get();
+      }
+      verified = std::async(std::launch::async, [this, path, &file, sums = std::move(checksums)] {
+        verify(path, file.tensors, sums);
+      });
       result.files.push_back(file.name);
     }
+    verified.get();
     if (files.size() > 1) {
       write_index(directory, files, result.bytes);
+      static_cast<void>(io::TensorFiles::open_safetensors(directory));
       result.files.push_back("model.safetensors.index.json");
     }
     if (options_.format == ModelFormat::kHuggingface) {
@@ -98,12 +111,11 @@ class Exporter {
         }
       }
     }
-    verify(directory, files);
     return result;
   }
 
  private:
-  void write_adapters(const fs::path& directory, ExportedModel& result) const {
+  void write_adapters(const fs::path& directory, ExportedModel& result) {
     const auto refuse = [](const std::string& why) {
       fail(ExitCode::kUsage, "--adapters=apart: {}; leave it out", why);
     };
@@ -120,10 +132,10 @@ class Exporter {
     const std::vector<nn::PublishedTensor> weights =
         nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst);
     const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights)};
-    write_file(directory / file.name, file.tensors, result);
+    const auto checksums = write_file(directory / file.name, file.tensors, result);
     write_text(directory, "adapter_config.json", adapters_.config(weights));
     result.files = {file.name, "adapter_config.json"};
-    verify(directory, {file});
+    verify(directory / file.name, file.tensors, checksums);
   }
 
   [[nodiscard]] nn::PublishedModel published_model() const {
@@ -223,46 +235,76 @@ class Exporter {
     return files;
   }
 
-  /// The bytes of a tensor in the export.
-  [[nodiscard]] std::vector<std::byte> bytes_of(const nn::PublishedTensor& tensor) const {
-    std::vector<std::byte> memory(
-        static_cast<std::size_t>(tensor.shape.count() * size_bytes(dtype_)));
-    const TensorView whole(memory.data(), tensor.shape, dtype_);
-    std::int64_t begin = 0;
-    for (const nn::ParameterRows& rows : tensor.rows) {
-      const std::int64_t columns = rows.shape.rank() == 0 ? 1 : rows.shape.tail().count();
-      const grid::Range range{rows.rows.begin * columns, rows.rows.end * columns};
-      const TensorView part = whole.flat_slice(begin, range.count());
-      checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {}, range,
-                       part);
-      adapters_.merge(rows, part);
-      begin += range.count();
-    }
+  /// Passes the bytes of a tensor in the export to `sink`, in pieces.
+  template <typename Sink>
+  void stream(const nn::PublishedTensor& tensor, const Sink& sink) {
+    const std::int64_t count = tensor.shape.count();
+    // Whole rows, for adapters.
+    const std::int64_t columns = columns_of(tensor.rows.front());
+    const std::int64_t most =
+        std::max(kPieceBytes / size_bytes(dtype_) / columns, std::int64_t{1}) * columns;
     if (tensor.order == nn::MatrixOrder::kOutputsFirst) {
-      return io::stored_bytes(whole, type_);
+      for (std::int64_t begin = 0; begin < count; begin += most) {
+        const grid::Range range{begin, std::min(begin + most, count)};
+        const TensorView view = resized(piece_, {range.count()});
+        read(tensor, range, view);
+        sink(view);
+      }
+      return;
     }
-    std::vector<std::byte> transposed(memory.size());
-    const TensorView turned(transposed.data(), tensor.shape, dtype_);
     const std::int64_t inputs = tensor.shape[0];
     const std::int64_t outputs = tensor.shape[1];
-    with_floating(dtype_, [&]<typename T>(T) {
-      const std::span<T> from = whole.host<T>();
-      const std::span<T> to = turned.host<T>();
-      constexpr std::int64_t kBlock = 16;
-      for (std::int64_t first = 0; first < inputs; first += kBlock) {
-        for (std::int64_t o = 0; o < outputs; ++o) {
-          for (std::int64_t i = first; i < std::min(first + kBlock, inputs); ++i) {
-            to[static_cast<std::size_t>(i * outputs + o)] =
-                from[static_cast<std::size_t>(o * inputs + i)];
-          }
-        }
-      }
-    });
-    return io::stored_bytes(turned, type_);
+    const TensorView whole = resized(whole_, {count});
+    read(tensor, {0, count}, whole);
+    const std::int64_t rows = std::max(most / outputs, std::int64_t{16});
+    for (std::int64_t begin = 0; begin < inputs; begin += rows) {
+      const std::int64_t taken = std::min(rows, inputs - begin);
+      const TensorView turned = resized(piece_, {taken * outputs});
+      with_floating(dtype_, [&]<typename T>(T) {
+        transpose<T>({whole.host<T>().data() + begin, inputs}, outputs, taken,
+                     {turned.host<T>().data(), outputs});
+      });
+      sink(turned);
+    }
   }
 
-  void write_file(const fs::path& path, const std::vector<nn::PublishedTensor>& tensors,
-                  ExportedModel& result) const {
+  [[nodiscard]] TensorView resized(std::vector<std::byte>& memory, const Shape& shape) const {
+    memory.resize(
+        std::max(memory.size(), static_cast<std::size_t>(shape.count() * size_bytes(dtype_))));
+    return {memory.data(), shape, dtype_};
+  }
+
+  /// The elements of a row; the same in all parameters of a tensor.
+  static std::int64_t columns_of(const nn::ParameterRows& rows) {
+    return rows.shape.rank() == 0 ? 1 : std::max(rows.shape.tail().count(), std::int64_t{1});
+  }
+
+  /// Reads whole rows of a tensor, outputs first, from the parameters that hold them, with adapters
+  /// merged. `wanted` is in elements.
+  void read(const nn::PublishedTensor& tensor, const grid::Range& wanted,
+            const TensorView& out) const {
+    std::int64_t before = 0;  // elements of the tensor before these rows
+    for (const nn::ParameterRows& rows : tensor.rows) {
+      const std::int64_t columns = columns_of(rows);
+      const std::int64_t first = rows.rows.begin * columns - before;
+      const std::int64_t begin = std::max(wanted.begin, before);
+      before += rows.rows.count() * columns;
+      const std::int64_t end = std::min(wanted.end, before);
+      if (begin < end) {
+        const grid::Range range{first + begin, first + end};
+        const TensorView part = out.flat_slice(begin - wanted.begin, end - begin);
+        checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {}, range,
+                         part);
+        adapters_.merge({rows.parameter, rows.shape, {range.begin / columns, range.end / columns}},
+                        part);
+      }
+    }
+  }
+
+  /// Returns the checksum of each tensor's bytes.
+  std::vector<std::uint64_t> write_file(const fs::path& path,
+                                        const std::vector<nn::PublishedTensor>& tensors,
+                                        ExportedModel& result) {
     const bool llmc = options_.format == ModelFormat::kLlmc;
     const io::LlmcHeader header = llmc ? llmc_header() : io::LlmcHeader();
     std::vector<io::TensorToStore> stored;
@@ -271,17 +313,28 @@ class Exporter {
     }
     io::TensorFileWriter file = llmc ? io::TensorFileWriter::llmc(path, header)
                                      : io::TensorFileWriter::safetensors(path, stored);
+    std::vector<std::uint64_t> checksums;
     for (const nn::PublishedTensor& tensor : tensors) {
-      std::vector<std::byte> bytes = bytes_of(tensor);
+      StreamingHash hash;
+      stream(tensor, [&](const TensorView& piece) {
+        const std::vector<std::byte> narrow =
+            holds_type() ? std::vector<std::byte>() : io::stored_bytes(piece, type_);
+        const std::span<const std::byte> bytes =
+            holds_type() ? std::span<const std::byte>(piece.raw(), piece.bytes()) : narrow;
+        hash.update(bytes);
+        file.append(bytes);
+        result.bytes += std::ssize(bytes);
+      });
       ++result.tensors;
-      result.bytes += std::ssize(bytes);
+      checksums.push_back(hash.digest());
       if (llmc && tensor.name == tensors.front().name) {
-        bytes.resize(static_cast<std::size_t>(header.padded_vocabulary() * header.width *
-                                              io::size_bytes(type_)));
+        const std::int64_t rows = header.padded_vocabulary() - header.vocabulary;
+        file.append(std::vector<std::byte>(
+            static_cast<std::size_t>(rows * header.width * io::size_bytes(type_))));
       }
-      file.append(bytes);
     }
     file.finish();
+    return checksums;
   }
 
   [[nodiscard]] io::LlmcHeader llmc_header() const {
@@ -306,26 +359,30 @@ class Exporter {
                {{"metadata", {{"total_size", bytes}}}, {"weight_map", names}});
   }
 
-  /// Reads the files back and compares every byte with the checkpoint.
-  void verify(const fs::path& directory, const std::vector<OutputFile>& files) const {
-    const io::TensorFiles written =
-        options_.format == ModelFormat::kLlmc
-            ? io::TensorFiles::open_llmc(directory / files.front().name)
-            : io::TensorFiles::open_safetensors(files.size() == 1 ? directory / files.front().name
-                                                                  : directory);
-    for (const OutputFile& file : files) {
-      for (const nn::PublishedTensor& tensor : file.tensors) {
-        const auto found = written.tensors().find(tensor.name);
-        if (found == written.tensors().end() || found->second.shape != tensor.shape ||
-            found->second.type != type_ ||
-            !std::ranges::equal(found->second.bytes, bytes_of(tensor))) {
-          fail(ExitCode::kData,
-               "tensor {} reads back from {} with other bytes than were written; check the disk",
-               tensor.name, (directory / file.name).string());
-        }
+  /// Whether the export's numbers are the checkpoint's, bit by bit.
+  [[nodiscard]] bool holds_type() const {
+    return type_ ==
+           (dtype_ == DType::kFloat64 ? io::StoredType::kFloat64 : io::StoredType::kFloat32);
+  }
+
+  /// Reads a file back and compares the checksum of each tensor.
+  void verify(const fs::path& path, const std::vector<nn::PublishedTensor>& tensors,
+              const std::vector<std::uint64_t>& checksums) const {
+    const io::TensorFiles written = options_.format == ModelFormat::kLlmc
+                                        ? io::TensorFiles::open_llmc(path)
+                                        : io::TensorFiles::open_safetensors(path);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto found = written.tensors().find(tensors[i].name);
+      if (found == written.tensors().end() || found->second.shape != tensors[i].shape ||
+          found->second.type != type_ || io::checksum_of(found->second) != checksums[i]) {
+        fail(ExitCode::kData,
+             "tensor {} reads back from {} with other bytes than were written; check the disk",
+             tensors[i].name, path.string());
       }
     }
   }
+
+  static constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20U;
 
   const io::Checkpoint& checkpoint_;
   const ExportOptions& options_;
@@ -334,6 +391,8 @@ class Exporter {
   DType dtype_ = DType::kFloat32;
   io::StoredType type_ = io::StoredType::kFloat32;
   std::optional<nn::PublishedModel> model_;
+  std::vector<std::byte> piece_;
+  std::vector<std::byte> whole_;
 };
 
 }  // namespace
@@ -379,7 +438,7 @@ void fill_new_directory(const fs::path& output, const std::function<void(const f
 
 ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
                            const ExportOptions& options) {
-  const Exporter exporter(checkpoint, options);
+  Exporter exporter(checkpoint, options);
   ExportedModel result;
   fill_new_directory(output, [&](const fs::path& directory) {
     result = exporter.write(directory);

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <map>
 #include <set>
 
@@ -10,11 +11,13 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/model_files.hpp"
 
 #include "huggingface_config.hpp"
+#include "transpose.hpp"
 
 namespace strata::train {
 namespace {
@@ -51,7 +54,7 @@ nn::PublishedModel model_of_facts(const fs::path& path, const nlohmann::json& fa
         facts.contains(key) ? io::integer_in(facts.at(key)).value_or(0) : std::int64_t{0};
     if (value < 1 || value > kMost) {
       fail(ExitCode::kData, "{}: {} is {}, a whole number from 1 to {} was expected", path.string(),
-           key, facts.contains(key) ? facts.at(key).dump() : "missing", kMost);
+           key, facts.contains(key) ? printable(facts.at(key).dump()) : "missing", kMost);
     }
     return value;
   };
@@ -90,6 +93,26 @@ bool is_buffer(const std::string& name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
+/// Refuses a config that asks for much more than the files hold, before its tensors are listed.
+void require_size(const fs::path& path, const ForeignModel& foreign) {
+  const nn::TransformerOptions& o = foreign.model.options;
+  const auto& found = foreign.files.tensors();
+  std::int64_t bytes = 0;
+  for (const auto& [name, stored] : found) {
+    bytes += std::ssize(stored.bytes);
+  }
+  // Of 16 bits: the embedding, and a layer's smallest matrix.
+  const double least = 2.0 * static_cast<double>(o.width) *
+                       (static_cast<double>(o.vocabulary) +
+                        static_cast<double>(o.blocks) * static_cast<double>(o.width));
+  if (least > static_cast<double>(bytes) || o.blocks > std::ssize(found)) {
+    fail(ExitCode::kData,
+         "{}: its config asks for {} layers of width {} and {} token ids, which its {} tensors of "
+         "{} in all cannot hold: it is of another model",
+         path.string(), o.blocks, o.width, o.vocabulary, found.size(), bytes_text(bytes));
+  }
+}
+
 /// Finds every tensor of the model, with or without the name of the base model, and refuses others.
 void match_tensors(const fs::path& path, ForeignModel& foreign) {
   const auto& found = foreign.files.tensors();
@@ -107,7 +130,9 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
       fail(ExitCode::kData,
            "{} has no tensor {}, {} was expected{}: it is a model of another architecture or size",
            path.string(), tensor.name, tensor.shape.text(),
-           names.empty() ? "" : fmt::format(" (the nearest is {})", nearest(tensor.name, names)));
+           names.empty()
+               ? ""
+               : fmt::format(" (the nearest is {})", printable(nearest(tensor.name, names))));
     }
     if (at->second.shape != tensor.shape) {
       fail(ExitCode::kData,
@@ -133,7 +158,8 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
       fail(ExitCode::kData,
            "{} has the tensor {} ({}), which {} of this config lacks: it is a model of another "
            "architecture or size",
-           path.string(), name, stored.shape.text(), name_of(nn::architecture_of(foreign.model)));
+           path.string(), printable(name), stored.shape.text(),
+           name_of(nn::architecture_of(foreign.model)));
     }
     if (!std::ranges::equal(stored.bytes, foreign.stored.front()->bytes)) {
       fail(ExitCode::kData,
@@ -149,6 +175,13 @@ struct Piece {
   std::size_t tensor = 0;
   std::int64_t first = 0;  ///< row of the stored tensor, transposed back
   grid::Range rows;        ///< of the parameter
+};
+
+/// The parameters of one file of a checkpoint.
+struct PartInMemory {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<io::TensorSlice> slices;
+  std::int64_t bytes = 0;
 };
 
 void read_piece(const ForeignModel& foreign, const Piece& piece, const Shape& shape,
@@ -174,12 +207,8 @@ void read_piece(const ForeignModel& foreign, const Piece& piece, const Shape& sh
         io::read_elements(stored, (c + i) * stored_rows + piece.first,
                           view.flat_slice(i * rows, rows));
       }
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          out[static_cast<std::size_t>((piece.rows.begin + r) * columns + c + i)] =
-              block[static_cast<std::size_t>(i * rows + r)];
-        }
-      }
+      transpose<T>({block.data(), rows}, count, rows,
+                   {out.data() + piece.rows.begin * columns + c, columns});
     }
   });
 }
@@ -214,6 +243,7 @@ ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format)
              name_of(kind));
     }
   }();
+  require_size(path, foreign);
   foreign.tensors = nn::published_tensors(foreign.model, foreign.format == ModelFormat::kHuggingface
                                                              ? nn::MatrixOrder::kInputsFirst
                                                              : nn::MatrixOrder::kOutputsFirst);
@@ -232,7 +262,7 @@ DType dtype_of(const ForeignModel& model) {
 
 void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype,
                   const nlohmann::json& metadata, const io::Tokenizer* tokenizer) {
-  constexpr std::int64_t kPartBytes = std::int64_t{1} << 30U;
+  constexpr std::int64_t kPartBytes = std::int64_t{512} << 20U;
   std::map<std::string, std::vector<Piece>> parameters;
   std::map<std::string, Shape> shapes;
   for (std::size_t t = 0; t < foreign.tensors.size(); ++t) {
@@ -245,36 +275,45 @@ void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype
   }
   const fs::path directory = io::begin_checkpoint(root, 0);
   std::vector<io::PartRecord> records;
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<io::TensorSlice> slices;
-  std::int64_t bytes = 0;
-  const auto write = [&] {
-    if (!slices.empty()) {
-      records.push_back(io::write_part(directory, std::ssize(records), slices));
-      slices.clear();
-      memory.clear();
-      bytes = 0;
+  PartInMemory part;
+  // A part is written while the next one is read.
+  std::future<io::PartRecord> written;
+  const auto finish = [&] {
+    if (written.valid()) {
+      records.push_back(written.get());
     }
+  };
+  const auto write = [&] {
+    finish();
+    written = std::async(std::launch::async,
+                         [&directory, index = std::ssize(records), full = std::move(part)] {
+                           return io::write_part(directory, index, full.slices);
+                         });
+    part = {};
   };
   for (const auto& [name, pieces] : parameters) {
     const Shape& shape = shapes.at(name);
     const std::int64_t size = shape.count() * size_bytes(dtype);
-    if (bytes + size > kPartBytes) {
+    if (!part.slices.empty() && part.bytes + size > kPartBytes) {
       write();
     }
-    bytes += size;
-    memory.emplace_back(static_cast<std::size_t>(size));
-    const TensorView parameter(memory.back().data(), shape, dtype);
+    part.bytes += size;
+    part.memory.emplace_back(static_cast<std::size_t>(size));
+    const TensorView parameter(part.memory.back().data(), shape, dtype);
     for (const Piece& piece : pieces) {
       read_piece(foreign, piece, shape, parameter);
     }
-    slices.push_back({.name = fmt::format("{}{}", kWeightPrefix, name),
-                      .global_shape = shape,
-                      .range = {0, shape.count()},
-                      .data = parameter,
-                      .shard = {}});
+    for (const Piece& piece : pieces) {
+      io::release_pages(foreign.stored[piece.tensor]->bytes);
+    }
+    part.slices.push_back({.name = fmt::format("{}{}", kWeightPrefix, name),
+                           .global_shape = shape,
+                           .range = {0, shape.count()},
+                           .data = parameter,
+                           .shard = {}});
   }
   write();
+  finish();
   io::commit_checkpoint(root, 0, records, metadata, tokenizer);
 }
 

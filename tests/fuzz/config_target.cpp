@@ -1,28 +1,17 @@
 #include <cstdlib>
 
 #include "strata/app/config_file.hpp"
-#include "strata/core/error.hpp"
-#include "strata/core/utf8.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/plan/plan.hpp"
 
 #include "config/site_file.hpp"
 #include "memory_file.hpp"
+#include "refused_or_read.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
 namespace {
-
-template <typename Read>
-int refused_or_read(Read&& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    static_cast<void>(printable_lines(error.what()));
-  }
-  return 0;
-}
 
 /// Larger runs only take longer to plan.
 bool is_small(const plan::RunConfig& config) {

@@ -13,11 +13,14 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/model_files.hpp"
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "dataset/dataset_format.hpp"
 #include "described_file.hpp"
 #include "files/manifest.hpp"
+#include "huggingface_config.hpp"
+#include "refused_or_read.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
@@ -52,15 +55,6 @@ class Directory {
   fs::path root_;
 };
 
-template <typename Read>
-void refused_or_read(Read&& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    static_cast<void>(printable_lines(error.what()));
-  }
-}
-
 /// Writes a manifest of the other files where the text is "whole"; else the text with the checksum
 /// of its lines put right, so that the lines are read.
 void write_manifest(const fs::path& path, std::string text) {
@@ -75,6 +69,9 @@ void write_manifest(const fs::path& path, std::string text) {
   }
   io::Manifest(std::move(entries)).write(path, ExitCode::kData);
 }
+
+// HDF5 needs long for the thousands of items that larger ones may describe.
+constexpr std::size_t kMostDescribedBytes = std::size_t{1} << 14U;
 
 bool is_hdf5(const std::string& text) {
   return text.starts_with("\x89HDF");
@@ -247,6 +244,9 @@ void use(const io::Checkpoint& checkpoint) {
 }  // namespace
 
 int run_dataset(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMostDescribedBytes) {
+    return 0;
+  }
   static const Directory kDirectory;
   const fs::path directory = kDirectory.fresh("data");
   const fs::path master = directory / "master.h5";
@@ -266,6 +266,9 @@ int run_dataset(std::span<const std::byte> bytes) {
 }
 
 int run_checkpoint(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMostDescribedBytes) {
+    return 0;
+  }
   static const Directory kDirectory;
   const fs::path directory = kDirectory.fresh("step-00000001");
   refused_or_read([&] {
@@ -274,6 +277,46 @@ int run_checkpoint(std::span<const std::byte> bytes) {
     use(io::Checkpoint::open(directory));
   });
   return 0;
+}
+
+// An index and its shards.
+int run_sharded(std::span<const std::byte> bytes) {
+  static const Directory kDirectory;
+  const fs::path directory = kDirectory.fresh("model");
+  return refused_in_one_line_or_read([&] {
+    for (const auto& [name, text] : bundle_of(text_of(bytes))) {
+      if (io::is_file_name(name) && name.size() <= 100) {
+        std::ofstream(directory / name, std::ios::binary) << text;
+      }
+    }
+    read_tensors(io::TensorFiles::open_safetensors(directory));
+  });
+}
+
+// A config.json beside the weights that it asks for, or, of a large model, one other weight.
+int run_huggingface(std::span<const std::byte> bytes) {
+  static const Directory kDirectory;
+  const fs::path directory = kDirectory.fresh("model");
+  std::ofstream(directory / "config.json", std::ios::binary) << text_of(bytes);
+  return refused_in_one_line_or_read([&] {
+    const nn::PublishedModel model = train::read_huggingface_config(directory / "config.json");
+    const nn::TransformerOptions& o = model.options;
+    std::vector<io::TensorToStore> weights{{"a", io::StoredType::kFloat32, {1}}};
+    if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary}) <= 100) {
+      weights.clear();
+      for (const nn::PublishedTensor& tensor :
+           nn::published_tensors(model, nn::MatrixOrder::kInputsFirst)) {
+        weights.push_back({tensor.name, io::StoredType::kFloat32, tensor.shape});
+      }
+    }
+    auto file = io::TensorFileWriter::safetensors(directory / "model.safetensors", weights);
+    for (const io::TensorToStore& weight : weights) {
+      file.append(std::vector<std::byte>(static_cast<std::size_t>(weight.shape.count()) * 4));
+    }
+    file.finish();
+    const train::ForeignModel foreign = train::open_model(directory, std::nullopt);
+    static_cast<void>(nn::layer_lines(foreign.model));
+  });
 }
 
 }  // namespace strata::fuzz

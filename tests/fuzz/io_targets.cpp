@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/tensor_files.hpp"
@@ -15,22 +14,11 @@
 #include "files/csv_reader.hpp"
 #include "images/image_decoder.hpp"
 #include "memory_file.hpp"
+#include "refused_or_read.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
 namespace {
-
-template <typename Read>
-int refused_or_read(Read&& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    static_cast<void>(printable_lines(error.what()));
-  } catch (const io::BadInput& error) {
-    static_cast<void>(printable_lines(error.what()));
-  }
-  return 0;
-}
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -71,16 +59,14 @@ int run_tokenizer(std::span<const std::byte> bytes) {
   });
 }
 
-// A tokenizer.json or ranks; SentencePiece's models are read by its library.
+// A tokenizer.json, ranks or a model of SentencePiece.
 int run_tokenizer_file(std::span<const std::byte> bytes) {
-  return refused_or_read([&] {
+  return refused_in_one_line_or_read([&] {
     const std::string_view text = text_of(bytes);
-    if (text.starts_with('\n')) {
-      return;
-    }
     const MemoryFile file(bytes);
-    const auto pattern =
-        text.starts_with('{') ? std::nullopt : std::optional(io::SplitPattern::kLlama3);
+    const auto pattern = text.starts_with('{') || text.starts_with('\n')
+                             ? std::nullopt
+                             : std::optional(io::SplitPattern::kLlama3);
     const io::Tokenizer tokenizer = io::Tokenizer::from_file(file.path(), pattern);
     static_cast<void>(tokenizer.decode(tokenizer.encode("A day's work: 2026!\n\xf0\x9f\x98\x80")));
   });
@@ -109,21 +95,24 @@ int run_record(std::span<const std::byte> bytes) {
   });
 }
 
+void read_tensors(const io::TensorFiles& files) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 16U;
+  for (const auto& [name, tensor] : files.tensors()) {
+    const std::int64_t count = tensor.shape.count();
+    if (tensor.type != io::StoredType::kOther && count <= kMostElements) {
+      std::vector<float> elements(static_cast<std::size_t>(count));
+      io::read_elements(tensor, 0, TensorView(std::span<float>(elements), tensor.shape));
+    }
+  }
+}
+
 namespace {
 
-/// Opens a model and reads what can be read of it.
 int run_tensors(std::span<const std::byte> bytes,
                 io::TensorFiles (*open)(const std::filesystem::path&)) {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 20U;
-  return refused_or_read([&] {
+  return refused_in_one_line_or_read([&] {
     const MemoryFile file(bytes);
-    const io::TensorFiles files = open(file.path());
-    for (const auto& [name, tensor] : files.tensors()) {
-      if (tensor.type != io::StoredType::kOther && tensor.shape.count() <= kMostElements) {
-        std::vector<float> elements(static_cast<std::size_t>(tensor.shape.count()));
-        io::read_elements(tensor, 0, TensorView(std::span<float>(elements), tensor.shape));
-      }
-    }
+    read_tensors(open(file.path()));
   });
 }
 

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <span>
 
+#include "strata/io/tensor_files.hpp"
+
 /// The readers of users' files as functions of bytes, for fuzzers and for a replay of their corpus.
 namespace strata::fuzz {
 
@@ -13,6 +15,8 @@ struct Target {
   int (*run)(std::span<const std::byte>);
   /// Places of a file at which a replay cuts and changes it.
   std::size_t places = 600;
+  /// The most bytes of memory that a reader takes for each byte of its file; 0: not limited.
+  std::size_t memory_per_byte = 0;
 };
 
 int run_config(std::span<const std::byte> bytes);
@@ -29,8 +33,13 @@ int run_text(std::span<const std::byte> bytes);
 int run_dataset(std::span<const std::byte> bytes);
 int run_checkpoint(std::span<const std::byte> bytes);
 int run_safetensors(std::span<const std::byte> bytes);
+int run_sharded(std::span<const std::byte> bytes);
 int run_torch(std::span<const std::byte> bytes);
 int run_llmc(std::span<const std::byte> bytes);
+int run_huggingface(std::span<const std::byte> bytes);
+
+/// Reads what can be read of a model's tensors.
+void read_tensors(const io::TensorFiles& files);
 
 inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"plan", run_plan},
@@ -39,14 +48,18 @@ inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"csv", run_csv},
                                       {"image", run_image},
                                       {"tokenizer", run_tokenizer},
-                                      {"tokenizer_file", run_tokenizer_file, 300},
+                                      {"tokenizer_json", run_tokenizer_file, 150, 100},
+                                      {"ranks", run_tokenizer_file, 150, 100},
+                                      {"sentencepiece", run_tokenizer_file, 50, 100},
                                       {"array", run_array},
                                       {"record", run_record},
                                       {"text", run_text},
                                       {"dataset", run_dataset, 60},
                                       {"checkpoint", run_checkpoint, 200},
-                                      {"safetensors", run_safetensors},
-                                      {"torch", run_torch, 1200},
-                                      {"llmc", run_llmc}};
+                                      {"safetensors", run_safetensors, 600, 100},
+                                      {"sharded", run_sharded, 200, 100},
+                                      {"torch", run_torch, 600, 200},
+                                      {"llmc", run_llmc, 600, 100},
+                                      {"huggingface", run_huggingface, 100, 100}};
 
 }  // namespace strata::fuzz

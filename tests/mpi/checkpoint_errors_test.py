@@ -104,14 +104,18 @@ class Checkpoints(errors_test.Errors):
 
 
 class FullDisk(errors_test.Errors):
-    def test_disk_full_while_saving(self):
-        mount = self.directory / "small"
+    def mount(self, name, size):
+        mount = self.directory / name
         mount.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", mount],
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", mount],
                               capture_output=True, text=True)
         if made.returncode != 0:
             self.skipTest(f"a small file system cannot be mounted: {made.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", mount], check=True)
+        return mount
+
+    def test_disk_full_while_saving(self):
+        mount = self.mount("small", "4m")
         wide = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--checkpoint.every=1",
                 "--checkpoint.keep=50", "--train.steps=20"]
         run = mount / "run"
@@ -129,6 +133,27 @@ class FullDisk(errors_test.Errors):
         self.assertIn(f"continuing after step {len(kept)} ", finished.text)
         self.train(self.config, (1, 1), "ample", *wide)
         self.assert_same_run("ample", "small/run")
+
+    def test_disk_full_while_the_best_is_saved(self):
+        # An old and a new checkpoint do not fit together.
+        choose = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--train.steps=6", "--train.evaluate_every=2",
+                  "--checkpoint.best=loss", "--checkpoint.keep=1", "--checkpoint.every=100"]
+        self.train(self.config, (1, 1), "roomy", *choose)
+        size = sum(path.stat().st_size for path in harness.checkpoints(self.directory / "roomy")[0].iterdir())
+        mount = self.mount("tight", size * 7 // 4)
+        run = mount / "run"
+        finished = self.launch(2, "train", self.config, f"--run.dir={run}", *choose)
+        self.assert_refused(finished, CHECKPOINT, "No space left", "the last good checkpoint is kept")
+        self.assertIn("is not written, and training goes on", finished.text)
+        self.assertIn("step 6/6", finished.text)
+        self.assertEqual([path.name for path in harness.checkpoints(run)], ["step-00000002"])
+        evaluated = self.alone("evaluate", run, "--checkpoint=best")
+        self.assertIn("step-00000002", evaluated.text)
+        subprocess.run(["mount", "-o", "remount,size=64m", mount], check=True)
+        self.train(self.config, (1, 2), run, "--run.resume=must", *choose)
+        self.assert_same_run("roomy", "tight/run")
+        self.assertEqual(*([path.name for path in harness.checkpoints(self.directory / name)]
+                           for name in ("roomy", "tight/run")))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Language models stopped and continued on other grids, their checkpoints, and evaluation."""
 
+import json
 import os
 import re
 import shutil
@@ -63,6 +64,26 @@ class Resume(language.LanguageTest):
         self.assertIn("stopped on request after step", stopped.text)
         self.train(self.config, (1, 1, 1), "stopped", "--run.resume=must", *long)
         self.assert_same_run("long", "stopped")
+
+    def test_text_of_the_best_checkpoint(self):
+        self.train(self.config, (1, 1, 1), "best", "--train.steps=4", "--train.evaluate_every=2", "--checkpoint.every=2",
+                   "--checkpoint.keep=2", "--checkpoint.best=loss", "--optimizer.learning_rate=0.1")
+        metrics = self.directory / "best/metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for line in lines:
+            if (line["kind"], line["step"]) == ("evaluate", 2):
+                line["loss"] = 0.0
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+        def text(*which):
+            generated = self.alone("generate", "best", "--prompt=amber ", "--tokens=50", *which)
+            self.assertEqual(generated.code, harness.DONE, generated.text)
+            return re.sub(r"50 tokens, [\d,]+ tokens/s\n", "", generated.text)
+
+        newest, best = text(), text("--checkpoint=best")
+        self.assertNotEqual(newest, best)
+        shutil.rmtree(self.directory / "best/checkpoints/step-00000004")
+        self.assertEqual(text(), best)
 
     def test_windows_resume_at_their_position(self):
         settings = ["--data.sampling=windows", "--train.steps=4"]

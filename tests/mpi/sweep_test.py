@@ -86,6 +86,15 @@ class Sweep(harness.StrataTest):
         self.assertEqual([len(set(names)) for names in first], [2] * 4)
         self.assertGreater(len({tuple(sorted(names)) for names in first}), 1)
 
+    def test_lists_and_long_names(self):
+        patterns = " ".join(["dense1*"] * 40)
+        arguments = ["--dir=lists", "--set", f"optimizer.frozen=,{patterns}", *SHORT]
+        text = self.sweep(*arguments)
+        self.assertIn("run 1 of 2, frozen=: training", text)
+        self.assertRegex(text, r"run 2 of 2, frozen=[dense1-]{193}~[0-9a-f]{16}: training")
+        self.assertEqual(text.count(" finished\n"), 2, text)
+        self.assertEqual(self.sweep(*arguments).count("finished already"), 2)
+
     def test_early_ends_count_as_finished(self):
         arguments = ["--dir=patient", "--set", "optimizer.learning_rate=0.3", "optimizer.momentum=0.5",
                      "--train.patience=1", "--train.evaluate_every=20"]
@@ -100,6 +109,7 @@ class Sweep(harness.StrataTest):
                 (["--set", "optimizer.learning_rate=", "--dir=no"], ["has no values"]),
                 (["--set", "optimizer.learning_rate", "--dir=no"], ["has no values"]),
                 (["--set", "optimizer.learning_rate=1,x", "--dir=no"], ["optimizer.learning_rate = \"x\" is not allowed"]),
+                (["--set", "optimizer.learning_rate=1,", "--dir=no"], ["optimizer.learning_rate = \"\" is not allowed"]),
                 (["--set", "optimizer.learning_rate=1,1", "--dir=no"], ["has a value twice"]),
                 (["--set", "run.seed=1", "run.seed=2", "--dir=no"], ["run.seed is given twice"]),
                 (["--set", "run.dir=a,b", "--dir=no"], ["the sweep chooses run.dir"]),

@@ -40,6 +40,12 @@ struct StoredTensor {
 /// Pre: the tensor is not kOther and holds these elements; `out` is host memory.
 void read_elements(const StoredTensor& tensor, std::int64_t begin, const TensorView& out);
 
+/// XXH3 of the tensor's bytes. Pages of the mapped file leave this process again as it goes on.
+[[nodiscard]] std::uint64_t checksum_of(const StoredTensor& tensor);
+
+/// Lets the pages of these bytes leave this process; their next use reads the file again.
+void release_pages(std::span<const std::byte> mapped);
+
 /// Converts float32 or float64 elements to bytes of `type`; float16 and bfloat16 round to nearest,
 /// ties to even.
 [[nodiscard]] std::vector<std::byte> stored_bytes(const ConstTensorView& elements, StoredType type);
@@ -113,6 +119,7 @@ class TensorFileWriter {
   TensorFileWriter(TensorFileWriter&&) noexcept;
   TensorFileWriter& operator=(TensorFileWriter&&) noexcept;
 
+  /// Bytes are on their way to the disk while the next ones are made.
   void append(std::span<const std::byte> bytes);
   /// Calls fsync and closes the file.
   void finish();

@@ -82,8 +82,8 @@ struct ExportedModel {
   std::vector<std::string> files;
 };
 
-/// Writes the weights of a checkpoint into a new directory: reads the files back, compares every
-/// byte, then renames the directory to `output`.
+/// Writes the weights of a checkpoint into a new directory: reads the files back, compares the
+/// checksum of every tensor, then renames the directory to `output`.
 /// Throws: Error(kUsage) where the format cannot hold the model or `output` exists; Error(kData)
 /// where a file cannot be written or reads back otherwise; Error(kCheckpoint).
 ExportedModel export_model(const io::Checkpoint& checkpoint, const std::filesystem::path& output,

@@ -11,9 +11,11 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/core/ini_lines.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/evaluation_history.hpp"
@@ -27,6 +29,8 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostRuns = 10'000;
 constexpr std::int64_t kMostCombinations = std::int64_t{1} << 40;
 constexpr const char* kFormat = "strata-sweep";
+// File systems take names of 255 bytes; a hash and ".out" follow.
+constexpr std::size_t kLongestName = 200;
 
 /// A value as part of a file's name.
 std::string in_name(const std::string& value) {
@@ -128,13 +132,16 @@ plan::Best compared_by(const std::string& config) {
 }  // namespace
 
 SweptSetting swept_setting_of(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  SweptSetting setting{
-      .key = text.substr(0, equals),
-      .values = split_words(equals == std::string::npos ? "" : text.substr(equals + 1), ",")};
-  if (setting.values.empty()) {
+  const std::size_t equals = std::min(text.find('='), text.size());
+  SweptSetting setting{.key = text.substr(0, equals), .values = {}};
+  if (equals + 1 >= text.size()) {
     fail(ExitCode::kUsage,
          "--set {} has no values; give them as in --set optimizer.learning_rate=1e-4,3e-4", text);
+  }
+  // An empty value too, as of a list.
+  for (std::size_t begin = equals + 1, end = 0; begin <= text.size(); begin = end + 1) {
+    end = std::min(text.find(',', begin), text.size());
+    setting.values.push_back(text.substr(begin, end - begin));
   }
   if (std::set<std::string>(setting.values.begin(), setting.values.end()).size() !=
       setting.values.size()) {
@@ -178,6 +185,10 @@ std::vector<SweepRun> runs_of(const Sweep& sweep) {
     for (std::size_t i = 0; i < sweep.swept.size(); ++i) {
       run.name += fmt::format("{}{}={}", i == 0 ? "" : "_", keys[i], in_name(run.values[i]));
       run.settings.push_back(fmt::format("--{}={}", sweep.swept[i].key, run.values[i]));
+    }
+    if (run.name.size() > kLongestName) {
+      run.name =
+          fmt::format("{}~{}", run.name.substr(0, kLongestName), hash_text(hash_of(run.name)));
     }
     // Values may differ only in letters that names do not have.
     if (const int same = names[run.name]++; same > 0) {
@@ -280,6 +291,7 @@ std::string sweep_table(const Sweep& sweep, const fs::path& directory) {
     return by == plan::Best::kAccuracy ? left.result.best > right.result.best
                                        : left.result.best < right.result.best;
   });
+  constexpr std::size_t kWidestCell = 40;
   std::vector<std::vector<std::string>> cells{{"#"}};
   for (const std::string& key : short_keys(sweep.swept)) {
     cells[0].push_back(key);
@@ -289,7 +301,9 @@ std::string sweep_table(const Sweep& sweep, const fs::path& directory) {
                    "trained", "time", "state"});
   for (const auto& [run, result] : rows) {
     std::vector<std::string> row{std::to_string(cells.size())};
-    row.insert(row.end(), run.values.begin(), run.values.end());
+    for (const std::string& value : run.values) {
+      row.push_back(printable(value, kWidestCell));
+    }
     const bool begun = result.steps > 0;
     row.push_back(result.evaluated ? value_text(result.best, by) : "-");
     row.push_back(result.evaluated ? std::to_string(result.best_step) : "-");

@@ -34,7 +34,7 @@ Trains once for every combination of the values, one run after the other, each i
 prints a table with the best run first. The same command goes on after a stop or a failure: finished runs are left out.
 A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
 
-  --set KEY=A,B,...    a setting and its values
+  --set KEY=A,B,...    a setting and its values; in a value that is a list, blanks stand for commas
   --random=N           N random combinations instead of all
   --seed=S             seed of the choice (default 1)
   --dir=DIR            where the runs go; sweep.json there says what is swept

@@ -24,6 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::Model;
 using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
 using testing::write_checkpoint;
 
 std::vector<std::int64_t> steps_in(const fs::path& root) {
@@ -147,6 +148,25 @@ TEST(CheckpointDirectory, PruneKeepsMultiplesOfKeepEvery) {
   prune_checkpoints(scratch.path(), 25, 1, 10);
   EXPECT_THAT(names_in(scratch.path()),
               UnorderedElementsAre("step-00000010", "step-00000020", "step-00000025"));
+}
+
+TEST(CheckpointDirectory, PruneKeepsTheBest) {
+  struct Case {
+    std::int64_t best;
+    std::vector<std::string> left;
+  };
+  for (const Case& one :
+       {Case{10, {"step-00000010", "step-00000040"}}, Case{30, {"step-00000030", "step-00000040"}},
+        Case{40, {"step-00000040"}},     // is the newest
+        Case{35, {"step-00000040"}},     // is not there
+        Case{-1, {"step-00000040"}}}) {  // none
+    const TemporaryDirectory scratch;
+    for (const std::int64_t step : {10, 20, 30, 40}) {
+      write_checkpoint(scratch.path(), step, 1);
+    }
+    prune_checkpoints(scratch.path(), 40, 1, 0, one.best);
+    EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAreArray(one.left)) << one.best;
+  }
 }
 
 TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
