@@ -91,7 +91,7 @@ def measured(command):
         lines = pathlib.Path(f"/proc/{child.pid}/status").read_text().splitlines()
         peak = max([peak] + [int(line.split()[1]) << 10 for line in lines
                              if line.startswith("VmHWM:")])
-        time.sleep(0.01)
+        time.sleep(0.05)
     if child.returncode != 0:
         raise SystemExit(f"failed: {' '.join(map(str, command))}")
     return time.monotonic() - began, peak

@@ -83,6 +83,10 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
   info.classes = file.int64(names::kClasses);
   const hdf5::Dataset inputs = shard.open_dataset(names::kInputs);
   const hdf5::Dataset targets = shard.open_dataset(names::kTargets);
+  if (inputs.shape().rank() == 0 || targets.shape().rank() == 0) {
+    fail(ExitCode::kData, "{} has inputs or targets of a single number; import it anew",
+         info.path.string());
+  }
   info.input_shape = inputs.shape().tail();
   info.input_dtype = inputs.dtype();
   info.target_shape = targets.shape().tail();
