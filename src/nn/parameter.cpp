@@ -41,7 +41,7 @@ ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Ran
 }
 
 ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
-                          std::span<const grid::Range> chunks, const Shards& shards) {
+                          std::span<const grid::Range> chunks, const Shards& shards, Placed which) {
   constexpr std::int64_t kBlock = ParameterLayout::kBlock;
   ParameterLayout layout;
   const auto place = [&](const ParameterSpec& spec, std::int64_t index) {
@@ -54,9 +54,10 @@ ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
     return grid::Range{begin, layout.elements};
   };
   const auto here = [&](const ParameterSpec& spec) {
-    return std::ranges::any_of(chunks, [&](const grid::Range& layers) {
-      return spec.layer >= layers.begin && spec.layer < layers.end;
-    });
+    return has_gradient(spec) == (which == Placed::kWithGradients) &&
+           std::ranges::any_of(chunks, [&](const grid::Range& layers) {
+             return spec.layer >= layers.begin && spec.layer < layers.end;
+           });
   };
   const auto is_borrowed = [](const ParameterSpec& spec) {
     return spec.ownership == Ownership::kBorrowed;

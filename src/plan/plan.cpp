@@ -43,10 +43,12 @@ std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetI
            "import images with \"strata data import --format=images\", cifar10 or idx",
            name_of(preset), data.path.string(), data.input_shape.text());
     }
-    return nn::convnet_layers(preset, data.classes);
+    return nn::adapted_layers(nn::convnet_layers(preset, data.classes), config.lora);
   }
-  return nn::is_transformer(preset) ? nn::transformer_layers(nn::resolved(config.model.transformer))
-                                    : config.model.layers;
+  return nn::adapted_layers(nn::is_transformer(preset)
+                                ? nn::transformer_layers(nn::resolved(config.model.transformer))
+                                : config.model.layers,
+                            config.lora);
 }
 
 std::int64_t context_of(const RunConfig& config) {
@@ -316,7 +318,8 @@ std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& ran
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory{
-      {"weights", rank.layout.weight_elements * size_bytes(c.numerics.dtype)}};
+      {"weights",
+       (rank.layout.weight_elements + rank.frozen.weight_elements) * size_bytes(c.numerics.dtype)}};
   const auto add = [&](std::vector<nn::MemoryItem> items) {
     std::move(items.begin(), items.end(), std::back_inserter(memory));
   };
@@ -324,6 +327,10 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      rank.buckets, rank.reducer_sizes));
   add(optim::Optimizer::memory(c.optimizer.options, rank.layout, rank.buckets,
                                rank.coordinates.data, c.numerics.dtype));
+  if (rank.frozen.elements > 0 && c.numerics.dtype != compute_dtype(c.numerics.dtype)) {
+    add({{"master weights, frozen", rank.frozen_buckets.owned_elements(rank.coordinates.data) *
+                                        size_bytes(compute_dtype(c.numerics.dtype))}});
+  }
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
                                      c.numerics.dtype)});
@@ -458,7 +465,7 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
   const auto borrowed = std::find_if(
       parameters.begin(), parameters.end(),
       [](const nn::ParameterSpec& spec) { return spec.ownership == nn::Ownership::kBorrowed; });
-  if (borrowed == parameters.end()) {
+  if (borrowed == parameters.end() || !nn::has_gradient(*borrowed)) {
     return std::nullopt;
   }
   const auto owner =
@@ -481,9 +488,13 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   if (in_place) {
     return 0;
   }
-  // The master weights (the weights themselves in full precision) and the optimizer's state.
+  // The master weights (the weights themselves in full precision) and the optimizer's state. Frozen
+  // weights do not change while they are written.
   const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
-  return (rank.buckets.owned_elements(rank.coordinates.data) +
+  const std::int64_t frozen = plan.device == device::DeviceKind::kCpu
+                                  ? 0
+                                  : rank.frozen_buckets.owned_elements(rank.coordinates.data);
+  return (rank.buckets.owned_elements(rank.coordinates.data) + frozen +
           states * optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data)) *
          size_bytes(compute_dtype(c.numerics.dtype));
 }
@@ -494,8 +505,10 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   std::vector<nn::StageSpec> chunks = chunk_specs(plan, coordinates);
   std::vector<grid::Range> layers;
   std::ranges::transform(chunks, std::back_inserter(layers), &nn::StageSpec::layers);
-  nn::ParameterLayout layout =
-      nn::layout_of(plan.model->parameters(), layers, chunks.front().pass.shards);
+  const nn::Shards& shards = chunks.front().pass.shards;
+  nn::ParameterLayout layout = nn::layout_of(plan.model->parameters(), layers, shards);
+  nn::ParameterLayout frozen =
+      nn::layout_of(plan.model->parameters(), layers, shards, nn::Placed::kFrozen);
   const auto bucket_elements = std::max<std::int64_t>(
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));
@@ -504,12 +517,15 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   optim::BucketPlan buckets(
       layout, plan.grid.data, bucket_elements,
       on_gpu ? optim::BucketPlan::Division::kLayers : optim::BucketPlan::Division::kElements);
+  optim::BucketPlan frozen_buckets(frozen, plan.grid.data, bucket_elements);
   const bool first = chunks.front().layers.begin == 0;
   const bool last = chunks.back().layers.end == plan.model->layer_count();
   RankPlan result{.coordinates = coordinates,
                   .chunks = std::move(chunks),
                   .layout = std::move(layout),
                   .buckets = std::move(buckets),
+                  .frozen = std::move(frozen),
+                  .frozen_buckets = std::move(frozen_buckets),
                   .parts = first && last ? io::Parts::kBoth
                            : first       ? io::Parts::kInputs
                                          : io::Parts::kTargets,

@@ -275,6 +275,8 @@ void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
   }
   if (!config.optimizer.frozen.empty()) {
     model.freeze(nn::NamePatterns(config.optimizer.frozen));
+  } else if (config.lora.rank > 0) {
+    model.train_only_adapters();
   }
 }
 

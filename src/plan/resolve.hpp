@@ -42,8 +42,8 @@ namespace strata::plan {
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
-/// Freezes parameters by optimizer.frozen. Throws: Error(kUsage) where a pattern of that setting or
-/// of optimizer.groups matches no parameter.
+/// Freezes parameters by optimizer.frozen, else all but adapters where there are some. Throws:
+/// Error(kUsage) where a pattern of that setting or of optimizer.groups matches no parameter.
 void apply_parameter_settings(const RunConfig& config, nn::Model& model);
 
 /// Whether a learning rate of this kind has a last step, at which it reaches its minimum.

@@ -98,6 +98,11 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_emulated(config, otherwise);
   check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
         "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
+  const auto adapts = [&](bool given, const char* key) {
+    check(given, config.lora.rank > 0, key, "lora.rank is 0", "set the rank of adapters there");
+  };
+  adapts(config.lora.alpha > 0.0, "lora.alpha");
+  adapts(!config.lora.products.empty(), "lora.products");
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
         "run.cuda_graphs",

@@ -349,8 +349,19 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
   require_same_tokenizer(plan, checkpoint);
 }
 
+nn::NamePatterns initialized_anew(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const bool has_adapters =
+      std::ranges::any_of(checkpoint.tensors(), [](const io::TensorInfo& tensor) {
+        return tensor.name.starts_with(kWeightPrefix) && nn::is_adapter(tensor.name);
+      });
+  const std::string& except = plan.config.checkpoint.init_except;
+  return nn::NamePatterns(plan.config.lora.rank > 0 && !has_adapters
+                              ? fmt::format("{},*.{},*.{}", except, nn::kAdapterA, nn::kAdapterB)
+                              : except);
+}
+
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const nn::NamePatterns except(plan.config.checkpoint.init_except);
+  const nn::NamePatterns except = initialized_anew(plan, checkpoint);
   std::vector<std::string> names;
   std::vector<io::TensorInfo> model;
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
@@ -407,12 +418,20 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
 }
 
 std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const nn::NamePatterns except(plan.config.checkpoint.init_except);
+  const nn::NamePatterns except = initialized_anew(plan, checkpoint);
   std::vector<std::string> anew;
+  bool adapters = false;
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
     if (spec.ownership == nn::Ownership::kOwned && except.matches(spec.name)) {
-      anew.push_back(spec.name);
+      if (nn::is_adapter(spec.name)) {
+        adapters = true;
+      } else {
+        anew.push_back(spec.name);
+      }
     }
+  }
+  if (adapters) {
+    anew.emplace_back("adapters");
   }
   std::string text =
       fmt::format("starting from the weights of {}{}", checkpoint.directory().string(),

@@ -14,6 +14,7 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/model_files.hpp"
 
+#include "checkpoint_adapters.hpp"
 #include "huggingface_config.hpp"
 #include "transpose.hpp"
 
@@ -32,9 +33,9 @@ struct OutputFile {
 class Exporter {
  public:
   Exporter(const io::Checkpoint& checkpoint, const ExportOptions& options)
-      : checkpoint_(checkpoint), options_(options) {
+      : checkpoint_(checkpoint), options_(options), adapters_(checkpoint) {
     for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-      if (tensor.name.starts_with(kWeightPrefix)) {
+      if (tensor.name.starts_with(kWeightPrefix) && !nn::is_adapter(tensor.name)) {
         dtype_ = tensor.dtype;
         weights_.push_back(tensor);
       }
@@ -53,6 +54,10 @@ class Exporter {
   [[nodiscard]] ExportedModel write(const fs::path& directory) {
     ExportedModel result;
     std::vector<OutputFile> files;
+    if (options_.adapters == AdapterExport::kApart) {
+      write_adapters(directory, result);
+      return result;
+    }
     if (options_.format == ModelFormat::kLlmc) {
       files.push_back({"model.bin", llmc_tensors()});
     } else {
@@ -99,6 +104,30 @@ class Exporter {
   }
 
  private:
+  void write_adapters(const fs::path& directory, ExportedModel& result) {
+    const bool own_names = options_.format == ModelFormat::kSafetensors;
+    const nlohmann::json identity =
+        checkpoint_.metadata().value("identity", nlohmann::json::object());
+    if (adapters_.empty() || options_.format == ModelFormat::kLlmc) {
+      fail(ExitCode::kUsage, "{}; leave --adapters=apart out",
+           adapters_.empty() ? fmt::format("{} has no adapters", checkpoint_.directory().string())
+                             : "--format=llmc has no adapters");
+    }
+    if (const auto frozen = identity.value("optimizer.frozen", std::string()); !frozen.empty()) {
+      fail(ExitCode::kUsage,
+           "the run trained more than adapters (optimizer.frozen = {}), which --adapters=apart "
+           "would lose; export them merged",
+           frozen);
+    }
+    const std::vector<nn::PublishedTensor> weights =
+        own_names ? own_tensors() : nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst);
+    const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights, own_names)};
+    const auto checksums = write_file(directory / file.name, file.tensors, result);
+    write_text(directory, "adapter_config.json", adapters_.config(weights));
+    result.files = {file.name, "adapter_config.json"};
+    verify(directory / file.name, file.tensors, checksums);
+  }
+
   [[nodiscard]] nn::PublishedModel published_model() const {
     const nlohmann::json& metadata = checkpoint_.metadata();
     const auto lines = metadata.value("layers", std::vector<std::string>());
@@ -197,7 +226,10 @@ class Exporter {
   template <typename Sink>
   void stream(const nn::PublishedTensor& tensor, const Sink& sink) {
     const std::int64_t count = tensor.shape.count();
-    const std::int64_t most = std::max(kPieceBytes / size_bytes(dtype_), std::int64_t{1});
+    // Whole rows, for adapters.
+    const std::int64_t columns = columns_of(tensor.rows.front());
+    const std::int64_t most =
+        std::max(kPieceBytes / size_bytes(dtype_) / columns, std::int64_t{1}) * columns;
     if (tensor.order == nn::MatrixOrder::kOutputsFirst) {
       for (std::int64_t begin = 0; begin < count; begin += most) {
         const grid::Range range{begin, std::min(begin + most, count)};
@@ -229,20 +261,29 @@ class Exporter {
     return {memory.data(), shape, dtype_};
   }
 
-  /// Reads elements of a tensor, outputs first, from the parameters that hold its rows.
+  /// The elements of a row; the same in all parameters of a tensor.
+  static std::int64_t columns_of(const nn::ParameterRows& rows) {
+    return rows.shape.rank() == 0 ? 1 : std::max(rows.shape.tail().count(), std::int64_t{1});
+  }
+
+  /// Reads whole rows of a tensor, outputs first, from the parameters that hold them, with adapters
+  /// merged. `wanted` is in elements.
   void read(const nn::PublishedTensor& tensor, const grid::Range& wanted,
             const TensorView& out) const {
     std::int64_t before = 0;  // elements of the tensor before these rows
     for (const nn::ParameterRows& rows : tensor.rows) {
-      const std::int64_t columns = rows.shape.rank() == 0 ? 1 : rows.shape.tail().count();
+      const std::int64_t columns = columns_of(rows);
       const std::int64_t first = rows.rows.begin * columns - before;
       const std::int64_t begin = std::max(wanted.begin, before);
       before += rows.rows.count() * columns;
       const std::int64_t end = std::min(wanted.end, before);
       if (begin < end) {
-        checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {},
-                         {first + begin, first + end},
-                         out.flat_slice(begin - wanted.begin, end - begin));
+        const grid::Range range{first + begin, first + end};
+        const TensorView part = out.flat_slice(begin - wanted.begin, end - begin);
+        checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {}, range,
+                         part);
+        adapters_.merge({rows.parameter, rows.shape, {range.begin / columns, range.end / columns}},
+                        part);
       }
     }
   }
@@ -332,6 +373,7 @@ class Exporter {
 
   const io::Checkpoint& checkpoint_;
   const ExportOptions& options_;
+  CheckpointAdapters adapters_;
   std::vector<io::TensorInfo> weights_;
   DType dtype_ = DType::kFloat32;
   io::StoredType type_ = io::StoredType::kFloat32;

@@ -24,11 +24,6 @@ io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
           .count = placed.shape[static_cast<std::size_t>(placed.spec.split)]};
 }
 
-/// False for borrowed parameters that use the owner's weights in place.
-bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& layout) {
-  return placed.offset < layout.weight_elements;
-}
-
 /// The dtype of a checkpoint's tensor; `otherwise` where it has none of this name.
 DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DType otherwise) {
   const auto found =
@@ -84,20 +79,36 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
                      rank.layout.weight_elements * size_bytes(plan.config.numerics.dtype)),
       weights_(
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
+      frozen_memory_(context.device(),
+                     rank.frozen.weight_elements * size_bytes(plan.config.numerics.dtype)),
+      frozen_weights_(
+          frozen_memory_.view(0, Shape{rank.frozen.weight_elements}, plan.config.numerics.dtype)),
       shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
               plan.config.numerics.mode),
       lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
       pass_buffers_(nn::Stage::pass_buffers(context.device(), *plan.model, rank.chunks)) {
   for (const nn::StageSpec& chunk : rank.chunks) {
     chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,
-                         weights_, &lanes_, &pass_buffers_);
+                         weights_, &lanes_, &pass_buffers_,
+                         nn::FrozenWeights{&rank.frozen, frozen_weights_});
   }
-  for (const nn::PlacedParameter& placed : rank.layout.parameters) {
-    if (has_weights(placed, rank.layout)) {
-      nn::initialise(placed, plan.config.run.seed, 0,
-                     weights_.flat_slice(placed.offset, placed.shape.count()));
+  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
+    nn::initialise(placed, plan.config.run.seed, 0, weights);
+  });
+}
+
+template <typename Use>
+void StageState::for_weights(const Use& use) const {
+  const auto each = [&](const nn::ParameterLayout& layout, const TensorView& weights) {
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      // A borrowed parameter may use the owner's weights in place.
+      if (placed.offset < layout.weight_elements) {
+        use(placed, weights.flat_slice(placed.offset, placed.shape.count()));
+      }
     }
-  }
+  };
+  each(rank_.layout, weights_);
+  each(rank_.frozen, frozen_weights_);
 }
 
 std::vector<nn::Stage*> StageState::chunks() {
@@ -121,13 +132,12 @@ void StageState::reset_clock() {
 }
 
 void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
-  for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
+  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
     end_setup_on_stop_request();
-    if (has_weights(placed, rank_.layout) && !except.matches(placed.spec.name)) {
-      read_slice(checkpoint, weight_name(placed.spec), placed, 0,
-                 weights_.flat_slice(placed.offset, placed.shape.count()));
+    if (!except.matches(placed.spec.name)) {
+      read_slice(checkpoint, weight_name(placed.spec), placed, 0, weights);
     }
-  }
+  });
 }
 
 RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
@@ -140,6 +150,8 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
                  rank.coordinates.data, stage_state_.weights()),
+      frozen_(context, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
+              stage_state_.frozen_weights()),
       norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data),
       gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
@@ -151,10 +163,20 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
                  plan.config.numerics.dtype);
   }
   if (has_masters()) {
-    for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-      nn::initialise(rank.layout.parameters[piece.parameter], plan.config.run.seed,
-                     piece.range.begin, optimizer_.master(piece));
-    }
+    for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
+                  const nn::PlacedParameter& placed) {
+      nn::initialise(placed, plan.config.run.seed, piece.range.begin, owner.master(piece));
+    });
+  }
+}
+
+template <typename Use>
+void RankState::for_owned(const Use& use) const {
+  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+    use(optimizer_, piece, rank_.layout.parameters[piece.parameter]);
+  }
+  for (const optim::OwnedPiece& piece : frozen_.pieces()) {
+    use(frozen_, piece, rank_.frozen.parameters[piece.parameter]);
   }
 }
 
@@ -241,6 +263,7 @@ void RankState::require_finite() {
 std::uint64_t RankState::weights_hash() const {
   StreamingHash hash;
   add_to(hash, stage_state_.weights(), context_.stream());
+  add_to(hash, stage_state_.frozen_weights(), context_.stream());
   return hash.digest();
 }
 
@@ -290,25 +313,31 @@ void RankState::damage(FaultPlace place) {
 }
 
 std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
-  std::vector<io::TensorSlice> slices = this->slices();
-  if (memory.empty()) {
-    return slices;
-  }
+  std::vector<io::TensorSlice> slices = slices_of(optimizer_, rank_.layout);
+  const std::vector<io::TensorSlice> frozen = slices_of(frozen_, rank_.frozen);
+  const std::size_t changing = slices.size();
+  slices.insert(slices.end(), frozen.begin(), frozen.end());
+  const std::size_t copied = memory.empty()                                         ? 0
+                             : context_.device().kind() == device::DeviceKind::kCpu ? changing
+                                                                                    : slices.size();
   std::int64_t offset_bytes = 0;
-  for (io::TensorSlice& slice : slices) {
+  for (io::TensorSlice& slice : std::span(slices).first(copied)) {
     const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
     device::copy_tensor(slice.data, copy, context_.stream());
     offset_bytes += copy.bytes();
     slice.data = copy;
   }
-  context_.stream().synchronize();
+  if (copied > 0) {
+    context_.stream().synchronize();
+  }
   return slices;
 }
 
-std::vector<io::TensorSlice> RankState::slices() const {
+std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
+                                                  const nn::ParameterLayout& layout) const {
   std::vector<io::TensorSlice> slices;
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+  for (const optim::OwnedPiece& piece : owner.pieces()) {
+    const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
     // The first tensor rank writes replicated parameters.
     if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
       continue;
@@ -316,7 +345,7 @@ std::vector<io::TensorSlice> RankState::slices() const {
     slices.push_back({.name = weight_name(placed.spec),
                       .global_shape = placed.spec.shape,
                       .range = piece.range,
-                      .data = optimizer_.master(piece),
+                      .data = owner.master(piece),
                       .shard = shard_of(placed)});
     const std::vector<std::string> states =
         state_names(placed.spec, plan_.config.optimizer.options);
@@ -324,7 +353,7 @@ std::vector<io::TensorSlice> RankState::slices() const {
       slices.push_back({.name = states[i],
                         .global_shape = placed.spec.shape,
                         .range = piece.range,
-                        .data = optimizer_.state(i, piece),
+                        .data = owner.state(i, piece),
                         .shard = shard_of(placed)});
     }
   }
@@ -333,14 +362,14 @@ std::vector<io::TensorSlice> RankState::slices() const {
 
 void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
   stage_state_.load_weights(checkpoint, except);
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+  for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
+                const nn::PlacedParameter& placed) {
     if (has_masters() && !except.matches(placed.spec.name)) {
       end_setup_on_stop_request();
       read_slice(checkpoint, weight_name(placed.spec), placed, piece.range.begin,
-                 optimizer_.master(piece));
+                 owner.master(piece));
     }
-  }
+  });
 }
 
 void RankState::load(const io::Checkpoint& checkpoint) {

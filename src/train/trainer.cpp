@@ -142,7 +142,7 @@ class Trainer {
         first_step_ = setup_.checkpoint->step();
       } else if (setup_.initial != nullptr) {
         require_initial(plan_, *setup_.initial);
-        state_.load_weights(*setup_.initial, nn::NamePatterns(config_.checkpoint.init_except));
+        state_.load_weights(*setup_.initial, initialized_anew(plan_, *setup_.initial));
       }
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {

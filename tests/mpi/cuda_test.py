@@ -252,6 +252,14 @@ class Language(Near, language.LanguageTest):
                      "--numerics.dtype=bfloat16", "--numerics.row_pieces=2", "--numerics.shard_sums=bfloat16",
                      "--train.steps=2", name="rows")
 
+    def test_adapters(self):
+        settings = ["--lora.rank=4", "--lora.alpha=6", "--train.steps=2"]
+        for dtype in ("float32", "bfloat16"):
+            reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *settings, f"--numerics.dtype={dtype}",
+                                     name=f"adapters-{dtype}")
+        self.train(self.config, (1, 1, 1), "adapters-cpu", *settings, "--numerics.dtype=bfloat16", "--run.device=cpu")
+        self.assert_near(reference, "adapters-cpu", "bfloat16")
+
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,
                                  name="llama")

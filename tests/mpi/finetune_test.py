@@ -1,5 +1,8 @@
 """Runs that start from the weights of another run, with frozen parameters and groups."""
 
+import json
+import re
+import shutil
 import unittest
 
 import numpy as np
@@ -153,6 +156,154 @@ class FineTuning(language.LanguageTest):
         finished = self.train(self.config, (2, 1, 1), run, init, *larger, expect=harness.CHECKPOINT)
         self.assert_refused(finished, harness.CHECKPOINT, "its embedding.tokens.weight is 26 x 32")
         self.assertFalse((self.directory / run).exists())
+
+
+RANK, ALPHA = 4, 6.0
+# By hand: rank x (inputs + outputs) of each product.
+ADAPTERS = {"gpt": 2 * RANK * ((32 + 96) + (32 + 32) + (32 + 128) + (128 + 32)),
+            "llama of some": 2 * RANK * ((32 + 64) + (64 + 32) + (32 + 64))}  # qkv, up and down of 64 hidden units
+
+
+class Adapters(language.LanguageTest):
+    """LoRA: only adapters learn; models leave merged or as adapters alone."""
+
+    MODELS = {"gpt": ["--lora.products="],
+              "llama of some": [*language.LLAMA, "--model.hidden=64", "--lora.products=qkv,up,down", "--numerics.row_pieces=2"]}
+    LORA = [f"--lora.rank={RANK}", f"--lora.alpha={ALPHA}"]
+
+    def last(self, run):
+        return {name.removeprefix("weights/"): tensor
+                for name, tensor in harness.tensors(harness.checkpoints(self.directory / run)[-1]).items()}
+
+    def tune(self, model, run, grid=(1, 1, 1), *settings):
+        return self.train(self.config, grid, run, *self.MODELS[model], *self.LORA, *settings)
+
+    def test_same_bits_on_every_grid(self):
+        for model, settings in self.MODELS.items():
+            base = f"base-{model.split()[0]}"
+            self.train(self.config, (1, 2, 2), base, *(s for s in settings if "lora" not in s), "--train.steps=1")
+            for dtype, grids in (("float32", GRIDS), ("bfloat16", [GRIDS[0], GRIDS[3], GRIDS[-1]])):
+                with self.subTest(model=model, dtype=dtype):
+                    run = self.same_on(grids, *settings, *self.LORA, f"--checkpoint.init={base}", f"--numerics.dtype={dtype}",
+                                       name=f"{base}-{dtype}")
+                    before, found = self.last(base), self.last(run)
+                    adapters = [name for name in found if name.endswith((".lora_a", ".lora_b")) and "/" not in name]
+                    self.assertEqual(sum(found[name].size for name in adapters), ADAPTERS[model])
+                    for name in (name for name in before if name.startswith(("embedding", "blocks", "norm", "head"))):
+                        self.assertTrue(np.array_equal(found[name], before[name]), name)
+                    self.assertEqual(sorted(name.split("/")[2] for name in found if name.startswith("optimizer/adam_m/")),
+                                     sorted(adapters))
+                    self.assertTrue(all(found[name].any() for name in adapters))
+                    log = (self.directory / run / "log.txt").read_text()
+                    self.assertIn(f", {ADAPTERS[model]:,} of them trainable", log)
+                    self.assertIn("initialized anew: adapters", log)
+
+    def test_resume_and_start_again(self):
+        self.tune("gpt", "whole", (1, 1, 1), "--train.steps=4")
+        self.tune("gpt", "parts", (1, 2, 2), "--train.steps=2")
+        self.tune("gpt", "parts", (2, 1, 2), "--train.steps=4", "--run.resume=must")
+        self.assert_same_run("whole", "parts")
+        refused = self.train(self.config, (1, 1, 1), "parts", "--lora.rank=4", "--lora.alpha=3", "--run.resume=must",
+                             expect=harness.CHECKPOINT)
+        self.assert_refused(refused, harness.CHECKPOINT, "lora_alpha=6")
+        # Adapters go on in a new run; a model without them cannot take them.
+        again = self.tune("gpt", "again", (1, 1, 1), "--checkpoint.init=whole", "--optimizer.learning_rate=0", "--train.steps=1")
+        self.assertNotIn("initialized anew", again.text)
+        for name, tensor in self.last("again").items():
+            if "/" not in name:
+                self.assertTrue(np.array_equal(tensor, self.last("whole")[name]), name)
+        refused = self.alone("train", self.config, "--dry-run", "--run.dir=none", "--checkpoint.init=whole")
+        self.assert_refused(refused, harness.CHECKPOINT, "lora_a (4 x 32), which the model lacks")
+
+    def test_memory(self):
+        """Frozen matrices have weights, and neither gradients nor states."""
+        def sizes(*settings):
+            text = self.alone("train", self.config, "--dry-run", "--numerics.dtype=bfloat16", "--numerics.shards=1",
+                              "--model.width=512", "--checkpoint.minutes=0", *settings).text
+            found = re.findall(r"^(gradients|optimizer state|master weights|master weights, frozen) +([\d.]+) (.)iB$", text, re.M)
+            return {name: float(size) * {"K": 1, "M": 1024}[unit] for name, size, unit in found}
+        whole, tuned = sizes(), sizes(*self.LORA)
+        for name in ("gradients", "optimizer state", "master weights"):
+            self.assertLess(tuned[name], 0.03 * whole[name], name)
+        self.assertAlmostEqual(tuned["master weights, frozen"] / whole["master weights"], 1.0, delta=0.01)
+
+    def test_exports(self):
+        for model in self.MODELS:
+            run = f"tuned-{model.split()[0]}"
+            self.tune(model, run, (1, 1, 2))
+            own = self.last(run)
+            merged = {name: tensor.astype(np.float64) for name, tensor in own.items() if "/" not in name and "lora" not in name}
+            for name in [name for name in own if name.endswith(".lora_a") and "/" not in name]:
+                product = name.removesuffix(".lora_a")
+                merged[f"{product}.weight"] += ALPHA / RANK * own[f"{product}.lora_b"].astype(np.float64) @ own[name]
+            for arguments in (["--output=merged"], ["--output=apart", "--adapters=apart"]):
+                self.assertEqual(self.alone("checkpoint", "export", run, "--format=safetensors", *arguments).code, harness.DONE)
+            found = self.read("merged/model.safetensors")
+            self.assertEqual(sorted(found), sorted(merged))
+            for name, tensor in merged.items():
+                np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6, err_msg=name)
+            apart = self.read("apart/adapter_model.safetensors")
+            self.assertEqual(sorted(apart), sorted(name for name in own if "lora" in name and "/" not in name))
+            for name, tensor in apart.items():
+                self.assertTrue(np.array_equal(tensor, own[name]), name)
+            # The merged model computes what the adapters compute.
+            for arguments in (["export", run, "--format=huggingface", "--output=hf"], ["import", "hf", "--output=back"]):
+                finished = self.alone("checkpoint", *arguments)
+                self.assertEqual(finished.code, harness.DONE, finished.text)
+            losses = [float(self.alone("evaluate", name, *data).text.split("loss ")[1].split(",")[0])
+                      for name, data in ((run, ["--train.evaluate_batches=0"]), ("back", ["--data.test=text/test.h5"]))]
+            self.assertAlmostEqual(*losses, delta=1e-5)
+            self.as_peft(run, own)
+            for name in ("merged", "apart", "hf", "back", "peft"):
+                shutil.rmtree(self.directory / name)
+
+    def as_peft(self, run, own):
+        """PEFT's names; q, k and v share the A of qkv."""
+        finished = self.alone("checkpoint", "export", run, "--format=huggingface", "--adapters=apart", "--output=peft")
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        described = json.loads((self.directory / "peft/adapter_config.json").read_text())
+        self.assertEqual((described["r"], described["lora_alpha"], described["peft_type"]), (RANK, ALPHA, "LORA"))
+        tensors = self.read("peft/adapter_model.safetensors")
+        prefix, qkv = "base_model.model.", "blocks.1.attention.qkv"
+        if "head.weight" in own:
+            names, kv, queries = "model.layers.1.self_attn.{}_proj", 4, 2
+            rows = own[f"{qkv}.lora_b"].reshape(kv, queries + 2, -1, RANK)
+            expected = {names.format("q"): rows[:, :queries], names.format("k"): rows[:, queries],
+                        names.format("v"): rows[:, queries + 1]}
+            self.assertEqual(described["target_modules"], ["down_proj", "k_proj", "q_proj", "up_proj", "v_proj"])
+        else:
+            rows = own[f"{qkv}.lora_b"].reshape(4, 3, -1, RANK)
+            expected = {"transformer.h.1.attn.c_attn": rows.swapaxes(0, 1)}
+            self.assertEqual(described["target_modules"], ["c_attn", "c_fc", "c_proj"])
+            self.assertTrue(described["fan_in_fan_out"])
+        for name, tensor in expected.items():
+            self.assertTrue(np.array_equal(tensors[f"{prefix}{name}.lora_A.weight"], own[f"{qkv}.lora_a"]), name)
+            self.assertTrue(np.array_equal(tensors[f"{prefix}{name}.lora_B.weight"], tensor.reshape(-1, RANK)), name)
+
+    def read(self, file):
+        """A safetensors file of float32 tensors."""
+        data = (self.directory / file).read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        return {name: np.frombuffer(data[8 + length:][slice(*entry["data_offsets"])], np.float32).reshape(entry["shape"])
+                for name, entry in json.loads(data[8:8 + length]).items() if name != "__metadata__"}
+
+    def test_bad_inputs(self):
+        self.train(self.config, (1, 1, 1), "plain", "--train.steps=1")
+        self.tune("gpt", "more", (1, 1, 1), "--train.steps=1", "--optimizer.frozen=embedding.*")
+        out = ["--format=huggingface", "--output=none"]
+        for arguments, code, words in [
+                (["train", self.config, "--dry-run", "--lora.rank=4", "--lora.products=keys"], harness.USAGE,
+                 ["lora.products names \"keys\"", "qkv, output, up, gate, down"]),
+                (["train", self.config, "--dry-run", "--lora.rank=4", "--lora.products=gate"], harness.USAGE,
+                 ["no layer of the model has a product gate"]),
+                (["train", self.config, "--dry-run", "--lora.products=qkv"], harness.USAGE, ["lora.rank is 0"]),
+                (["train", self.config, "--dry-run", "--lora.rank=4", "--optimizer.frozen=*"], harness.USAGE, ["nothing to train"]),
+                (["checkpoint", "export", "plain", *out, "--adapters=apart"], harness.USAGE, ["has no adapters"]),
+                (["checkpoint", "export", "more", *out, "--adapters=apart"], harness.USAGE, ["trained more than adapters"]),
+                (["checkpoint", "export", "more", *out, "--adapters=some"], harness.USAGE, ["merged, apart"])]:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.alone(*arguments), code, *words)
+        self.assertFalse((self.directory / "none").exists())
 
 
 class Images(harness.StrataTest):

@@ -105,6 +105,10 @@ CASES = [
                                     llama=False)),
     LanguageCase("llama", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12,
                                       llama=True)),
+    LanguageCase("gpt with adapters", Transformer(width=32, heads=4, kv_heads=4, hidden=128, blocks=1, vocabulary=50,
+                                                  context=12, llama=False, lora=4, lora_alpha=6.0)),
+    LanguageCase("llama with adapters", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=1, vocabulary=50,
+                                                    context=12, llama=True, lora=2, lora_alpha=2.0)),
     ImageCase("convolutions cut by channel", CUT),
     ImageCase("residual blocks", RESIDUAL),
 ]

@@ -20,17 +20,20 @@ class Transformer:
     context: int
     llama: bool  # rms_norm, swiglu, rotary positions, no bias, no tie; else GPT-2's choices
     rotary_base: float = 10000.0
+    lora: int = 0  # rank of adapters
+    lora_alpha: float = 0.0
 
     def lines(self):
         """The `layer =` lines."""
+        adapters = f" lora={self.lora} lora_alpha={self.lora_alpha}" if self.lora else ""
         if self.llama:
-            common = "norm=rms_norm bias=no"
+            common = f"norm=rms_norm bias=no{adapters}"
             lines = [f"embedding {self.width}"]
             attention = f"attention {self.heads} kv_heads={self.kv_heads} rotary={self.rotary_base} {common}"
             block = [attention, f"mlp {self.hidden} swiglu {common}"]
             return lines + block * self.blocks + ["rms_norm", "head tied=no"]
         lines = [f"embedding {self.width} positions={self.context}"]
-        block = [f"attention {self.heads} kv_heads={self.kv_heads}", f"mlp {self.hidden}"]
+        block = [f"attention {self.heads} kv_heads={self.kv_heads}{adapters}", f"mlp {self.hidden}{adapters}"]
         return lines + block * self.blocks + ["layer_norm", "head"]
 
 
@@ -58,7 +61,24 @@ def rotated(x, base):
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
-class Attention(nn.Module):
+class Sublayer(nn.Module):
+    """Its linear layers, with adapters where the model has them."""
+
+    def add_adapters(self, t, *layers):
+        self.scale = t.lora_alpha / t.lora if t.lora else 0.0
+        self.adapters = nn.ModuleDict({
+            name: nn.ParameterDict({"a": nn.Parameter(0.1 * torch.randn(t.lora, getattr(self, name).in_features)),
+                                    "b": nn.Parameter(0.1 * torch.randn(getattr(self, name).out_features, t.lora))})
+            for name in layers if t.lora})
+
+    def apply_linear(self, name, x):
+        y = getattr(self, name)(x)
+        if name in self.adapters:
+            y = y + self.scale * (x @ self.adapters[name]["a"].T) @ self.adapters[name]["b"].T
+        return y
+
+
+class Attention(Sublayer):
     def __init__(self, t):
         super().__init__()
         self.t = t
@@ -66,13 +86,14 @@ class Attention(nn.Module):
         size = t.width // t.heads
         self.qkv = nn.Linear(t.width, (t.heads + 2 * t.kv_heads) * size, not t.llama)
         self.output = nn.Linear(t.width, t.width, not t.llama)
+        self.add_adapters(t, "qkv", "output")
 
     def forward(self, x):
         t, size = self.t, self.t.width // self.t.heads
         queries = t.heads // t.kv_heads
         samples, tokens, _ = x.shape
         # For every key-value head its queries, its key, its value.
-        heads = self.qkv(self.norm(x)).view(samples, tokens, t.kv_heads, queries + 2, size)
+        heads = self.apply_linear("qkv", self.norm(x)).view(samples, tokens, t.kv_heads, queries + 2, size)
         q = heads[:, :, :, :queries].reshape(samples, tokens, t.heads, size).transpose(1, 2)
         k = heads[:, :, :, queries].transpose(1, 2)
         v = heads[:, :, :, queries + 1].transpose(1, 2)
@@ -82,10 +103,10 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-1, -2) / math.sqrt(size)
         later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
         y = scores.masked_fill(later, -math.inf).softmax(-1) @ v
-        return x + self.output(y.transpose(1, 2).reshape(samples, tokens, t.width))
+        return x + self.apply_linear("output", y.transpose(1, 2).reshape(samples, tokens, t.width))
 
 
-class Mlp(nn.Module):
+class Mlp(Sublayer):
     def __init__(self, t):
         super().__init__()
         self.llama = t.llama
@@ -94,12 +115,14 @@ class Mlp(nn.Module):
         if t.llama:
             self.gate = nn.Linear(t.width, t.hidden, False)
         self.down = nn.Linear(t.hidden, t.width, not t.llama)
+        self.add_adapters(t, *(["up", "gate", "down"] if t.llama else ["up", "down"]))
 
     def forward(self, x):
         y = self.norm(x)
         if self.llama:
-            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
-        return x + self.down(nn.functional.gelu(self.up(y), approximate="tanh"))
+            return x + self.apply_linear(
+                "down", nn.functional.silu(self.apply_linear("gate", y)) * self.apply_linear("up", y))
+        return x + self.apply_linear("down", nn.functional.gelu(self.apply_linear("up", y), approximate="tanh"))
 
 
 class Model(nn.Module):

@@ -299,7 +299,8 @@ class Layer {
   virtual void backward_input_lanes(std::span<const LayerPass> passes,
                                     std::span<const TensorView> output_gradients,
                                     std::span<const TensorView> input_gradients) const;
-  /// Computes the parameters' gradients, in the order of pass.weights.
+  /// Computes the parameters' gradients, in the order of pass.weights; that of a frozen matrix is
+  /// empty and left out (has_gradient()).
   virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                                std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const;

@@ -89,6 +89,8 @@ class Model {
   /// inputs. Throws: Error(kUsage) where a pattern matches no trained parameter, or where none is
   /// left.
   void freeze(const NamePatterns& names);
+  /// Takes all parameters but those of adapters out of training.
+  void train_only_adapters();
   /// Whether a layer has parameters and all of them are frozen.
   [[nodiscard]] bool is_frozen(std::int64_t layer) const;
   /// The first layer that needs gradients: behind frozen parameters the first with others, else 0.

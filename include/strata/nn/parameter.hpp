@@ -45,6 +45,14 @@ inline constexpr std::int64_t kNotSplit = -1;
   return std::string(layer).append(".").append(part);
 }
 
+/// The matrices of a low-rank adapter, as in "blocks.0.attention.qkv.lora_a".
+inline constexpr std::string_view kAdapterA = "lora_a";
+inline constexpr std::string_view kAdapterB = "lora_b";
+
+[[nodiscard]] inline bool is_adapter(std::string_view parameter) {
+  return parameter.ends_with(kAdapterA) || parameter.ends_with(kAdapterB);
+}
+
 /// One weight tensor of a model: its global name and shape, the same on every grid.
 struct ParameterSpec {
   std::string name;
@@ -67,6 +75,15 @@ struct ParameterSpec {
   /// For kAverage: the weight of the old value.
   double keep = 0.0;
 };
+
+[[nodiscard]] inline bool is_matrix(const ParameterSpec& spec) {
+  return spec.shape.rank() >= 2;
+}
+
+/// False for frozen matrices: layers do not compute their gradients.
+[[nodiscard]] inline bool has_gradient(const ParameterSpec& spec) {
+  return spec.rule != ParameterRule::kFrozen || !is_matrix(spec);
+}
 
 /// The S virtual shards and the consecutive ones among them that a tensor rank holds.
 struct Shards {
@@ -120,11 +137,18 @@ struct ParameterLayout {
   std::vector<std::int64_t> chunk_begins;
 };
 
+/// Which parameters a layout holds.
+enum class Placed {
+  kWithGradients,
+  kFrozen  ///< those without has_gradient(): only their weights have an arena
+};
+
 /// The layout of those parameters whose layer is in one of the chunks, with the slices of the own
 /// shards. Pre: `all` is in canonical order; the chunks ascend.
 [[nodiscard]] ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
                                         std::span<const grid::Range> chunks,
-                                        const Shards& shards = {});
+                                        const Shards& shards = {},
+                                        Placed which = Placed::kWithGradients);
 /// The same for one chunk.
 [[nodiscard]] ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
                                         const grid::Range& layers, const Shards& shards = {});

@@ -31,8 +31,8 @@ struct PublishedModel {
 /// Its `layer =` lines.
 [[nodiscard]] std::vector<std::string> layer_lines(const PublishedModel& model);
 
-/// A line without what only training reads, dropout and initial deviations, and without the
-/// vocabulary, which the shape of the weights shows.
+/// A line without what only training reads, dropout and initial deviations, without the
+/// vocabulary, which the shape of the weights shows, and without adapters.
 [[nodiscard]] std::string line_of_weights(const std::string& line);
 
 /// The model of these lines. The context is the number of learned positions, or `context`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,12 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
+/// The weights of frozen matrices, which have no gradients.
+struct FrozenWeights {
+  const ParameterLayout* layout = nullptr;  ///< null: there are none
+  TensorView weights;                       ///< its weight_elements
+};
+
 /// The layers of one stage, or of one of its chunks, and its memory and order of work.
 struct StageSpec {
   grid::Range layers;
@@ -70,13 +77,14 @@ class Stage {
  public:
   /// `weights` holds the weight_elements of the rank's `layout`, in pass.dtype. `lanes` may be null
   /// where no layer joins lanes or the stage only evaluates. Pre: model, shards and
-  /// spec.pass.shards agree; `layout` holds the parameters of spec.layers; `lanes` has
+  /// spec.pass.shards agree; `layout` and `frozen` hold the parameters of spec.layers; `lanes` has
   /// spec.pass.concurrent_lanes own lanes. `pass_buffers` are those of the rank's chunks and
   /// outlive the stage; null: it has its own.
   Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
         const Model& model, const StageSpec& spec, const ParameterLayout& layout,
         const TensorView& weights, comm::PartitionedGroup* lanes = nullptr,
-        const std::vector<device::Buffer>* pass_buffers = nullptr);
+        const std::vector<device::Buffer>* pass_buffers = nullptr,
+        const FrozenWeights& frozen = {});
 
   /// The bytes that the Stages of a rank's chunks allocate, and their pass_buffers(), without
   /// allocating them.
@@ -184,14 +192,15 @@ class Stage {
     std::vector<TensorView> received;
     std::vector<TensorView> sent;
   };
-  /// One slice of a parameter in the arenas of weights and of gradients.
+  /// One slice of a parameter.
   struct ParameterSlice {
-    Shape shape;
-    std::int64_t weight_offset = 0;
-    std::int64_t gradient_offset = 0;
+    std::int64_t parameter = 0;  ///< its canonical index
+    TensorView weight;
+    /// In the arena of gradients; nothing where it has none.
+    std::optional<std::int64_t> gradient_offset;
   };
-  /// The slices of each parameter of one layer, in the order of Layer::parameters().
-  using LayerParameters = std::vector<std::vector<ParameterSlice>>;
+  /// The slices of one layer's parameters, in the order of Layer::parameters() and of shards.
+  using LayerParameters = std::vector<ParameterSlice>;
   /// What split_cross_entropy() computes in, for the rows of one piece x kCrossEntropyParts each
   /// shard.
   struct LossWorkspace {
@@ -232,12 +241,14 @@ class Stage {
   [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,
                                       std::int64_t layer);
   [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t execution_index) const;
-  [[nodiscard]] static std::vector<LayerParameters> group_parameters(const ParameterLayout& layout,
-                                                                     const grid::Range& layers);
-  /// One layer's parameters in an arena, at the offsets that `offset` names.
+  void add_parameters(const ParameterLayout& layout, const TensorView& weights, Placed which);
+  /// view(slice) of one layer's parameters.
+  template <typename View>
   [[nodiscard]] static std::vector<ParameterViews> views_of(const LayerParameters& parameters,
-                                                            const TensorView& arena,
-                                                            std::int64_t ParameterSlice::*offset);
+                                                            const View& view);
+  /// Of one layer; empty where a parameter has none.
+  [[nodiscard]] std::vector<ParameterViews> gradients_in(const TensorView& arena,
+                                                         std::int64_t layer) const;
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);

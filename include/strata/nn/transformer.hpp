@@ -53,6 +53,15 @@ struct TransformerOptions {
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;
 };
 
+/// Low-rank adapters of the products of attention and MLP layers: y = x W^T + b + alpha / rank (x
+/// A^T) B^T, with A rank x inputs and B outputs x rank, which begins at zero.
+/// Source: Hu et al., "LoRA: low-rank adaptation of large language models", arXiv 2106.09685.
+struct AdapterOptions {
+  std::int64_t rank = 0;  ///< 0: no adapters
+  double alpha = 0.0;     ///< 0: the rank
+  std::string products;   ///< names with commas between them, as in "qkv,output"; empty: all
+};
+
 /// The options with the preset's values filled in.
 /// Pre: the preset is no convolutional network. Throws: Error(kUsage) naming the first dimension
 /// that neither sets, or heads that do not divide the width.
@@ -63,5 +72,10 @@ struct TransformerOptions {
 /// / sqrt(2 blocks). Pre: resolved. Source: Radford et al., "Language models are unsupervised
 /// multitask learners", 2019; Touvron et al., "Llama 2", arXiv 2307.09288.
 [[nodiscard]] std::vector<std::string> transformer_layers(const TransformerOptions& options);
+
+/// The lines with adapters in attention and MLP layers.
+/// Throws: Error(kUsage) for an unknown product, or where no layer has one of them.
+[[nodiscard]] std::vector<std::string> adapted_layers(std::vector<std::string> lines,
+                                                      const AdapterOptions& adapters);
 
 }  // namespace strata::nn

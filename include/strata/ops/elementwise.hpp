@@ -16,7 +16,8 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y);
 /// y += x. Shapes: equal counts.
 void add(Context& context, const ConstTensorView& x, const TensorView& y);
 
-/// y = (or +=) factor x, float32 or float64. Shapes: equal counts and dtypes.
+/// y = (or +=) factor x, in compute_dtype() and rounded once. y may be x. Shapes: equal counts and
+/// dtypes.
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate);
 

@@ -117,6 +117,7 @@ struct RunConfig {
     LossChoice loss = LossChoice::kAuto;
     nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
   } model;
+  nn::AdapterOptions lora;
   struct {
     std::string train;
     std::string test;

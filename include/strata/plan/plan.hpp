@@ -90,6 +90,9 @@ struct RankPlan {
   std::vector<nn::StageSpec> chunks;  ///< in layer order; at least one
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
+  nn::ParameterLayout frozen;  ///< of Placed::kFrozen
+  /// Which data rank has the master copies of frozen weights, and writes them to checkpoints.
+  optim::BucketPlan frozen_buckets;
   optim::GradientReducer::Sizes reducer_sizes;
   io::Parts parts = io::Parts::kInputs;  ///< read by its loader
   bool loads = false;

@@ -76,8 +76,13 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
-/// Rejects a checkpoint whose weights the plan's model cannot start from; the parameters of
-/// checkpoint.init_except may differ.
+/// The parameters that a run which starts from this checkpoint initializes: those of
+/// checkpoint.init_except, and adapters where the checkpoint has none.
+[[nodiscard]] nn::NamePatterns initialized_anew(const plan::Plan& plan,
+                                                const io::Checkpoint& checkpoint);
+
+/// Rejects a checkpoint whose weights the plan's model cannot start from; those of
+/// initialized_anew() may differ.
 /// Throws: Error(kCheckpoint) naming the first parameter that differs; Error(kData) for another
 /// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);

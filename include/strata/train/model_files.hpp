@@ -56,10 +56,21 @@ void import_model(const ForeignModel& model, const std::filesystem::path& root, 
 void fill_new_directory(const std::filesystem::path& output,
                         const std::function<void(const std::filesystem::path&)>& fill);
 
+/// What becomes of adapters in an export.
+enum class AdapterExport {
+  kMerged,  ///< added to the weights of their products
+  kApart    ///< they alone, as adapter_model.safetensors; PEFT's form under kHuggingface
+};
+
+constexpr auto enum_names(AdapterExport) {
+  return names_in_order("merged", "apart");
+}
+
 struct ExportOptions {
   ModelFormat format = ModelFormat::kHuggingface;
   std::optional<io::StoredType> type;  ///< nothing: as in the checkpoint
   std::int64_t shard_bytes = std::int64_t{5} << 30U;
+  AdapterExport adapters = AdapterExport::kMerged;
 };
 
 /// What an export wrote.

@@ -32,6 +32,8 @@ class StageState {
   StageState& operator=(const StageState&) = delete;
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
+  /// Of frozen matrices.
+  [[nodiscard]] const TensorView& frozen_weights() const { return frozen_weights_; }
   /// Of this rank, in layer order.
   [[nodiscard]] std::vector<nn::Stage*> chunks();
   /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
@@ -45,9 +47,15 @@ class StageState {
   void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {});
 
  private:
+  /// Calls use(placed parameter, its weights) for all that have weights of their own here.
+  template <typename Use>
+  void for_weights(const Use& use) const;
+
   const plan::RankPlan& rank_;
   device::Buffer weight_memory_;
   TensorView weights_;
+  device::Buffer frozen_memory_;
+  TensorView frozen_weights_;
   comm::ShardGroup shards_;
   comm::PartitionedGroup lanes_;
   std::vector<device::Buffer> pass_buffers_;
@@ -112,7 +120,8 @@ class RankState {
   void damage(FaultPlace place);
 
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
-  /// `memory`, or in place where `memory` is empty. Waits for the copies.
+  /// `memory`, or in place where `memory` is empty or, on CPUs, weights are frozen. Waits for the
+  /// copies.
   /// Pre: `memory` has plan::checkpoint_copy_bytes().
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
   /// Reads the weights and the own slices of the optimizer state.
@@ -125,8 +134,12 @@ class RankState {
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
 
-  /// The slices in device memory.
-  [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+  /// What this rank owns, in device memory.
+  [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
+                                                       const nn::ParameterLayout& layout) const;
+  /// Calls use(optimizer, piece, placed parameter) for what this rank owns.
+  template <typename Use>
+  void for_owned(const Use& use) const;
 
   ops::Context& context_;
   const plan::Plan& plan_;
@@ -135,6 +148,8 @@ class RankState {
   StageState stage_state_;
   optim::GradientReducer reducer_;
   optim::Optimizer optimizer_;
+  /// The master weights of frozen matrices, which no step updates.
+  optim::Optimizer frozen_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
   optim::WeightGather gather_;

@@ -52,6 +52,8 @@ before DIR appears.
   --output=DIR          a new directory
   --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
   --shard-mib=N         the most MiB of a safetensors file (default 5120)
+  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: they alone are written, with
+                        huggingface as PEFT does
   --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
 )";
 
@@ -189,7 +191,8 @@ ExitCode import_model_command(Arguments arguments) {
 }
 
 ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of) {
-  const CommandLine line(arguments, {"output", "format", "dtype", "shard-mib", "checkpoint"}, {},
+  const CommandLine line(arguments,
+                         {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint"}, {},
                          CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<train::ModelFormat>(line, "format");
@@ -201,6 +204,7 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
   if (type == io::StoredType::kOther) {
     fail(ExitCode::kUsage, "--dtype is other, expected float64, float32, float16 or bfloat16");
   }
+  const auto adapters = choice<train::AdapterExport>(line, "adapters");
   constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
   const fs::path output = line.value("output", "");
   const io::Checkpoint checkpoint =
@@ -209,7 +213,8 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
       train::export_model(checkpoint, output,
                           {.format = *format,
                            .type = type,
-                           .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U});
+                           .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
+                           .adapters = adapters.value_or(train::AdapterExport::kMerged)});
   fmt::print("{}: {} tensors, {}, read back and equal; {}\n", output.string(), written.tensors,
              bytes_text(written.bytes), fmt::join(written.files, ", "));
   return ExitCode::kDone;

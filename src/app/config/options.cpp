@@ -152,6 +152,16 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.tied)),
       number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
              Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
+      whole("lora.rank", "",
+            "rank of the adapters of attention and mlp layers; 0: none. Without "
+            "optimizer.frozen only adapters are trained",
+            0, STRATA_MEMBER(lora.rank), kMostUnits),
+      number("lora.alpha", "", "adapters count alpha / rank times; 0: alpha = rank",
+             Bound::kFromZero, STRATA_MEMBER(lora.alpha)),
+      text("lora.products", "names, or empty",
+           "matrix products with adapters, of qkv, output, up, gate, down, with commas between "
+           "them; empty: all",
+           STRATA_MEMBER(lora.products)),
   };
 }
 
@@ -515,6 +525,7 @@ const std::vector<Option>& option_table() {
 const std::vector<Section>& section_table() {
   static const std::vector<Section> kSections{
       {"model", "the network, layer by layer, and its loss"},
+      {"lora", "low-rank adapters"},
       {"data", "the data sets, made with strata data import"},
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},

@@ -35,9 +35,9 @@ class Attention final : public Sublayer {
 
   std::string text() const override {
     return fmt::format(
-        "attention {}{}{}", attention_.kv_heads * attention_.queries,
+        "attention {}{}{}{}", attention_.kv_heads * attention_.queries,
         attention_.queries > 1 ? fmt::format(" kv_heads={}", attention_.kv_heads) : "",
-        attention_.rotary > 0.0 ? " rotary" : "");
+        attention_.rotary > 0.0 ? " rotary" : "", adapter_text());
   }
 
  protected:
@@ -176,7 +176,8 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
         line, attention.kv_heads, what,
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
-  return std::make_unique<Attention>(site, take_sublayer_options(line), attention);
+  return std::make_unique<Attention>(site, take_sublayer_options(line, {"qkv", "output"}),
+                                     attention);
 }
 
 }  // namespace strata::nn

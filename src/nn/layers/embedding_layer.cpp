@@ -122,10 +122,12 @@ class Embedding final : public Layer {
                               .reshaped(Shape{pass.input.count(), options_.width});
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::embedding_backward(pass.context, pass.input, dy, first_id(pass, s),
-                              weight_gradients[0][local], accumulate);
+      if (!weight_gradients[0][local].empty()) {
+        ops::embedding_backward(pass.context, pass.input, dy, first_id(pass, s),
+                                weight_gradients[0][local], accumulate);
+      }
     }
-    if (options_.positions > 0) {
+    if (options_.positions > 0 && !weight_gradients[1][0].empty()) {
       ops::positions_backward(pass.context, dy, input_shape()[0], weight_gradients[1][0],
                               accumulate);
     }

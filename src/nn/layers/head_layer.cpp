@@ -250,9 +250,11 @@ class Head final : public Layer {
                        ops::Accumulate accumulate) const {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::matmul(
-          pass.context, block(pass, gradient, s), x, weight_gradients[0][local],
-          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
+      if (!weight_gradients[0][local].empty()) {
+        ops::matmul(
+            pass.context, block(pass, gradient, s), x, weight_gradients[0][local],
+            {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
+      }
     }
   }
 

@@ -170,8 +170,10 @@ void LinearLayer::backward_weight(const LayerPass& pass, const TensorView& outpu
   for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
     const auto local = static_cast<std::size_t>(s - own_blocks(pass).begin);
     const TensorView dy = output_block(pass, output_gradient, s);
-    weight_product(pass.context, input_block(pass, pass.input, s), dy, weight_gradients[0][local],
-                   accumulate);
+    if (!weight_gradients[0][local].empty()) {
+      weight_product(pass.context, input_block(pass, pass.input, s), dy, weight_gradients[0][local],
+                     accumulate);
+    }
     // After a sum over shards the bias is not split.
     if (options_.bias == Bias::kYes && (!is_row() || local == 0)) {
       ops::column_sum(pass.context, dy, weight_gradients[1][local], accumulate);

@@ -22,7 +22,7 @@ class Mlp final : public Sublayer {
       : Sublayer(site, options, products_of(hidden, kind), "down", hidden, 1), kind_(kind) {}
 
   std::string text() const override {
-    return fmt::format("mlp {} {}", inner_width(), name_of(kind_));
+    return fmt::format("mlp {} {}{}", inner_width(), name_of(kind_), adapter_text());
   }
 
  protected:
@@ -49,8 +49,8 @@ class Mlp final : public Sublayer {
                            product_gradients.at(Product::kGate),
                            product_gradients.at(Product::kUp));
     } else {
-      ops::activation_backward(inner.pass.context, activation(), {}, inner.result, result_gradient,
-                               product_gradients.at(Product::kUp));
+      ops::activation_backward(inner.pass.context, activation(), inner.product(Product::kUp),
+                               inner.result, result_gradient, product_gradients.at(Product::kUp));
     }
   }
 
@@ -98,7 +98,10 @@ std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site) {
                             joined_names<MlpKind>(), name));
   }
   site.require_shards_divide(line, hidden, "hidden units");
-  return std::make_unique<Mlp>(site, take_sublayer_options(line), hidden, *kind);
+  const SublayerOptions options = *kind == MlpKind::kSwiglu
+                                      ? take_sublayer_options(line, {"up", "gate", "down"})
+                                      : take_sublayer_options(line, {"up", "down"});
+  return std::make_unique<Mlp>(site, options, hidden, *kind);
 }
 
 }  // namespace strata::nn

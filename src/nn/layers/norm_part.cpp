@@ -1,14 +1,11 @@
 #include "layers/norm_part.hpp"
 
-#include "strata/ops/elementwise.hpp"
 #include "strata/ops/layer_norm.hpp"
-#include "strata/ops/reduce.hpp"
 #include "strata/ops/rms_norm.hpp"
 
 #include "layers/row_pieces.hpp"
 
 namespace strata::nn {
-namespace {}  // namespace
 
 NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
                                    const grid::Range& range) {
@@ -45,11 +42,8 @@ NormStatistics<TensorSpec> NormPart::statistics(std::int64_t rows, DType dtype) 
           .rstd = {{kind_ != NormKind::kNone ? rows : 0}, statistic}};
 }
 
-NormWorkspace<TensorSpec> NormPart::workspace(const PassShape& pass) const {
-  const std::int64_t part = pass.shards.count == 1 ? 0 : parameter_count() * width_;
-  const DType dtype = compute_dtype(pass.dtype);
-  return {.all_shards = {{pass.shards.count, part}, dtype},
-          .own_shards = {{pass.shards.own.count(), part}, dtype}};
+ShardParts<TensorSpec> NormPart::workspace(const PassShape& pass) const {
+  return shard_parts(pass, parameter_count() * width_);
 }
 
 LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const {
@@ -114,8 +108,7 @@ void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
 
 void NormPart::backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
                                const NormStatistics<TensorView>& statistics,
-                               const ConstTensorView& dy,
-                               const NormWorkspace<TensorView>& workspace,
+                               const ConstTensorView& dy, const ShardParts<TensorView>& workspace,
                                std::span<const ParameterViews> gradients,
                                ops::Accumulate accumulate) const {
   const std::int64_t count = parameter_count();
@@ -143,23 +136,11 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
                        piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
     }
   }
-  if (gathers) {
-    pass.shards.all_gather_parts(made, workspace.all_shards);
-  }
-  std::vector<TensorView> parts;
-  for (std::int64_t s = 0; s < pass.shards.shards(); ++s) {
-    parts.push_back(workspace.all_shards.flat_slice(s * count * width_, count * width_));
-  }
-  ops::fold(pass.context, parts, pass.shards.steps());
+  std::vector<TensorView> sums;
   for (std::int64_t p = 0; p < count; ++p) {
-    const TensorView sum = parts.front().flat_slice(p * width_, width_);
-    const TensorView& gradient = gradients[static_cast<std::size_t>(p)][0];
-    if (accumulate == ops::Accumulate::kAdd) {
-      ops::add(pass.context, sum, gradient);
-    } else {
-      ops::copy(pass.context, sum, gradient);
-    }
+    sums.push_back(gradients[static_cast<std::size_t>(p)][0]);
   }
+  sum_shard_parts(pass, workspace, made, sums, accumulate);
 }
 
 double take_epsilon(LayerLine& line) {

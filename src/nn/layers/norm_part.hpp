@@ -8,6 +8,7 @@
 #include "strata/nn/layer.hpp"
 
 #include "layer_line.hpp"
+#include "layers/shard_parts.hpp"
 
 namespace strata::nn {
 
@@ -31,13 +32,6 @@ struct NormStatistics {
   Tensor rstd;
 };
 
-/// Partial gradients of the parameters, from one block of rows for each shard.
-template <typename Tensor>
-struct NormWorkspace {
-  Tensor all_shards;
-  Tensor own_shards;
-};
-
 /// The statistics of rows [range).
 [[nodiscard]] NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
                                                  const grid::Range& range);
@@ -53,7 +47,7 @@ class NormPart {
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& prefix) const;
   [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// Memory for backward_weight.
-  [[nodiscard]] NormWorkspace<TensorSpec> workspace(const PassShape& pass) const;
+  [[nodiscard]] ShardParts<TensorSpec> workspace(const PassShape& pass) const;
   /// Traffic of backward_weight().
   [[nodiscard]] LayerTraffic traffic(const PassShape& pass, Placement placement) const;
 
@@ -70,7 +64,7 @@ class NormPart {
   /// own shards' rows. Communication: with kTokens one all-gather over the tensor group.
   void backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
-                       const NormWorkspace<TensorView>& workspace,
+                       const ShardParts<TensorView>& workspace,
                        std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
 
   /// Both, where no shards share the rows. Pre: pass.shards.shards() == 1.

@@ -1,8 +1,16 @@
 #include "layers/sublayer.hpp"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/core/text.hpp"
+
 namespace strata::nn {
 
-SublayerOptions take_sublayer_options(LayerLine& line) {
+SublayerOptions take_sublayer_options(LayerLine& line,
+                                      std::initializer_list<std::string_view> products) {
   SublayerOptions options;
   options.norm = line.take_enum("norm", NormKind::kLayerNorm);
   options.epsilon = take_epsilon(line);
@@ -11,6 +19,19 @@ SublayerOptions take_sublayer_options(LayerLine& line) {
   options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
   options.output_deviation = line.take_option_number("output_deviation", options.deviation);
+  AdapterOptions& adapters = options.adapters;
+  adapters.rank = line.take_option_whole("lora", 0);
+  adapters.alpha = line.take_option_number("lora_alpha", static_cast<double>(adapters.rank));
+  adapters.products = line.take_option("lora_products", "");
+  if (adapters.rank > 0 && !(adapters.alpha > 0.0)) {
+    line.refuse(fmt::format("lora_alpha is {}, it must be above 0", adapters.alpha));
+  }
+  for (const std::string& product : split_words(adapters.products, ",")) {
+    if (std::ranges::find(products, product) == products.end()) {
+      line.refuse(fmt::format("lora_products names \"{}\"; its products are {}", product,
+                              fmt::join(products, ", ")));
+    }
+  }
   return options;
 }
 
@@ -24,7 +45,18 @@ Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
       output_name_(std::move(output_name)),
       inner_width_(inner_width),
       inner_unit_(inner_unit),
-      dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
+      dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {
+  const std::vector<std::string> adapted = split_words(options_.adapters.products, ",");
+  for (std::size_t p = 0; p <= products_.size() && options_.adapters.rank > 0; ++p) {
+    if (adapted.empty() || std::ranges::find(adapted, product_name(p)) != adapted.end()) {
+      adapted_.push_back(p);
+    }
+  }
+}
+
+std::string Sublayer::adapter_text() const {
+  return adapted_.empty() ? "" : fmt::format(" lora={}", options_.adapters.rank);
+}
 
 std::vector<ParameterSpec> Sublayer::parameters() const {
   std::vector<ParameterSpec> specs = norm_.parameters(parameter_name(name(), "norm"));
@@ -54,7 +86,41 @@ std::vector<ParameterSpec> Sublayer::parameters() const {
                      .deviation = options_.output_deviation,
                      .split = 1,
                      .unit = inner_unit_});
+  for (const std::size_t p : adapted_) {
+    const bool is_output = p == products_.size();
+    const std::string product = parameter_name(name(), product_name(p));
+    const std::int64_t inputs = is_output ? inner_width_ : width();
+    const std::int64_t outputs = is_output ? width() : products_[p].columns;
+    specs.push_back({.name = parameter_name(product, kAdapterA),
+                     .shape = {options_.adapters.rank, inputs},
+                     .initializer = Initializer::kFanIn,
+                     .fan_in = inputs,
+                     .fan_out = options_.adapters.rank,
+                     .split = is_output ? 1 : kNotSplit,
+                     .unit = is_output ? inner_unit_ : 1});
+    specs.push_back({.name = parameter_name(product, kAdapterB),
+                     .shape = {outputs, options_.adapters.rank},
+                     .initializer = Initializer::kZeros,
+                     .split = is_output ? kNotSplit : 0,
+                     .unit = is_output ? 1 : products_[p].unit});
+  }
   return specs;
+}
+
+const std::string& Sublayer::product_name(std::size_t product) const {
+  return product == products_.size() ? output_name_ : products_[product].name;
+}
+
+std::optional<Sublayer::Adapter> Sublayer::adapter_of(std::size_t product) const {
+  const auto found = std::ranges::find(adapted_, product);
+  if (found == adapted_.end()) {
+    return std::nullopt;
+  }
+  const auto position = static_cast<std::size_t>(found - adapted_.begin());
+  const std::size_t a = parameters_of(products_.size() + 1) + 2 * position;
+  return Adapter{.a = a,
+                 .b = a + 1,
+                 .first = static_cast<std::int64_t>(position) * options_.adapters.rank * width()};
 }
 
 std::size_t Sublayer::norm_parameters() const {
@@ -135,6 +201,7 @@ bool Sublayer::sums_shards(const PassShape& pass) const {
 
 std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   const auto [all_shards, own_shards] = norm_.workspace(pass);
+  const ShardParts<TensorSpec> parts = shard_parts(pass, adapter_elements());
   const std::int64_t whole = whole_rows(pass);
   const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
   // A product that applies GELU's gradient writes the gradient of the product before it directly.
@@ -142,7 +209,10 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
       {{Workspace::kNormAllShards, all_shards},
        {Workspace::kNormOwnShards, own_shards},
-       {Workspace::kResultGradient, {result_gradient, pass.dtype}}});
+       {Workspace::kResultGradient, {result_gradient, pass.dtype}},
+       {Workspace::kLow, {{adapted_.empty() ? 0 : whole, options_.adapters.rank}, pass.dtype}},
+       {Workspace::kAdapterAllShards, parts.all_shards},
+       {Workspace::kAdapterOwnShards, parts.own_shards}});
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());
@@ -155,7 +225,12 @@ LayerCost Sublayer::cost() const {
   for (const InnerProduct& product : products_) {
     columns += product.columns;
   }
-  const double products = 2.0 * static_cast<double>(width()) * static_cast<double>(columns);
+  double products = 2.0 * static_cast<double>(width()) * static_cast<double>(columns);
+  for (const std::size_t p : adapted_) {
+    products += 2.0 * static_cast<double>(options_.adapters.rank) *
+                static_cast<double>(width() +
+                                    (p == products_.size() ? inner_width_ : products_[p].columns));
+  }
   LayerCost cost;
   cost.forward_flops = rows * (products + inner_flops());
   // The inner part's backward pass recomputes its forward pass, then computes two gradients.
@@ -179,6 +254,10 @@ LayerTraffic Sublayer::traffic(const PassShape& pass) const {
       traffic += exchange_of(pass, bytes, pass.row_pieces);
     }
     traffic += norm_.traffic(pass, input().placement);
+  }
+  if (!adapted_.empty()) {
+    traffic += exchange_of(pass, static_cast<double>(adapter_elements() * pass.shards.count *
+                                                     size_bytes(compute_dtype(pass.dtype))));
   }
   return traffic;
 }

@@ -1,17 +1,21 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/core/random.hpp"
 #include "strata/nn/layer.hpp"
+#include "strata/nn/transformer.hpp"
 #include "strata/ops/activation.hpp"
 
 #include "layers/layer_kinds.hpp"
 #include "layers/norm_part.hpp"
+#include "layers/shard_parts.hpp"
 #include "layers/shard_sum.hpp"
 
 namespace strata::nn {
@@ -33,16 +37,19 @@ struct SublayerOptions {
   /// Standard deviation of the initial weights, and of the output projection's.
   double deviation = 0.02;
   double output_deviation = 0.02;
+  AdapterOptions adapters;
 };
 
-/// Takes the options of every sublayer.
-[[nodiscard]] SublayerOptions take_sublayer_options(LayerLine& line);
+/// Takes the options of every sublayer. `products`: its products, which may have adapters.
+[[nodiscard]] SublayerOptions take_sublayer_options(
+    LayerLine& line, std::initializer_list<std::string_view> products);
 
 /// y = x + dropout(W_out inner(norm(x)) + b_out): a pre-norm residual sublayer of a transformer.
 /// The inner part is split by shard: column-parallel products, then work local to the shard; the
-/// output projection is row-parallel. Shapes: x, y
-/// rows x width; inner rows x inner_width, split by feature; W_out width x inner_width.
-/// Communication: docs/tensor-parallel.md.
+/// output projection is row-parallel. Adapters are split as their products: B of a column-parallel
+/// one and A of a row-parallel one by shard, the other matrix is replicated. Shapes: x, y rows x
+/// width; inner rows x inner_width, split by feature; W_out width x inner_width. Communication:
+/// docs/tensor-parallel.md.
 class Sublayer : public Layer {
  public:
   [[nodiscard]] std::vector<ParameterSpec> parameters() const final;
@@ -115,6 +122,8 @@ class Sublayer : public Layer {
   /// Floating-point operations of the inner part without the products, for one row, forward.
   [[nodiscard]] virtual double inner_flops() const = 0;
 
+  /// As in " lora=8"; empty without adapters.
+  [[nodiscard]] std::string adapter_text() const;
   [[nodiscard]] std::int64_t width() const { return output().shape.back(); }
   [[nodiscard]] std::int64_t inner_width() const { return inner_width_; }
 
@@ -123,18 +132,43 @@ class Sublayer : public Layer {
   enum class Saved { kMean, kRstd, kNormed, kMask, kResult, kProducts };
   /// kWhole: all rows of the output's gradient before dropout, where it is not the output's.
   enum class Gradient { kWhole, kNormed, kProducts };
-  /// kSum: a ShardSum.
-  enum class Workspace { kNormAllShards, kNormOwnShards, kResultGradient, kSum };
+  /// kLow: rows x rank of one adapter; kAdapterAllShards, kAdapterOwnShards: ShardParts of the
+  /// replicated matrices' gradients; kSum: a ShardSum.
+  enum class Workspace {
+    kNormAllShards,
+    kNormOwnShards,
+    kResultGradient,
+    kLow,
+    kAdapterAllShards,
+    kAdapterOwnShards,
+    kSum
+  };
+  /// The indices of an adapter's matrices among the parameters, and its block in a ShardPart.
+  struct Adapter {
+    std::size_t a = 0;
+    std::size_t b = 0;
+    std::int64_t first = 0;
+  };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
   [[nodiscard]] std::int64_t rows_of(const LayerPass& pass) const;
   [[nodiscard]] std::int64_t whole_rows(const LayerPass& pass) const;
   [[nodiscard]] bool is_split_by_tokens() const { return input().placement == Placement::kTokens; }
   [[nodiscard]] bool sums_shards(const PassShape& pass) const;
-  [[nodiscard]] bool applies_gelu() const { return product_activation() == ops::Activation::kGelu; }
+  /// An adapter adds to a product before the activation.
+  [[nodiscard]] bool applies_gelu() const {
+    return product_activation() == ops::Activation::kGelu && adapted_.empty();
+  }
   [[nodiscard]] std::size_t norm_parameters() const;
   [[nodiscard]] std::size_t parameters_of(std::size_t product) const;
   [[nodiscard]] std::size_t output_parameters() const;
+  [[nodiscard]] const std::string& product_name(std::size_t product) const;
+  /// The adapter of a product, of which the output projection is the last; nothing without one.
+  [[nodiscard]] std::optional<Adapter> adapter_of(std::size_t product) const;
+  /// Elements of the replicated matrices of all adapters: rank x width each.
+  [[nodiscard]] std::int64_t adapter_elements() const {
+    return std::ssize(adapted_) * options_.adapters.rank * width();
+  }
   [[nodiscard]] TensorView bias_of(std::span<const ParameterViews> views, std::size_t weight,
                                    std::size_t local) const;
 
@@ -154,6 +188,11 @@ class Sublayer : public Layer {
   /// Computes the gradients of the products from the output's.
   void gradients_of_products(const LayerPass& pass, const TensorView& dy) const;
   void make_output(const LayerPass& pass) const;
+  /// scale x op(w) in kLow: the input of an adapter's second product. Shapes: x the piece's rows x
+  /// n, w rank x n or with kNo n x rank.
+  [[nodiscard]] ConstTensorView low(const LayerPass& pass, const RowPiece& piece,
+                                    const ConstTensorView& x, const TensorView& w,
+                                    ops::Transpose transpose) const;
   /// Computes the products' gradients and starts the sum of the normed input's; empty where that is
   /// made.
   [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass,
@@ -167,6 +206,10 @@ class Sublayer : public Layer {
   void product_weight_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
                                 std::span<const ParameterViews> weight_gradients,
                                 ops::Accumulate accumulate) const;
+  /// Computes the gradients of A and B from the inputs and the gradients of their products.
+  void adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
+                         std::span<const ParameterViews> weight_gradients,
+                         ops::Accumulate accumulate) const;
   void norm_weight_gradients(const LayerPass& pass,
                              std::span<const ParameterViews> weight_gradients,
                              ops::Accumulate accumulate) const;
@@ -177,6 +220,8 @@ class Sublayer : public Layer {
   std::string output_name_;
   std::int64_t inner_width_;
   std::int64_t inner_unit_;
+  /// The adapted products, ascending.
+  std::vector<std::size_t> adapted_;
   RandomStream dropout_stream_;
 };
 

@@ -96,11 +96,15 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   for (const RowPiece& piece : pieces(pass)) {
     normed.wait();
     const ConstTensorView x = row_range(normalized(pass), piece.all);
-    for (std::int64_t s = own.begin; s < own.end; ++s) {
-      const auto local = static_cast<std::size_t>(s - own.begin);
-      const Inner inner = inner_of(pass, s);
-      for (std::size_t p = 0; p < products_.size(); ++p) {
-        const std::size_t weight = parameters_of(p);
+    for (std::size_t p = 0; p < products_.size(); ++p) {
+      const std::size_t weight = parameters_of(p);
+      const std::optional<Adapter> adapter = adapter_of(p);
+      const ConstTensorView lower =
+          adapter ? low(pass, piece, x, pass.weights[adapter->a][0], ops::Transpose::kYes)
+                  : ConstTensorView();
+      for (std::int64_t s = own.begin; s < own.end; ++s) {
+        const auto local = static_cast<std::size_t>(s - own.begin);
+        const Inner inner = inner_of(pass, s);
         const TensorView product = row_range(inner.products[p], piece.all);
         ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes,
                                    .bias = bias_of(pass.weights, weight, local)};
@@ -110,6 +114,10 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
         }
         ops::matmul(pass.context, x, pass.weights[weight][local],
                     makes_result ? row_range(inner.result, piece.all) : product, options);
+        if (adapter) {
+          ops::matmul(pass.context, lower, pass.weights[adapter->b][local], product,
+                      {.transpose_b = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
+        }
       }
     }
     pass.engine.progress();
@@ -119,8 +127,31 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   }
 }
 
+ConstTensorView Sublayer::low(const LayerPass& pass, const RowPiece& piece,
+                              const ConstTensorView& x, const TensorView& w,
+                              ops::Transpose transpose) const {
+  const TensorView result = row_range(pass.workspace.at(Workspace::kLow), piece.all);
+  ops::matmul(pass.context, x, w, result, {.transpose_b = transpose});
+  const auto [rank, alpha, products] = options_.adapters;
+  if (alpha != static_cast<double>(rank)) {
+    ops::scaled(pass.context, alpha / static_cast<double>(rank), result, result,
+                ops::Accumulate::kOverwrite);
+  }
+  return result;
+}
+
 void Sublayer::make_output(const LayerPass& pass) const {
   const std::size_t weight = output_parameters();
+  const std::optional<Adapter> adapter = adapter_of(products_.size());
+  const auto add_adapted = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+    if (adapter) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      const ConstTensorView lower = low(pass, piece, row_range(inner_of(pass, s).result, piece.all),
+                                        pass.weights[adapter->a][local], ops::Transpose::kYes);
+      ops::matmul(pass.context, lower, pass.weights[adapter->b][0], into,
+                  {.transpose_b = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
+    }
+  };
   const std::int64_t rows = rows_of(pass);
   const TensorView y = pass.output.reshaped(Shape{rows, width()});
   const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
@@ -132,6 +163,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
                 {.transpose_b = ops::Transpose::kYes,
                  .bias = bias,
                  .addend = adds ? x : ConstTensorView()});
+    add_adapted(one_piece(rows).front(), 0, y);
     return;
   }
   ShardSum sums = shard_sum(pass);
@@ -139,6 +171,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     ops::matmul(pass.context, row_range(inner_of(pass, s).result, piece.all),
                 pass.weights[weight][local], into, {.transpose_b = ops::Transpose::kYes});
+    add_adapted(piece, s, into);
   });
   sums.end(input().placement, [&](const RowPiece& piece, const TensorView& sum) {
     const ConstTensorView addend = adds ? row_range(x, piece.local) : ConstTensorView();
@@ -184,6 +217,7 @@ void Sublayer::gradients_of_products(const LayerPass& pass, const TensorView& dy
   RowGather gather =
       begin_whole_gradient(pass, input().placement, dy, options_.dropout,
                            pass.saved.at(Saved::kMask), pass.gradients.at(Gradient::kWhole));
+  const std::optional<Adapter> adapter = adapter_of(products_.size());
   const grid::Range& own = pass.shards.own();
   const auto d_result = [&](std::int64_t s) {
     return shard_block(pass.workspace.at(Workspace::kResultGradient), whole_rows(pass),
@@ -192,14 +226,21 @@ void Sublayer::gradients_of_products(const LayerPass& pass, const TensorView& dy
   for (const RowPiece& piece : pieces(pass)) {
     gather.wait();
     const ConstTensorView rows = row_range(whole_gradient(pass, dy), piece.all);
+    const ConstTensorView lower =
+        adapter ? low(pass, piece, rows, pass.weights[adapter->b][0], ops::Transpose::kNo)
+                : ConstTensorView();
     for (std::int64_t s = own.begin; s < own.end; ++s) {
-      const TensorView& weight =
-          pass.weights[output_parameters()][static_cast<std::size_t>(s - own.begin)];
+      const auto local = static_cast<std::size_t>(s - own.begin);
+      const TensorView& weight = pass.weights[output_parameters()][local];
       if (applies_gelu()) {
         ops::matmul(pass.context, rows, weight, row_range(product_gradients(pass, s)[0], piece.all),
                     {.gelu_gradient_of = row_range(inner_of(pass, s).products[0], piece.all)});
       } else {
         ops::matmul(pass.context, rows, weight, row_range(d_result(s), piece.all));
+      }
+      if (adapter) {
+        ops::matmul(pass.context, lower, pass.weights[adapter->a][local],
+                    row_range(d_result(s), piece.all), {.accumulate = ops::Accumulate::kAdd});
       }
     }
     pass.engine.progress();
@@ -212,21 +253,27 @@ void Sublayer::gradients_of_products(const LayerPass& pass, const TensorView& dy
 std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
                                                         const TensorView& dy) const {
   gradients_of_products(pass, dy);
-  if (pass.shards.shards() == 1 && products_.size() == 1) {
-    ops::matmul(pass.context, product_gradients(pass, 0)[0], pass.weights[parameters_of(0)][0],
-                pass.gradients.at(Gradient::kNormed));
-    return std::nullopt;
-  }
-  ShardSum sum = shard_sum(pass);
-  sum.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+  const auto make = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     const std::vector<TensorView> gradients = product_gradients(pass, s);
     for (std::size_t p = 0; p < products_.size(); ++p) {
-      ops::matmul(pass.context, row_range(gradients[p], piece.all),
-                  pass.weights[parameters_of(p)][local], into,
+      const TensorView gradient = row_range(gradients[p], piece.all);
+      ops::matmul(pass.context, gradient, pass.weights[parameters_of(p)][local], into,
                   {.accumulate = p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd});
+      if (const std::optional<Adapter> adapter = adapter_of(p)) {
+        ops::matmul(
+            pass.context,
+            low(pass, piece, gradient, pass.weights[adapter->b][local], ops::Transpose::kNo),
+            pass.weights[adapter->a][0], into, {.accumulate = ops::Accumulate::kAdd});
+      }
     }
-  });
+  };
+  if (pass.shards.shards() == 1 && products_.size() == 1) {
+    make(one_piece(whole_rows(pass)).front(), 0, pass.gradients.at(Gradient::kNormed));
+    return std::nullopt;
+  }
+  ShardSum sum = shard_sum(pass);
+  sum.begin(make);
   return sum;
 }
 
@@ -300,10 +347,12 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
   const std::size_t output_weight = output_parameters();
   const auto weight_gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,
                                    const TensorView& gradient) {
-    ops::matmul(pass.context, upper, lower, gradient,
-                {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
-    // Messages of the input's gradient may be in flight.
-    pass.engine.progress();
+    if (!gradient.empty()) {
+      ops::matmul(pass.context, upper, lower, gradient,
+                  {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+      // Messages of the input's gradient may be in flight.
+      pass.engine.progress();
+    }
   };
   std::vector<ops::ColumnSum> bias_sums;
   for (std::int64_t s = own.begin; s < own.end; ++s) {
@@ -322,6 +371,68 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
     bias_sums.push_back({dy, weight_gradients[output_weight + 1][0]});
   }
   ops::column_sums(pass.context, bias_sums, accumulate);
+  if (!adapted_.empty()) {
+    adapter_gradients(pass, dy, weight_gradients, accumulate);
+  }
+}
+
+void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
+                                 std::span<const ParameterViews> weight_gradients,
+                                 ops::Accumulate accumulate) const {
+  const ConstTensorView x = normalized(pass);
+  const RowPiece all = one_piece(whole_rows(pass)).front();
+  const grid::Range& own = pass.shards.own();
+  const ShardParts<TensorView> parts{.all_shards = pass.workspace.at(Workspace::kAdapterAllShards),
+                                     .own_shards = pass.workspace.at(Workspace::kAdapterOwnShards)};
+  const bool has_parts = pass.shards.shards() > 1;
+  const TensorView& made = pass.shards.ranks() > 1 ? parts.own_shards : parts.all_shards;
+  std::vector<TensorView> replicated;
+  const auto gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,
+                            const TensorView& result, ops::Accumulate into) {
+    ops::matmul(pass.context, upper, lower, result,
+                {.transpose_a = ops::Transpose::kYes, .accumulate = into});
+  };
+  for (const std::size_t p : adapted_) {
+    const Adapter adapter = *adapter_of(p);
+    const bool is_output = p == products_.size();
+    // The matrix that shards split, and the one that they share.
+    const std::size_t split = is_output ? adapter.a : adapter.b;
+    const std::size_t shared = is_output ? adapter.b : adapter.a;
+    const TensorView& shared_weight = pass.weights[shared][0];
+    const TensorView& shared_gradient = replicated.emplace_back(weight_gradients[shared][0]);
+    const auto upper = [&](std::int64_t s) {
+      return is_output ? output_gradient : ConstTensorView(product_gradients(pass, s)[p]);
+    };
+    const auto lower = [&](std::int64_t s) {
+      return is_output ? ConstTensorView(inner_of(pass, s).result) : x;
+    };
+    const ConstTensorView of_shared =
+        is_output ? low(pass, all, output_gradient, shared_weight, ops::Transpose::kNo)
+                  : low(pass, all, x, shared_weight, ops::Transpose::kYes);
+    for (std::int64_t s = own.begin; s < own.end; ++s) {
+      const TensorView& result = weight_gradients[split][static_cast<std::size_t>(s - own.begin)];
+      gradient(is_output ? of_shared : upper(s), is_output ? lower(s) : of_shared, result,
+               accumulate);
+    }
+    for (std::int64_t s = own.begin; s < own.end; ++s) {
+      const auto local = static_cast<std::size_t>(s - own.begin);
+      const TensorView& weight = pass.weights[split][local];
+      const ConstTensorView of_split = is_output
+                                           ? low(pass, all, lower(s), weight, ops::Transpose::kYes)
+                                           : low(pass, all, upper(s), weight, ops::Transpose::kNo);
+      const TensorView part =
+          has_parts ? made.flat_slice((s - own.begin) * adapter_elements() + adapter.first,
+                                      shared_gradient.count())
+                          .reshaped(shared_gradient.shape())
+                    : shared_gradient;
+      gradient(is_output ? upper(s) : of_split, is_output ? of_split : lower(s), part,
+               has_parts ? ops::Accumulate::kOverwrite : accumulate);
+    }
+    pass.engine.progress();
+  }
+  if (has_parts) {
+    sum_shard_parts(pass, parts, made, replicated, accumulate);
+  }
 }
 
 void Sublayer::norm_weight_gradients(const LayerPass& pass,

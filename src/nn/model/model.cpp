@@ -158,6 +158,14 @@ void Model::freeze(const NamePatterns& names) {
   }
 }
 
+void Model::train_only_adapters() {
+  for (ParameterSpec& spec : parameters_) {
+    if (spec.rule == ParameterRule::kTrained && !is_adapter(spec.name)) {
+      spec.rule = ParameterRule::kFrozen;
+    }
+  }
+}
+
 bool Model::is_frozen(std::int64_t layer) const {
   const auto specs = std::ranges::equal_range(parameters_, layer, {}, &ParameterSpec::layer);
   return !specs.empty() && std::ranges::all_of(specs, [](const ParameterSpec& spec) {
@@ -187,12 +195,16 @@ bool Model::joins_lanes() const {
 namespace {
 
 /// The part of a layer's backward pass that is computed. Input and weight gradients take about as
-/// long.
+/// long, and the weight gradient of a frozen matrix is left out.
 double backward_share(const Model& model, std::int64_t layer) {
   if (layer < model.first_changing_layer()) {
     return 0.0;
   }
-  return model.is_frozen(layer) ? 0.5 : 1.0;
+  const auto specs = std::ranges::equal_range(model.parameters(), layer, {}, &ParameterSpec::layer);
+  const auto all = static_cast<double>(elements_of(specs, is_matrix));
+  const auto computed = static_cast<double>(elements_of(
+      specs, [](const ParameterSpec& spec) { return is_matrix(spec) && has_gradient(spec); }));
+  return all == 0.0 ? 1.0 : 0.5 + 0.5 * computed / all;
 }
 
 }  // namespace

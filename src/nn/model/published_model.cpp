@@ -195,8 +195,8 @@ std::vector<std::string> layer_lines(const PublishedModel& model) {
 }
 
 std::string line_of_weights(const std::string& line) {
-  constexpr std::array<std::string_view, 4> kTraining{
-      "dropout=", "deviation=", "output_deviation=", "vocabulary="};
+  constexpr std::array<std::string_view, 5> kTraining{
+      "dropout=", "deviation=", "output_deviation=", "vocabulary=", "lora"};
   std::vector<std::string> words = split_words(line);
   std::erase_if(words, [&](const std::string& word) {
     return std::ranges::any_of(kTraining, [&](auto start) { return word.starts_with(start); });

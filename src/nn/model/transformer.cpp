@@ -1,10 +1,13 @@
 #include "strata/nn/transformer.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::nn {
 namespace {
@@ -177,6 +180,59 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   }
   lines.push_back(fmt::format("{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias));
   lines.push_back(fmt::format("head{} name=head", o.tied == Choice::kNo ? " tied=off" : ""));
+  return lines;
+}
+
+std::vector<std::string> adapted_layers(std::vector<std::string> lines,
+                                        const AdapterOptions& adapters) {
+  if (adapters.rank == 0) {
+    return lines;
+  }
+  const std::vector<std::string> known{"qkv", "output", "up", "gate", "down"};
+  const std::vector<std::string> wanted = split_words(adapters.products, ", ");
+  for (const std::string& product : wanted) {
+    if (std::ranges::find(known, product) == known.end()) {
+      fail(ExitCode::kUsage, "lora.products names \"{}\"; give some of {}, or nothing for all",
+           product, fmt::join(known, ", "));
+    }
+  }
+  bool adapts = false;
+  for (std::string& line : lines) {
+    const std::vector<std::string> words = split_words(line);
+    const bool attention = words.front() == "attention";
+    if (!attention && words.front() != "mlp") {
+      continue;
+    }
+    std::vector<std::string> own =
+        attention ? std::vector<std::string>{"qkv", "output"} : std::vector<std::string>{"up"};
+    if (!attention) {
+      if (std::ranges::find(words, name_of(MlpChoice::kSwiglu)) != words.end()) {
+        own.emplace_back("gate");
+      }
+      own.emplace_back("down");
+    }
+    const std::size_t all = own.size();
+    std::erase_if(own, [&](const std::string& product) {
+      return !wanted.empty() && std::ranges::find(wanted, product) == wanted.end();
+    });
+    if (own.empty()) {
+      continue;
+    }
+    adapts = true;
+    line +=
+        fmt::format(" lora={} lora_alpha={}{}", adapters.rank,
+                    adapters.alpha == 0.0 ? static_cast<double>(adapters.rank) : adapters.alpha,
+                    own.size() == all ? "" : fmt::format(" lora_products={}", fmt::join(own, ",")));
+  }
+  if (!adapts) {
+    fail(ExitCode::kUsage,
+         "lora.rank is {}, but no layer of the model has {}; adapters are for the products of "
+         "attention and mlp layers: leave lora.rank out{}",
+         adapters.rank,
+         wanted.empty() ? std::string("such a product")
+                        : fmt::format("a product {}", fmt::join(wanted, " or ")),
+         wanted.empty() ? "" : ", or name other lora.products");
+  }
   return lines;
 }
 

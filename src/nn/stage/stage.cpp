@@ -11,7 +11,7 @@ namespace strata::nn {
 Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
              const Model& model, const StageSpec& spec, const ParameterLayout& layout,
              const TensorView& weights, comm::PartitionedGroup* lanes,
-             const std::vector<device::Buffer>* pass_buffers)
+             const std::vector<device::Buffer>* pass_buffers, const FrozenWeights& frozen)
     : context_(context),
       engine_(engine),
       shards_(shards),
@@ -67,18 +67,22 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   losses_ = allocate_losses(model, spec, losses);
   losses_on_host_ = device::HostCopy(losses_);
   loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
-  parameters_ = group_parameters(layout, spec.layers);
-  for (const LayerParameters& parameters : parameters_) {
-    weights_.push_back(views_of(parameters, weights, &ParameterSlice::weight_offset));
+  parameters_.resize(static_cast<std::size_t>(spec.layers.count()));
+  add_parameters(layout, weights, Placed::kWithGradients);
+  if (frozen.layout != nullptr) {
+    add_parameters(*frozen.layout, frozen.weights, Placed::kFrozen);
+  }
+  for (LayerParameters& parameters : parameters_) {
+    std::ranges::stable_sort(parameters, {}, &ParameterSlice::parameter);
+    weights_.push_back(
+        views_of(parameters, [](const ParameterSlice& slice) { return slice.weight; }));
   }
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     counts_microbatches_ = counts_microbatches_ || model.layer(i).counts_microbatches();
   }
 }
 
-std::vector<Stage::LayerParameters> Stage::group_parameters(const ParameterLayout& layout,
-                                                            const grid::Range& layers) {
-  std::vector<LayerParameters> groups(static_cast<std::size_t>(layers.count()));
+void Stage::add_parameters(const ParameterLayout& layout, const TensorView& weights, Placed which) {
   // A borrowed parameter without weights of its own uses the owner's, on this very stage.
   const auto weight_offset = [&](const PlacedParameter& placed) {
     if (placed.offset < layout.weight_elements) {
@@ -90,35 +94,41 @@ std::vector<Stage::LayerParameters> Stage::group_parameters(const ParameterLayou
                         })
         ->offset;
   };
-  std::int64_t last_index = -1;
   for (const PlacedParameter& placed : layout.parameters) {
-    if (placed.spec.layer < layers.begin || placed.spec.layer >= layers.end) {
+    if (placed.spec.layer < spec_.layers.begin || placed.spec.layer >= spec_.layers.end) {
       continue;
     }
-    LayerParameters& layer = groups[static_cast<std::size_t>(placed.spec.layer - layers.begin)];
-    if (placed.index != last_index) {
-      layer.emplace_back();
-      last_index = placed.index;
+    ParameterSlice& slice = parameters_[local(placed.spec.layer)].emplace_back();
+    slice.parameter = placed.index;
+    slice.weight =
+        weights.flat_slice(weight_offset(placed), placed.shape.count()).reshaped(placed.shape);
+    if (which == Placed::kWithGradients) {
+      slice.gradient_offset = placed.offset;
     }
-    layer.back().push_back({.shape = placed.shape,
-                            .weight_offset = weight_offset(placed),
-                            .gradient_offset = placed.offset});
   }
-  return groups;
 }
 
-std::vector<ParameterViews> Stage::views_of(const LayerParameters& parameters,
-                                            const TensorView& arena,
-                                            std::int64_t ParameterSlice::*offset) {
+template <typename View>
+std::vector<ParameterViews> Stage::views_of(const LayerParameters& parameters, const View& view) {
   std::vector<ParameterViews> views;
-  for (const std::vector<ParameterSlice>& slices : parameters) {
-    views.emplace_back();
-    for (const ParameterSlice& slice : slices) {
-      views.back().push_back(
-          arena.flat_slice(slice.*offset, slice.shape.count()).reshaped(slice.shape));
+  std::int64_t last = -1;
+  for (const ParameterSlice& slice : parameters) {
+    if (slice.parameter != last) {
+      views.emplace_back();
+      last = slice.parameter;
     }
+    views.back().push_back(view(slice));
   }
   return views;
+}
+
+std::vector<ParameterViews> Stage::gradients_in(const TensorView& arena, std::int64_t layer) const {
+  return views_of(parameters_[local(layer)], [&](const ParameterSlice& slice) {
+    const Shape& shape = slice.weight.shape();
+    return slice.gradient_offset
+               ? arena.flat_slice(*slice.gradient_offset, shape.count()).reshaped(shape)
+               : TensorView();
+  });
 }
 
 void Stage::copy(const ConstTensorView& from, const TensorView& to) {

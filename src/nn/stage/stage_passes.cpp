@@ -228,8 +228,7 @@ void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients
 
 void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
                                   const GradientSink::Target& target) {
-  const std::vector<ParameterViews> gradients =
-      views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset);
+  const std::vector<ParameterViews> gradients = gradients_in(target.gradients, layer);
   if (!gradients.empty() && !model_.is_frozen(layer)) {
     const device::ProfileRange range(model_.layer(layer).name());
     model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
@@ -268,10 +267,9 @@ void Stage::layer_backward(std::int64_t layer, const Microbatch& microbatch,
   const LayerPass pass = pass_of(layer, microbatch, Mode::kTraining);
   const LayerGradients& gradients = gradients_of(microbatch.execution_index).layers[local(layer)];
   recompute(pass, layer);
-  model_.layer(layer).backward(
-      pass, output_gradient(layer, microbatch.execution_index), gradients.input,
-      views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset),
-      target.accumulate);
+  model_.layer(layer).backward(pass, output_gradient(layer, microbatch.execution_index),
+                               gradients.input, gradients_in(target.gradients, layer),
+                               target.accumulate);
   add_gradients(pass, gradients);
   progress();
 }

@@ -145,14 +145,16 @@ void scaled(Context& context, double factor, const ConstTensorView& x, const Ten
     return;
   }
   const bool adds = accumulate == Accumulate::kAdd;
-  with_floating(x.dtype(), [&]<typename T>(T) {
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
     const T* from = x.host<T>().data();
     T* into = y.host<T>().data();
-    const T times = static_cast<T>(factor);
+    const C times = static_cast<C>(factor);
     parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        into[i] = times * from[i] + (adds ? into[i] : T{0});
+        into[i] = to_storage<T>(times * static_cast<C>(from[i]) +
+                                (adds ? static_cast<C>(into[i]) : C{0}));
       }
     });
   });

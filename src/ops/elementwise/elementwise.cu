@@ -17,14 +17,18 @@ struct Add {
 
 template <typename T>
 struct Scale {
-  T factor;
-  __device__ void operator()(T x, T& y) const { y = factor * x + T{0}; }
+  Compute<T> factor;
+  __device__ void operator()(T x, T& y) const {
+    y = to_storage<T>(factor * value_of(x) + Compute<T>{0});
+  }
 };
 
 template <typename T>
 struct AddScaled {
-  T factor;
-  __device__ void operator()(T x, T& y) const { y = factor * x + y; }
+  Compute<T> factor;
+  __device__ void operator()(T x, T& y) const {
+    y = to_storage<T>(factor * value_of(x) + value_of(y));
+  }
 };
 
 struct Convert {
@@ -103,8 +107,8 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate) {
-  with_floating(x.dtype(), [&]<typename T>(T) {
-    const T times = static_cast<T>(factor);
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    const auto times = static_cast<Compute<T>>(factor);
     const In<T> from{x.device<T>()};
     T* const into = y.device<T>();
     if (accumulate == Accumulate::kAdd) {

@@ -137,13 +137,13 @@ void add_element_cases(std::vector<Case>& cases) {
       [](Context& context, const Tensors& t) {
         scaled(context, 0.3, t[0], t[1], Accumulate::kOverwrite);
       },
-      Nearness::kSameBits, false);
+      Nearness::kSameBits);
   add_case(
       cases, "scaled_and_added", {read(kMany), updated(kMany)},
       [](Context& context, const Tensors& t) {
         scaled(context, 0.3, t[0], t[1], Accumulate::kAdd);
       },
-      Nearness::kSameBits, false);
+      Nearness::kSameBits);
   add_case(
       cases, "add_bias_in_place", {updated(kMany), read({61})},
       [](Context& context, const Tensors& t) { add_bias_residual(context, t[0], t[1], {}, t[0]); },

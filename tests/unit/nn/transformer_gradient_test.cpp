@@ -48,6 +48,14 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("mlp_plain", "mlp 12 gelu norm=none residual=no bias=no"),
         sublayer("mlp_swiglu_plain", "mlp 12 swiglu norm=none residual=no"),
         sublayer("mlp_dropout", "mlp 12 swiglu dropout=0.3"),
+        sublayer("attention_lora", "attention 4 lora=2 lora_alpha=3"),
+        sublayer("attention_lora_of_queries_keys_values",
+                 "attention 8 kv_heads=4 head_size=2 rotary=10 norm=rms_norm bias=no lora=2 "
+                 "lora_products=qkv"),
+        sublayer("mlp_lora", "mlp 12 lora=3 lora_alpha=2 dropout=0.3"),
+        sublayer("mlp_relu_lora_of_down", "mlp 12 relu lora=1 lora_alpha=0.5 lora_products=down"),
+        sublayer("mlp_swiglu_lora",
+                 "mlp 12 swiglu norm=none residual=no lora=2 lora_alpha=5 lora_products=down,gate"),
         GradientCase{"mlp_of_one_row", {"mlp 12"}, Shape{6}, 6},
         GradientCase{
             "column_then_row", {"dense 8 parallel=column", "dense 5 parallel=row"}, Shape{6}, 5},
@@ -117,22 +125,25 @@ TEST_P(LanguageModelGradients, AgreeWithDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, LanguageModelGradients,
-    testing::Values(LanguageCase{"tied", {"embedding 4", "head"}},
-                    LanguageCase{"untied", {"embedding 4", "head tied=no"}},
-                    LanguageCase{"tied_positions_dropout",
-                                 {"embedding 4 positions=6 dropout=0.2", "tanh", "head"}},
-                    LanguageCase{"gpt",
-                                 {"embedding 4 positions=4", "attention 4 dropout=0.1",
-                                  "mlp 8 dropout=0.1", "layer_norm", "head"}},
-                    LanguageCase{
-                        "llama",
-                        {"embedding 4",
-                         "attention 8 kv_heads=4 head_size=2 rotary=10000 norm=rms_norm "
-                         "bias=no",
-                         "mlp 8 swiglu norm=rms_norm bias=no", "rms_norm", "head tied=no"}},
-                    LanguageCase{"dense_head",
-                                 {"embedding 4", "dense 8 parallel=column", "dense 3 parallel=row",
-                                  "dense 8"}}),
+    testing::Values(
+        LanguageCase{"tied", {"embedding 4", "head"}},
+        LanguageCase{"untied", {"embedding 4", "head tied=no"}},
+        LanguageCase{"tied_positions_dropout",
+                     {"embedding 4 positions=6 dropout=0.2", "tanh", "head"}},
+        LanguageCase{"gpt",
+                     {"embedding 4 positions=4", "attention 4 dropout=0.1", "mlp 8 dropout=0.1",
+                      "layer_norm", "head"}},
+        LanguageCase{"lora",
+                     {"embedding 4", "attention 4 dropout=0.1 lora=2 lora_products=output",
+                      "mlp 8 lora=2 lora_alpha=3", "layer_norm", "head"}},
+        LanguageCase{"llama",
+                     {"embedding 4",
+                      "attention 8 kv_heads=4 head_size=2 rotary=10000 norm=rms_norm "
+                      "bias=no",
+                      "mlp 8 swiglu norm=rms_norm bias=no", "rms_norm", "head tied=no"}},
+        LanguageCase{
+            "dense_head",
+            {"embedding 4", "dense 8 parallel=column", "dense 3 parallel=row", "dense 8"}}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -1,0 +1,147 @@
+#include "checkpoint_adapters.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/matmul.hpp"
+#include "strata/train/checkpoint_names.hpp"
+
+namespace strata::train {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+/// "x" of "x.weight".
+std::string module_of(const std::string& name) {
+  return name.substr(0, name.size() - kWeight.size());
+}
+
+}  // namespace
+
+CheckpointAdapters::CheckpointAdapters(const io::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+  for (const std::string& line :
+       checkpoint.metadata().value("layers", std::vector<std::string>())) {
+    std::int64_t rank = 0;
+    double alpha = 0.0;
+    for (const std::string& word : split_words(line)) {
+      if (word.starts_with("lora=")) {
+        static_cast<void>(parse_int64(word.substr(word.find('=') + 1), rank));
+        alpha = alpha == 0.0 ? static_cast<double>(rank) : alpha;
+      } else if (word.starts_with("lora_alpha=")) {
+        static_cast<void>(parse_double(word.substr(word.find('=') + 1), alpha));
+      }
+    }
+    if (rank > 0 && rank_ > 0 && (rank != rank_ || alpha != alpha_)) {
+      fail(ExitCode::kUsage,
+           "{} has adapters of rank {} and alpha {}, and of rank {} and alpha {}; an export needs "
+           "one rank and alpha",
+           checkpoint.directory().string(), rank_, alpha_, rank, alpha);
+    }
+    if (rank > 0) {
+      rank_ = rank;
+      alpha_ = alpha;
+    }
+  }
+}
+
+CheckpointAdapters::Matrices CheckpointAdapters::matrices_of(const std::string& parameter) const {
+  Matrices matrices;
+  if (rank_ == 0 || !parameter.ends_with(kWeight)) {
+    return matrices;
+  }
+  const auto find = [&](std::string_view part, std::string& name, Shape& shape) {
+    const std::string whole =
+        fmt::format("{}{}", kWeightPrefix, nn::parameter_name(module_of(parameter), part));
+    const auto found = std::ranges::find(checkpoint_.tensors(), whole, &io::TensorInfo::name);
+    if (found != checkpoint_.tensors().end()) {
+      name = whole;
+      shape = found->shape;
+    }
+  };
+  find(nn::kAdapterA, matrices.a, matrices.a_shape);
+  find(nn::kAdapterB, matrices.b, matrices.b_shape);
+  return matrices;
+}
+
+void CheckpointAdapters::merge(const nn::ParameterRows& rows, const TensorView& weights) const {
+  const Matrices matrices = matrices_of(rows.parameter);
+  if (matrices.a.empty()) {
+    return;
+  }
+  const std::int64_t count = rows.rows.count();
+  const Shape b_shape{count, rank_};
+  std::vector<std::byte> memory(static_cast<std::size_t>(
+      (matrices.a_shape.count() + b_shape.count()) * size_bytes(weights.dtype())));
+  const TensorView a(memory.data(), matrices.a_shape, weights.dtype());
+  const TensorView b(memory.data() + a.bytes(), b_shape, weights.dtype());
+  checkpoint_.read(matrices.a, matrices.a_shape, {}, {0, a.count()}, a);
+  checkpoint_.read(matrices.b, matrices.b_shape, {},
+                   {rows.rows.begin * rank_, rows.rows.end * rank_}, b);
+  ops::Context context(1);
+  ops::scaled(context, alpha_ / static_cast<double>(rank_), b, b, ops::Accumulate::kOverwrite);
+  ops::matmul(context, b, a, weights.reshaped(Shape{count, matrices.a_shape[1]}),
+              {.accumulate = ops::Accumulate::kAdd});
+}
+
+std::vector<nn::PublishedTensor> CheckpointAdapters::tensors(
+    std::span<const nn::PublishedTensor> weights, bool own_names) const {
+  std::vector<nn::PublishedTensor> tensors;
+  for (const nn::PublishedTensor& weight : weights) {
+    const Matrices matrices = matrices_of(weight.rows.front().parameter);
+    if (matrices.a.empty()) {
+      continue;
+    }
+    const auto name = [&](std::string_view own, std::string_view peft) {
+      const std::string module = module_of(weight.name);
+      return own_names ? nn::parameter_name(module, own)
+                       : fmt::format("base_model.model.{}.{}.weight", module, peft);
+    };
+    const std::string a = matrices.a.substr(kWeightPrefix.size());
+    const std::string b = matrices.b.substr(kWeightPrefix.size());
+    tensors.push_back({.name = name(nn::kAdapterA, "lora_A"),
+                       .shape = matrices.a_shape,
+                       .rows = {{a, matrices.a_shape, {0, rank_}}}});
+    std::int64_t outputs = 0;
+    std::vector<nn::ParameterRows> rows;
+    for (const nn::ParameterRows& part : weight.rows) {
+      rows.push_back({b, matrices.b_shape, part.rows});
+      outputs += part.rows.count();
+    }
+    tensors.push_back({.name = name(nn::kAdapterB, "lora_B"),
+                       .shape = {outputs, rank_},
+                       .rows = std::move(rows)});
+  }
+  return tensors;
+}
+
+nlohmann::ordered_json CheckpointAdapters::config(
+    std::span<const nn::PublishedTensor> weights) const {
+  std::set<std::string> modules;
+  bool inputs_first = false;
+  for (const nn::PublishedTensor& weight : weights) {
+    if (!matrices_of(weight.rows.front().parameter).a.empty()) {
+      const std::string module = module_of(weight.name);
+      modules.insert(module.substr(module.rfind('.') + 1));
+      inputs_first = inputs_first || weight.order == nn::MatrixOrder::kInputsFirst;
+    }
+  }
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"r", rank_},
+          {"lora_alpha", alpha_},
+          {"lora_dropout", 0.0},
+          {"target_modules", modules},
+          {"bias", "none"},
+          {"fan_in_fan_out", inputs_first},
+          {"inference_mode", true},
+          {"base_model_name_or_path", nullptr}};
+}
+
+}  // namespace strata::train
