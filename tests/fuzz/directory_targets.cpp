@@ -71,7 +71,7 @@ void write_manifest(const fs::path& path, std::string text) {
 }
 
 // HDF5 needs long for the thousands of items that larger ones may describe.
-constexpr std::size_t kMostDescribedBytes = std::size_t{1} << 15U;
+constexpr std::size_t kMostDescribedBytes = std::size_t{1} << 14U;
 
 bool is_hdf5(const std::string& text) {
   return text.starts_with("\x89HDF");
