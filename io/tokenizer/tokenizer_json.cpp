@@ -275,6 +275,13 @@ class Reader {
           refuse("has a template with the token {} of id {}; the ids are 0 to {}", shown(special),
                  shown(id), tables_.tokens.size() - 1);
         }
+        if (std::ranges::find(tables_.special, static_cast<std::uint32_t>(value)) ==
+            tables_.special.end()) {
+          refuse(
+              "has a template with the token {} of id {}, which is no special token of its "
+              "added_tokens",
+              shown(special), shown(id));
+        }
         (texts > 0 ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(value));
       }
     }

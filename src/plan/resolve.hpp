@@ -42,9 +42,9 @@ namespace strata::plan {
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
-/// Freezes parameters by optimizer.frozen, and in a model with adapters all but these and lora.train.
-/// Throws:
-/// Error(kUsage) where a pattern of that setting or of optimizer.groups matches no parameter.
+/// Freezes parameters by optimizer.frozen, and in a model with adapters all but these and
+/// lora.train. Throws: Error(kUsage) where a pattern of that setting or of optimizer.groups matches
+/// no parameter.
 void apply_parameter_settings(const RunConfig& config, nn::Model& model);
 
 /// Whether a learning rate of this kind has a last step, at which it reaches its minimum.

@@ -99,7 +99,8 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
         "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
   const auto adapts = [&](bool given, const char* key) {
-    check(given, config.lora.adapters.rank > 0, key, "lora.rank is 0", "set the rank of adapters there");
+    check(given, config.lora.adapters.rank > 0, key, "lora.rank is 0",
+          "set the rank of adapters there");
   };
   adapts(config.lora.adapters.alpha > 0.0, "lora.alpha");
   adapts(!config.lora.adapters.products.empty(), "lora.products");

@@ -17,6 +17,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/metrics.hpp"
 
@@ -257,13 +258,45 @@ std::string value_of(const std::string& tag, const io::Picture& picture) {
   return bytes_field(1, bytes_field(1, tag) + bytes_field(4, image));
 }
 
+namespace {
+
+/// A text as a block of code in Markdown. Invalid UTF-8 and NUL, which TensorBoard does not read,
+/// become U+FFFD.
+std::string code_block(std::string_view text) {
+  constexpr char32_t kReplacement = 0xFFFD;
+  std::string valid;
+  std::size_t ticks = 0;
+  std::size_t most_ticks = 2;
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_prefix(text).bytes;
+    for (const char c : text.substr(0, bytes)) {
+      ticks = c == '`' ? ticks + 1 : 0;
+      most_ticks = std::max(most_ticks, ticks);
+      if (c == '\0') {
+        append_utf8(kReplacement, valid);
+      } else {
+        valid += c;
+      }
+    }
+    text.remove_prefix(bytes);
+    if (!text.empty()) {
+      append_utf8(kReplacement, valid);
+      text.remove_prefix(1);
+    }
+  }
+  const std::string fence(most_ticks + 1, '`');
+  return fence + "\n" + valid + fence + "\n";
+}
+
+}  // namespace
+
 /// Summary.Value{tag = 1, tensor = 8, metadata = 9} of the plugin for texts, which are Markdown.
 std::string value_of(const std::string& tag, const std::string& text) {
   constexpr std::int64_t kString = 7;  // DataType.DT_STRING
   // TensorProto{dtype = 1, tensor_shape = 2 {dim = 2 {size = 1}}, string_val = 8}.
   const std::string tensor = integer_field(1, kString) +
                              bytes_field(2, bytes_field(2, integer_field(1, 1))) +
-                             bytes_field(8, "```\n" + text + "```\n");
+                             bytes_field(8, code_block(text));
   // SummaryMetadata{plugin_data = 1 {plugin_name = 1}}.
   const std::string metadata = bytes_field(1, bytes_field(1, "text"));
   return bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata));

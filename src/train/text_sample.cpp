@@ -9,9 +9,9 @@ namespace strata::train {
 namespace {
 
 /// A microbatch whose first sample begins with a text; the rest is token 0.
-class TextSource final : public pipeline::MicrobatchSource {
+class PromptSource final : public pipeline::MicrobatchSource {
  public:
-  TextSource(ops::Context& context, const Shape& shape)
+  PromptSource(ops::Context& context, const Shape& shape)
       : memory_(context.device(), shape.count() * size_bytes(DType::kInt64)),
         tokens_(memory_.view(0, shape, DType::kInt64)) {}
 
@@ -35,9 +35,10 @@ class TextSource final : public pipeline::MicrobatchSource {
   TensorView tokens_;
 };
 
-/// This rank's logits of one row; 0 for the ids of other ranks' shards.
+/// This rank's logits of one row; 0 for the ids of other ranks' shards. Waits for the stream.
 std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
-                              const nn::Port& port, const nn::PassShape& pass) {
+                              const nn::Port& port, const nn::PassShape& pass,
+                              device::Stream& stream) {
   nn::LogitBlocks blocks = nn::logit_blocks(port, pass);
   if (port.placement != nn::Placement::kFeatures) {
     blocks.shards = 1;
@@ -46,10 +47,11 @@ std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
   std::vector<double> logits(static_cast<std::size_t>(blocks.vocabulary));
   with_stored(outputs.dtype(), [&]<typename T>(T) {
     for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
-      const ConstTensorView own =
-          blocks.block(outputs, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count());
+      const device::HostView own(
+          blocks.block(outputs, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count()),
+          stream);
       std::ranges::transform(
-          own.host<T>(), logits.begin() + blocks.ids(s).begin,
+          own.view().host<T>(), logits.begin() + blocks.ids(s).begin,
           [](const T& logit) { return static_cast<double>(static_cast<Compute<T>>(logit)); });
     }
   });
@@ -61,14 +63,15 @@ std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
 std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& plan,
                                        const plan::RankPlan& rank, comm::Groups& groups,
                                        pipeline::Executor& executor, std::vector<std::int64_t> text,
-                                       std::int64_t count, const SamplingOptions& options) {
+                                       std::int64_t count, const SamplingOptions& options,
+                                       const std::function<bool()>& stops) {
   const nn::Port& port = plan.model->output();
   const std::int64_t length = plan.model->input_shape()[0];
   const pipeline::Schedule schedule = pipeline::insert_communication(
       pipeline::forward_order(plan.training.order, plan.grid.pipeline, 1));
-  TextSource source(context, Shape{plan.config.batch.micro, length});
+  PromptSource source(context, Shape{plan.config.batch.micro, length});
   std::vector<std::int64_t> sampled;
-  while (std::ssize(sampled) < count && std::ssize(text) < length) {
+  while (std::ssize(sampled) < count && std::ssize(text) < length && !stops()) {
     source.set(text);
     std::int64_t token = 0;
     static_cast<void>(executor.evaluate(
@@ -76,9 +79,8 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
         [&](const ConstTensorView& outputs, const ConstTensorView& /*targets*/,
             std::int64_t /*valid*/) {
           groups.engine->drain();
-          std::vector<double> logits =
-              logits_of(device::HostView(outputs, context.stream()).view(), std::ssize(text) - 1,
-                        port, rank.chunks.back().pass);
+          std::vector<double> logits = logits_of(outputs, std::ssize(text) - 1, port,
+                                                 rank.chunks.back().pass, context.stream());
           if (port.placement == nn::Placement::kFeatures) {
             groups.tensor->all_reduce(
                 TensorView(std::span(logits), Shape{static_cast<std::int64_t>(logits.size())}));

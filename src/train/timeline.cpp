@@ -136,7 +136,8 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       text += rank == 0 ? all[rank].substr(1) : all[rank];
     }
-    io::replace_text(path, text + "]}\n");
+    text += "]}\n";
+    io::replace_text(path, text);
   });
 }
 

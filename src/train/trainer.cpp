@@ -376,7 +376,7 @@ class Trainer {
                       step, result->loss));
     }
     const EvaluateRecord record = record_of(plan_, step, *result);
-    write_text_sample(step);
+    write_text_sample(step, polls);
     if (metrics_) {
       if (!answers.empty()) {
         metrics_->write_event(
@@ -405,7 +405,7 @@ class Trainer {
   }
 
   /// The text that TensorBoard shows of a language model.
-  void write_text_sample(std::int64_t step) {
+  void write_text_sample(std::int64_t step, StopPolls& polls) {
     constexpr std::int64_t kPrompt = 16;
     if (config_.run.tensorboard_text == 0) {
       return;
@@ -418,9 +418,9 @@ class Trainer {
       }
     });
     setup_.groups.world->broadcast(comm::payload_of(std::span(text)), 0);
-    const std::vector<std::int64_t> sampled =
-        sampled_text(setup_.context, plan_, rank_, setup_.groups, executor_, text,
-                     config_.run.tensorboard_text, {.seed = config_.run.seed});
+    const std::vector<std::int64_t> sampled = sampled_text(
+        setup_.context, plan_, rank_, setup_.groups, executor_, text, config_.run.tensorboard_text,
+        {.seed = config_.run.seed}, [&] { return polls.poll() == StopRequest::kStop; });
     if (metrics_) {
       metrics_->write_event(
           step,

@@ -1,5 +1,6 @@
 """run.timeline: a trace that chrome://tracing and Perfetto accept."""
 
+import copy
 import json
 import pathlib
 import re
@@ -109,6 +110,21 @@ class Timeline(harness.StrataTest):
                                  ([], "has the commands report, draw and times"), (["times", "drawn/config.ini"], "is not a timeline of strata")):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone("timeline", *arguments), harness.USAGE, words)
+        # Damaged files are refused, and a report goes on without them.
+        content = json.loads((self.directory / path).read_text())
+        (self.directory / "damaged").mkdir()
+        damaged = self.directory / "damaged/timeline.json"
+        for where, key, value in (("places", "stage", -100000), ("places", "stage", 10**15), ("action", "action", 3),
+                                  ("action", "chunk", 2**40), ("action", "microbatch", 2**63 - 1), ("event", "pid", 99),
+                                  ("event", "dur", "long")):
+            with self.subTest(key=key, value=value):
+                bad = copy.deepcopy(content)
+                event = next(event for event in bad["traceEvents"]
+                             if (event["name"] == "process_name" if where == "places" else "action" in event.get("args", {})))
+                (event if where == "event" else event["args"])[key] = value
+                damaged.write_text(json.dumps(bad))
+                self.assert_refused(self.alone("timeline", "draw", "damaged", "--output=x.svg"), harness.USAGE,
+                                    "is not a timeline of strata")
 
     def test_measured_times_make_a_schedule(self):
         """The times of actions that sleep are known."""

@@ -130,15 +130,6 @@ std::string check_logits(comm::MpiSession& mpi, const io::Checkpoint& checkpoint
   const auto layers = checkpoint.metadata().at("layers").get<std::vector<std::string>>();
   const std::vector<double> expected = runner.logits(checkpoint, layers);
 
-  if (!file.empty()) {
-    nlohmann::json last;
-    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
-      const auto end = expected.begin() + (sequence + 1) * tokens * sizes.vocabulary;
-      last.push_back(std::vector<double>(end - sizes.vocabulary, end));
-    }
-    write_file(file, nlohmann::json{{"ids", runner.ids()}, {"logits", last}}.dump() + "\n");
-  }
-
   const fs::path root = directory / "checked";
   const io::DatasetInfo data{.task = io::Task::kNextToken,
                              .input_shape = {tokens},
@@ -163,12 +154,24 @@ std::string check_logits(comm::MpiSession& mpi, const io::Checkpoint& checkpoint
   const std::string compared = fmt::format("logits of {} x {} token ids", kSequences, tokens);
   // A number that is not finite fails too.
   if (rounds ? !(relative <= bound) : expected != found) {
-    fail(ExitCode::kCheckpoint,
-         "the {} files give other {} than {}: they differ by up to {:.3g}, in the root mean square "
-         "by {:.3g} of the logits, and {} was allowed; nothing was written{}",
-         name_of(format), compared, checkpoint.directory().string(), largest, relative,
-         rounds ? fmt::format("{:.3g}", bound) : "no difference",
-         rounds && !merges ? "; choose a wider --dtype" : "");
+    fail(
+        ExitCode::kCheckpoint,
+        "the {} files give other {} than {}: they {}, and {} was allowed; nothing was written{}",
+        name_of(format), compared, checkpoint.directory().string(),
+        std::isfinite(relative)
+            ? fmt::format("differ by up to {:.3g}, in the root mean square by {:.3g} of the logits",
+                          largest, relative)
+            : "are not finite",
+        rounds ? fmt::format("{:.3g}", bound) : "no difference",
+        rounds && !merges ? "; choose a wider --dtype" : "");
+  }
+  if (!file.empty()) {
+    nlohmann::json last;
+    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
+      const auto end = expected.begin() + (sequence + 1) * tokens * sizes.vocabulary;
+      last.push_back(std::vector<double>(end - sizes.vocabulary, end));
+    }
+    write_file(file, nlohmann::json{{"ids", runner.ids()}, {"logits", last}}.dump() + "\n");
   }
   return rounds ? fmt::format(
                       "{}: differ by up to {:.3g}, in the root mean square by {:.3g} of the "

@@ -108,8 +108,8 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --format=text --tokenizer=FILE --files=FILE...            the tokenizer of another program, a file of one of
                                  these kinds: Hugging Face's tokenizer.json (byte pairs with the words of GPT-2 or
                                  Llama 3), SentencePiece's tokenizer.model, or ranks as tiktoken and Llama 3 have them
-                                 a tokenizer.json's template is put around each file, as <|begin_of_text|> before it,
-                                 unless --separator=off
+                                 a tokenizer.json's template, or what a tokenizer_config.json beside tokenizer.model adds,
+                                 is put around each file, as <|begin_of_text|> before it, unless --separator=off
     --split-pattern=gpt2|llama3  how ranks split text into words; only for ranks, which do not say it
     --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
   --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens

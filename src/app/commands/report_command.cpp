@@ -397,13 +397,18 @@ std::string recorded_steps(const Runs& runs, const std::vector<std::string>& nam
             escaped(names[i]), bytes_text(kMostBytes));
         continue;
       }
-      const StepPicture picture = step_picture(file.string(), {});
-      pictures += charts.add(
-          picture.svg,
-          fmt::format(
-              "{}: step {} on the ranks of replica 0; boxes have the number of their microbatch",
-              names[i], picture.step),
-          fmt::format("timeline-{}", i));
+      try {
+        const StepPicture picture = step_picture(file.string(), {});
+        pictures += charts.add(
+            picture.svg,
+            fmt::format(
+                "{}: step {} on the ranks of replica 0; boxes have the number of their microbatch",
+                names[i], picture.step),
+            fmt::format("timeline-{}", i));
+      } catch (const Error& error) {
+        pictures +=
+            fmt::format("<p class=\"soft\">{}: {}</p>\n", escaped(names[i]), escaped(error.what()));
+      }
     }
   }
   return pictures;

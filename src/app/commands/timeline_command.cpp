@@ -46,6 +46,8 @@ FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote, or it
 
 constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 30;
+constexpr std::int64_t kMostChunks = 64;
 constexpr double kMilliseconds = 1e-3;  // of a microsecond
 
 /// A rank's place in the grid.
@@ -110,15 +112,31 @@ Trace read_trace(const std::string& path) {
   const std::optional<nlohmann::json> content =
       io::parse_json(io::read_input(path, kMostBytes, ExitCode::kUsage));
   Trace trace;
+  const auto within = [](const nlohmann::json& value, std::int64_t most) {
+    const std::optional<std::int64_t> number = io::integer_in(value);
+    if (!number || *number < 0 || *number > most) {
+      throw std::out_of_range(value.dump());
+    }
+    return *number;
+  };
+  const auto rank_of = [&](const nlohmann::json& event) {
+    return within(event.at("pid"), kMostRanks);
+  };
   try {
     for (const nlohmann::json& event : content.value().at("traceEvents")) {
       const nlohmann::json args = event.value("args", nlohmann::json::object());
       if (event.at("name") == "process_name") {
-        trace.places[event.at("pid").get<std::int64_t>()] = {args.at("data"), args.at("stage"),
-                                                             args.at("tensor")};
+        trace.places[rank_of(event)] = {within(args.at("data"), kMostRanks),
+                                        within(args.at("stage"), kMostRanks),
+                                        within(args.at("tensor"), kMostRanks)};
       } else if (event.at("ph") == "X") {
         static_cast<void>(args.at("step").get<std::int64_t>());
         if (args.contains("action")) {
+          static_cast<void>(args.at("action").get<std::string>());
+          within(args.at("microbatch"), kMostMicrobatches);
+          within(args.value("chunk", nlohmann::json(0)), kMostChunks);
+          static_cast<void>(event.at("ts").get<double>() + event.at("dur").get<double>());
+          rank_of(event);
           trace.actions.push_back(event);
         } else {
           Account().add(args);
@@ -127,9 +145,16 @@ Trace read_trace(const std::string& path) {
       } else if (event.at("ph") == "s" || event.at("ph") == "f") {
         const bool sent = event.at("ph") == "s";
         Message& message = trace.messages[event.at("id").get<std::string>()];
-        (sent ? message.from : message.to) = event.at("pid").get<std::int64_t>();
+        (sent ? message.from : message.to) = rank_of(event);
         message.milliseconds += (sent ? -1.0 : 1.0) * kMilliseconds * event.at("ts").get<double>();
       }
+    }
+    for (const nlohmann::json& action : trace.actions) {
+      static_cast<void>(trace.places.at(rank_of(action)));
+    }
+    for (const auto& [id, message] : trace.messages) {
+      static_cast<void>(trace.places.at(message.from));
+      static_cast<void>(trace.places.at(message.to));
     }
   } catch (const std::exception&) {
     fail(ExitCode::kUsage,

@@ -238,7 +238,7 @@ std::string help_lines(const Section& section, Common common) {
   const auto add = [&](const std::string& key, const std::string& help) {
     if (section_of(key) == section.name &&
         (std::ranges::count(kCommon, key) > 0) == (common == Common::kYes)) {
-      text += fmt::format("  {:<26} {}\n", key, help);
+      text += fmt::format("  {:<27} {}\n", key, help);
     }
   };
   add(kLayerKey, kLayerHelp);

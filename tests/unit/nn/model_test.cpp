@@ -189,7 +189,7 @@ TEST(Model, FreezesParametersByName) {
             "Give names, or patterns with * and ?, as in \"blocks.0.*\"");
   EXPECT_EQ(
       test::error_of([&] { model.freeze(NamePatterns("*")); }, ExitCode::kUsage),
-      "optimizer.frozen = \"*\" freezes all 3 parameters of the model, so there is nothing to "
+      "optimizer.frozen = \"*\" freezes all 6 parameters of the model, so there is nothing to "
       "train; leave some out");
 }
 
