@@ -397,40 +397,39 @@ void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& o
   for (const std::size_t p : adapted_) {
     const Adapter adapter = *adapter_of(p);
     const bool is_output = p == products_.size();
-    const std::size_t shared_matrix = is_output ? adapter.b : adapter.a;
-    const TensorView& shared_gradient = weight_gradients[shared_matrix][0];
-    shared.push_back({shared_gradient, adapter.first_element});
-    for (std::int64_t s = own.begin; s < own.end; ++s) {
-      const auto local = static_cast<std::size_t>(s - own.begin);
-      const auto matrix_of = [&](std::span<const ParameterViews> views, std::size_t matrix) {
-        return views[matrix][matrix == shared_matrix ? 0 : local];
-      };
-      // Of the shared matrix, a shard has a part.
+    const std::size_t split = is_output ? adapter.a : adapter.b;
+    const std::size_t common = is_output ? adapter.b : adapter.a;
+    const TensorView& common_gradient = weight_gradients[common][0];
+    shared.push_back({common_gradient, adapter.first_element});
+    const auto x = [&](std::int64_t s) {
+      return is_output ? ConstTensorView(inner_of(pass, s).result) : normalized(pass);
+    };
+    const auto dy = [&](std::int64_t s) {
+      return is_output ? output_gradient : ConstTensorView(product_gradients(pass, s)[p]);
+    };
+    const auto low_of = [&](std::int64_t s, std::size_t matrix, const TensorView& weight) {
+      return matrix == adapter.a ? low(pass, all, x(s), weight, ops::Transpose::kYes)
+                                 : low(pass, all, dy(s), weight, ops::Transpose::kNo);
+    };
+    // One factor of the split matrix's gradient is the same for all shards.
+    if (!weight_gradients[split].front().empty()) {
+      const ConstTensorView factor = low_of(own.begin, common, pass.weights[common][0]);
+      for (std::int64_t s = own.begin; s < own.end; ++s) {
+        product(is_output ? factor : dy(s), is_output ? x(s) : factor,
+                weight_gradients[split][static_cast<std::size_t>(s - own.begin)], accumulate);
+      }
+    }
+    for (std::int64_t s = own.begin; s < own.end && !common_gradient.empty(); ++s) {
+      const ConstTensorView factor =
+          low_of(s, split, pass.weights[split][static_cast<std::size_t>(s - own.begin)]);
       const TensorView part =
-          has_parts && !shared_gradient.empty()
-              ? blocks
-                    .flat_slice((s - own.begin) * adapter_elements() + adapter.first_element,
-                                shared_gradient.count())
-                    .reshaped(shared_gradient.shape())
-              : shared_gradient;
-      const auto gradient_of = [&](std::size_t matrix) {
-        return matrix == shared_matrix ? part : weight_gradients[matrix][local];
-      };
-      const auto into_of = [&](std::size_t matrix) {
-        return matrix == shared_matrix && has_parts ? ops::Accumulate::kOverwrite : accumulate;
-      };
-      const ConstTensorView x =
-          is_output ? ConstTensorView(inner_of(pass, s).result) : normalized(pass);
-      const ConstTensorView dy =
-          is_output ? output_gradient : ConstTensorView(product_gradients(pass, s)[p]);
-      if (const TensorView a = gradient_of(adapter.a); !a.empty()) {
-        product(low(pass, all, dy, matrix_of(pass.weights, adapter.b), ops::Transpose::kNo), x, a,
-                into_of(adapter.a));
-      }
-      if (const TensorView b = gradient_of(adapter.b); !b.empty()) {
-        product(dy, low(pass, all, x, matrix_of(pass.weights, adapter.a), ops::Transpose::kYes), b,
-                into_of(adapter.b));
-      }
+          has_parts ? blocks
+                          .flat_slice((s - own.begin) * adapter_elements() + adapter.first_element,
+                                      common_gradient.count())
+                          .reshaped(common_gradient.shape())
+                    : common_gradient;
+      product(is_output ? dy(s) : factor, is_output ? factor : x(s), part,
+              has_parts ? ops::Accumulate::kOverwrite : accumulate);
     }
   }
   if (has_parts) {
