@@ -308,6 +308,7 @@ class Exporter {
     const bool llmc = options_.format == ModelFormat::kLlmc;
     const io::LlmcHeader header = llmc ? llmc_header() : io::LlmcHeader();
     std::vector<io::TensorToStore> stored;
+    stored.reserve(tensors.size());
     for (const nn::PublishedTensor& tensor : tensors) {
       stored.push_back({tensor.name, type_, tensor.shape});
     }

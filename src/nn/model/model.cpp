@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,13 @@ std::vector<std::string> names_of(std::span<const ParameterSpec> specs) {
     }
   }
   return names;
+}
+
+/// The parameters of one layer.
+std::span<const ParameterSpec> specs_of(const std::vector<ParameterSpec>& all, std::int64_t layer) {
+  const auto first = std::ranges::lower_bound(all, layer, {}, &ParameterSpec::layer);
+  const auto last = std::ranges::upper_bound(all, layer, {}, &ParameterSpec::layer);
+  return {first, last};
 }
 
 /// Elements of the parameters that `is_counted` chooses.
@@ -185,7 +193,7 @@ void Model::train_adapters_and(const NamePatterns& names) {
 }
 
 bool Model::is_frozen(std::int64_t layer) const {
-  const auto specs = std::ranges::equal_range(parameters_, layer, {}, &ParameterSpec::layer);
+  const std::span<const ParameterSpec> specs = specs_of(parameters_, layer);
   return !specs.empty() && std::ranges::all_of(specs, [](const ParameterSpec& spec) {
     return spec.rule == ParameterRule::kFrozen;
   });
@@ -218,7 +226,7 @@ double backward_flops(const Model& model, std::int64_t layer, double all) {
   if (layer < model.first_changing_layer()) {
     return 0.0;
   }
-  const auto specs = std::ranges::equal_range(model.parameters(), layer, {}, &ParameterSpec::layer);
+  const std::span<const ParameterSpec> specs = specs_of(model.parameters(), layer);
   const std::int64_t elements = elements_of(specs, is_matrix);
   const std::int64_t frozen = elements_of(
       specs, [](const ParameterSpec& spec) { return is_matrix(spec) && !has_gradient(spec); });
@@ -327,9 +335,7 @@ std::string model_table(const Model& model, const grid::StageSplit& split,
       ++part;
     }
     const Layer& layer = model.layer(i);
-    const auto [first, last] =
-        std::ranges::equal_range(model.parameters(), i, {}, &ParameterSpec::layer);
-    const std::span<const ParameterSpec> specs(first, last);
+    const std::span<const ParameterSpec> specs = specs_of(model.parameters(), i);
     rows.push_back(
         {std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
          count_text(elements_of(specs, counts)),
