@@ -70,6 +70,9 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   needs_local(c.local.fragments != otherwise.local.fragments, "local.fragments");
   needs_local(c.local.delay != otherwise.local.delay, "local.delay");
   needs_local(c.local.mix.has_value(), "local.mix");
+  needs_local(!c.local.record.empty(), "local.record");
+  check(c.local.deadline_seconds != otherwise.local.deadline_seconds, !c.parallel.island_of.empty(),
+        "local.deadline", "parallel.island_of is empty", "name a directory where jobs meet");
   needs_local(c.local.exchange != otherwise.local.exchange, "local.exchange");
 }
 
