@@ -26,8 +26,9 @@ namespace {
 /// The words of rank 0 that all ranks use: the claims, the cuts (their number in the upper bits,
 /// the flags below), what each rank asks for, the units that each has done, and a ring of results.
 enum Place : std::int64_t { kClaims, kCut, kAsked };
-constexpr std::int64_t kRing = 4096;
-constexpr std::int64_t kRingWords = 3;  ///< unit + 1, loss, norm
+/// Results that rank 0 has not read yet: unit + 1, loss, norm.
+constexpr std::int64_t kRing = plan::kUnitRing;
+constexpr std::int64_t kRingWords = plan::kUnitRingWords;
 
 constexpr comm::Window::Word kStops = 1;
 constexpr comm::Window::Word kSaves = 2;
@@ -88,8 +89,7 @@ AsyncWorkers::AsyncWorkers(const TrainerSetup& setup, const plan::RankPlan& rank
       server_(world_, plan_.config.optimizer.options, plan_.config.async.options, rank.layout,
               *rank.server_buckets, plan::servers(plan_),
               compute_dtype(plan_.config.numerics.dtype)),
-      control_(world_.make_window(
-          world_.rank() == 0 ? kAsked + 2 * world_.size() + kRing * kRingWords : 1)),
+      control_(world_.make_window(plan::async_control_words(plan_, world_.rank()))),
       units_(plan_.total_steps * plan_.islands),
       delay_seconds_(test_delay_seconds(world_.rank())) {}
 
@@ -338,7 +338,8 @@ void AsyncWorkers::decide(const Hooks& hooks) {
     add(control_->load_own(kAsked + r) != 0, kStops);
   }
   add(hooks.wants_save(), kSaves);
-  add(done_count_ == units_, kEnds);
+  // A checkpoint of a longer run has more.
+  add(done_count_ >= std::max(units_, begun_.next), kEnds);
   if (flags != 0) {
     control_->store_own(kCut, (control_->load_own(kCut) / kFlagEnd + 1) * kFlagEnd + flags);
   }
@@ -346,6 +347,7 @@ void AsyncWorkers::decide(const Hooks& hooks) {
 
 AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
   while (true) {
+    server_.require_serving();
     if (hooks.wants_stop()) {
       control_->store(0, kAsked + world_.rank(), 1);
     }
