@@ -84,6 +84,17 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
          "checkpoint.minutes");
 }
 
+void check_links(const RunConfig& c, const Plan& plan) {
+  const auto pretends = [&](bool given, const char* key) {
+    check(given, plan.device == device::DeviceKind::kCpu, key,
+          "GPUs do not wait for pretended links", "set run.device to cpu");
+    check(given, plan.grid.data > 1, key, "one replica sends nothing to others",
+          "choose parallel.data above 1");
+  };
+  pretends(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");
+  pretends(c.emulated.link_delay_milliseconds > 0.0, "emulated.link_delay");
+}
+
 }  // namespace
 
 bool has_end(optim::LearningRateKind kind) {
@@ -96,6 +107,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
   check_emulated(config, otherwise);
+  check_links(config, plan);
   check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
         "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
   const auto adapts = [&](bool given, const char* key) {

@@ -1,4 +1,5 @@
-"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training."""
+"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training.
+Pretended links: steps take at least as long as the link carries their messages, and have the same bits."""
 
 import json
 import re
@@ -39,6 +40,36 @@ class Emulated(harness.StrataTest):
                 self.assertEqual(len(steps), 3)
                 self.assertGreaterEqual(min(steps), seconds)
                 self.assertEqual(harness.checkpoints(self.directory / run), [])
+
+    def seconds_of_steps(self, run):
+        lines = (self.directory / run / "metrics.jsonl").read_text().splitlines()
+        return [record["step_seconds"] for record in map(json.loads, lines) if record["kind"] == "train"]
+
+    def test_links_hold_messages_back_and_change_no_bits(self):
+        hidden = 700
+        # Messages hold parameters in whole blocks of 1024 elements.
+        parameters = sum(-(-count // 1024) * 1024 for count in (10 * hidden, hidden, 4 * hidden, 4))
+        wide = self.write_config("wide.ini", harness.config_text(
+            [f"dense {hidden} relu", "dense 4"], batch={"global": 16, "micro": 2}, numerics={"lanes": 4},
+            train={"steps": 3}))
+        self.train(wide, (2, 1), "plain")
+        rate, delay = 1.6e6 / 8, 0.02  # B/s, s
+        for ranks in (2, 4):
+            finished = self.train(wide, (ranks, 1), f"linked-{ranks}", "--emulated.link_rate=1.6", "--emulated.link_delay=20")
+            self.assertIn("pretend slow links", finished.text)
+            self.assert_same_run("plain", f"linked-{ranks}")
+            # A rank sends and receives all slices but its own, of gradients and then of weights; then the summaries.
+            bytes_of_rank = 2 * (ranks - 1) / ranks * 4 * parameters
+            # The weights of the last step arrive after it.
+            self.assertGreaterEqual(sum(self.seconds_of_steps(f"linked-{ranks}")), 2 * (bytes_of_rank / rate + 3 * delay))
+            sent = float(re.search(r"ranks sent ([\d.]+) KiB over pretended links", finished.text)[1]) * 1024
+            self.assertAlmostEqual(sent / (3 * ranks * bytes_of_rank), 1, delta=0.01)
+        for settings, words in [
+                ((1, "--emulated.link_rate=1"), ["emulated.link_rate is set, but one replica sends nothing"]),
+                ((2, "--emulated.link_delay=-1"), ["emulated.link_delay = \"-1\" is not allowed"])]:
+            with self.subTest(settings=settings):
+                self.assert_refused(self.launch(settings[0], "train", wide, "--run.dir=refused", settings[1]), USAGE,
+                                    *words)
 
     def test_nothing_is_taken_for_training(self):
         for settings, words in [
