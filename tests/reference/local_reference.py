@@ -22,9 +22,6 @@ except ImportError as missing:
 
 from models_reference import CONTEXT, GPT2, gpt2_logits, gpt2_of_checkpoint, harness, language  # noqa: E402
 
-# models_reference transposes vectors too, which changes nothing.
-warnings.filterwarnings("ignore", message="The use of `x.T`")
-
 BATCH, STEPS = 16, 50
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
@@ -152,6 +149,8 @@ class LocalSteps(language.LanguageTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        # models_reference transposes vectors too, which changes nothing.
+        warnings.filterwarnings("ignore", message="The use of `x.T`")
         test = cls()
         test.import_classes("classes", (6,), 4, train=160, test=16)
         common = {"batch": {"global": BATCH, "micro": 2}, "numerics": {"lanes": 8}, "train": {"steps": STEPS}}
