@@ -58,6 +58,7 @@ Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid
   groups.lanes = along(grid::Axis::kData, "lane");
   groups.pipeline = along(grid::Axis::kPipeline, "pipeline");
   groups.tensor = along(grid::Axis::kTensor, "tensor");
+  groups.islands = along(grid::Axis::kIslands, "island");
   groups.pipeline->open_routes(routes);
   return groups;
 }

@@ -15,6 +15,21 @@
 // The grids that ranks allow.
 namespace strata::plan {
 
+namespace {
+
+/// Islands that ranks of one job hold; 0: as many as there are replicas.
+std::int64_t islands_of_job(const RunConfig& config) {
+  const bool one = config.parallel.sync != Sync::kLocal || !config.parallel.island_of.empty();
+  return one ? 1 : config.parallel.islands;
+}
+
+bool holds_islands(const RunConfig& config, std::int64_t replicas) {
+  const std::int64_t islands = islands_of_job(config);
+  return islands == 0 || islands % replicas == 0 || replicas % islands == 0;
+}
+
+}  // namespace
+
 bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
   const bool fast = config.numerics.mode == comm::Summation::kLibrary;
@@ -25,8 +40,9 @@ bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes)
     return false;
   }
   const std::int64_t replicas = ranks / model_ranks;
-  return config.parallel.data != 0 ? replicas == config.parallel.data
-                                   : divided == 0 || divided % replicas == 0;
+  return config.parallel.data != 0
+             ? replicas == config.parallel.data
+             : (divided == 0 || divided % replicas == 0) && holds_islands(config, replicas);
 }
 
 std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
@@ -46,11 +62,30 @@ std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::i
                         : fmt::format("{} or {}", below, above);
 }
 
+namespace {
+
+/// The grid with its replicas divided among islands.
+grid::Grid with_islands(const RunConfig& config, grid::Grid grid) {
+  const std::int64_t islands = islands_of_job(config);
+  if (!holds_islands(config, grid.data)) {
+    fail(ExitCode::kUsage,
+         "parallel.islands is {} and there are {} replicas, of which no whole number makes an "
+         "island or holds several; launch replicas that divide {} or are a multiple of it, or, in "
+         "a new run, set parallel.islands to 0: one for each replica",
+         islands, grid.data, islands);
+  }
+  grid.islands = islands == 0 ? grid.data : std::min(islands, grid.data);
+  grid.data /= grid.islands;
+  return grid;
+}
+
+}  // namespace
+
 grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
-    return grid;
+    return with_islands(config, grid);
   }
   const std::int64_t model_ranks = grid.pipeline * grid.tensor;
   if (grid.data == 0) {
@@ -65,7 +100,7 @@ grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_
          ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
          fitting == "1" ? "" : "s");
   }
-  return grid;
+  return with_islands(config, grid);
 }
 
 namespace {
@@ -100,7 +135,7 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
 constexpr auto kScheduleOfAnyGrid = pipeline::ScheduleKind::k1f1b;
 
 void set_grid(const grid::Grid& grid, RunConfig& config) {
-  config.parallel.data = grid.data;
+  config.parallel.data = grid.replicas();
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;
 }
@@ -162,6 +197,10 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
     result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
   }
   set_grid({}, result);
+  result.parallel.sync = Sync::kStep;
+  result.parallel.islands = 0;
+  result.parallel.island_of.clear();
+  result.local = {};
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.chunks = 0;

@@ -147,8 +147,8 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
-      .step_microbatches = c.batch.global / c.batch.micro,
-      .lanes = c.numerics.lanes,
+      .step_microbatches = island_batch(plan) / c.batch.micro,
+      .lanes = plan.lanes.leaves(),
       .sync_batch_norm = c.model.sync_batch_norm,
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
@@ -203,6 +203,23 @@ std::int64_t resolve_node_replicas(const RunConfig& given, const grid::Grid& gri
   return node_replicas(given, grid, node);
 }
 
+/// The layers of each of `count` fragments, which have about as many parameters.
+std::vector<grid::Range> fragments_of(const nn::Model& model, std::int64_t count) {
+  std::vector<double> parameters(static_cast<std::size_t>(model.layer_count()));
+  for (const nn::ParameterSpec& spec : model.parameters()) {
+    if (spec.ownership == nn::Ownership::kOwned) {
+      parameters[static_cast<std::size_t>(spec.layer)] += static_cast<double>(spec.shape.count());
+    }
+  }
+  if (count > model.layer_count()) {
+    fail(ExitCode::kUsage,
+         "local.fragments is {}, but the model has {} layers, which are not divided; give at most "
+         "{}",
+         count, model.layer_count(), model.layer_count());
+  }
+  return grid::balanced_split(parameters, count).stages;
+}
+
 /// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
 Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
                   const io::DatasetInfo& train_data, const VirtualGrid& stored,
@@ -223,12 +240,17 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
   plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
-  plan.lanes = grid::SumTree(plan.config.numerics.lanes);
-  const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
+  plan.islands = is_local(plan) ? plan.config.parallel.islands : 1;
+  plan.own_islands = given.parallel.island_of.empty() ? plan.islands / plan.grid.islands : 1;
+  plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.islands);
+  const std::int64_t step_microbatches = island_batch(plan) / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
   plan.model = make_model(plan, token_rows);
   apply_parameter_settings(plan.config, *plan.model);
+  if (is_local(plan)) {
+    plan.fragments = fragments_of(*plan.model, plan.config.local.fragments);
+  }
   check_unused(given, plan);
   plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored, [&] {
@@ -332,6 +354,20 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
                                          .bytes}};
 }
 
+/// What islands need beside the one in use, in host memory.
+std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& rank) {
+  if (!is_local(plan)) {
+    return {};
+  }
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
+      plan.grid.islands, {.momentum = c.local.outer_momentum, .exchange = c.local.exchange},
+      island_share(plan, rank), rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
+      compute_dtype(c.numerics.dtype));
+  memory.push_back({"islands not in use", plan.own_islands * island_slot_bytes(plan, rank)});
+  return memory;
+}
+
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
@@ -347,6 +383,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                rank.coordinates.data, c.numerics.dtype));
   if (plan.device == device::DeviceKind::kCpu) {
     add(frozen_masters(plan, rank));
+    add(islands_memory(plan, rank));
   }
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
@@ -390,6 +427,8 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
     return {};
   }
   std::vector<nn::MemoryItem> memory = frozen_masters(plan, rank);
+  const std::vector<nn::MemoryItem> islands = islands_memory(plan, rank);
+  memory.insert(memory.end(), islands.begin(), islands.end());
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return io::Loader::memory_bytes(plan.train_data, options) +
@@ -498,25 +537,55 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
                                      .borrower = stage_of(borrowed->layer)};
 }
 
+optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {
+  return {.count = plan.islands, .own = {rank.first_island, rank.first_island + plan.own_islands}};
+}
+
+std::int64_t slot_bytes_of(std::int64_t tensor_bytes) {
+  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
+  return (tensor_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
+  if (plan.own_islands == 1 && !islands_differ(plan)) {
+    return 0;
+  }
+  const RunConfig& c = plan.config;
+  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
+  const std::int64_t state =
+      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data) * full;
+  const bool masters = c.numerics.dtype != compute_dtype(c.numerics.dtype);
+  return std::ssize(optim::Optimizer::state_names(c.optimizer.options)) * slot_bytes_of(state) +
+         (masters ? slot_bytes_of(rank.buckets.owned_elements(rank.coordinates.data) * full) : 0) +
+         slot_bytes_of(rank.layout.weight_elements * size_bytes(c.numerics.dtype));
+}
+
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   const bool in_place =
-      plan.device == device::DeviceKind::kCpu &&
+      plan.device == device::DeviceKind::kCpu && !is_local(plan) &&
       (c.checkpoint.background == Switch::kOff ||
        (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
   if (in_place) {
     return 0;
   }
-  // The master weights (the weights themselves in full precision) and the optimizer's state. Frozen
-  // ones in host memory do not change while they are written.
-  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
+  const std::int64_t owned = rank.buckets.owned_elements(rank.coordinates.data);
+  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options)) *
+                      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data);
+  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
+  // Frozen masters in host memory do not change while they are written.
   const bool on_host = plan.device == device::DeviceKind::kCpu ||
                        c.numerics.dtype != compute_dtype(c.numerics.dtype);
   const std::int64_t frozen =
       on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
-  return (rank.buckets.owned_elements(rank.coordinates.data) + frozen +
-          states * optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data)) *
-         size_bytes(compute_dtype(c.numerics.dtype));
+  if (!is_local(plan)) {
+    // The master weights (the weights themselves in full precision) and the optimizer's state.
+    return (owned + frozen + states) * full;
+  }
+  const std::int64_t errors = c.local.exchange != ops::Packing::kFull ? 1 : 0;
+  const std::int64_t island = states + (errors + (islands_differ(plan) ? 1 : 0)) * owned;
+  const std::int64_t outer = 1 + errors + (c.local.outer_momentum != 0.0 ? 1 : 0);
+  return (plan.own_islands * island + outer * owned + frozen) * full;
 }
 
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
@@ -541,6 +610,9 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const bool first = chunks.front().layers.begin == 0;
   const bool last = chunks.back().layers.end == plan.model->layer_count();
   RankPlan result{.coordinates = coordinates,
+                  .first_island = c.parallel.island_of.empty()
+                                      ? coordinates.islands * plan.own_islands
+                                      : c.parallel.island,
                   .chunks = std::move(chunks),
                   .layout = std::move(layout),
                   .buckets = std::move(buckets),
@@ -559,8 +631,11 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                                                        : optim::GradientReducer::Reach::kOwnLanes,
                           .in_flight = on_gpu ? 1 : 4,
                           .node_ranks = plan.node_replicas};
-  for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-    result.offsets.push_back((coordinates.data * plan.microbatches + m) * c.batch.micro);
+  for (std::int64_t i = 0; i < plan.own_islands; ++i) {
+    const std::int64_t replica = (result.first_island + i) * plan.grid.data + coordinates.data;
+    for (std::int64_t m = 0; m < plan.microbatches; ++m) {
+      result.offsets.push_back((replica * plan.microbatches + m) * c.batch.micro);
+    }
   }
   result.memory = memory_of(plan, result);
   result.host_memory = host_memory_of(plan, result);
@@ -576,7 +651,8 @@ std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& conf
     }
   }
   std::string buckets;
-  for (std::int64_t rank = 0; rank < plan.grid.ranks(); rank += plan.grid.data * plan.grid.tensor) {
+  for (std::int64_t rank = 0; rank < plan.grid.ranks();
+       rank += plan.grid.replicas() * plan.grid.tensor) {
     buckets += rank_plan(plan, rank).buckets.text();
   }
   std::string split;

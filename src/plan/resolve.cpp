@@ -74,6 +74,31 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
   check("numerics.shards", config.numerics.shards, "parallel.tensor", grid.tensor);
 }
 
+/// The islands of a run; 1 without parallel.sync = local.
+std::int64_t resolve_islands(const RunConfig& given, const grid::Grid& grid,
+                             const VirtualGrid& stored) {
+  const auto& parallel = given.parallel;
+  if (parallel.sync != Sync::kLocal) {
+    return 1;
+  }
+  if (given.numerics.mode == comm::Summation::kLibrary) {
+    fail(ExitCode::kUsage,
+         "parallel.sync is local and numerics.mode is fast; islands are averaged in a fixed order, "
+         "so set numerics.mode to invariant");
+  }
+  const bool drops = given.checkpoint.drop_state == Switch::kOn;
+  const std::int64_t islands =
+      resolve_value("parallel.islands", parallel.islands, drops ? 0 : stored.islands,
+                    parallel.island_of.empty() ? grid.replicas() : 0);
+  if (!parallel.island_of.empty() && (islands < 2 || parallel.island >= islands)) {
+    fail(ExitCode::kUsage,
+         "parallel.island_of is set, with parallel.islands = {} and parallel.island = {}; say how "
+         "many jobs meet there, at least 2, and which of them this is, from 0",
+         islands, parallel.island);
+  }
+  return islands;
+}
+
 /// Lanes, shards and the samples of a microbatch.
 VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
                                  const io::DatasetInfo& data, const VirtualGrid& stored,
@@ -82,17 +107,28 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
   if (fast) {
     check_fast(given, grid);
   }
+  const std::int64_t islands = resolve_islands(given, grid, stored);
+  // Of which each is a job of its own.
+  const std::int64_t islands_apart = given.parallel.island_of.empty() ? 1 : islands;
   const std::int64_t lanes =
-      resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes, grid.data);
+      resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes,
+                    std::max(grid.replicas(), islands));
   const std::int64_t shards = resolve_value("numerics.shards", given.numerics.shards,
                                             fast ? 0 : stored.shards, grid.tensor);
-  if (lanes % grid.data != 0) {
+  if (lanes % islands != 0) {
+    fail(ExitCode::kUsage,
+         "numerics.lanes is {}, which parallel.islands = {} does not divide: an island has whole "
+         "lanes; use a multiple of {}",
+         lanes, islands, islands);
+  }
+  if (lanes / islands_apart % grid.replicas() != 0) {
     fail(ExitCode::kUsage,
          "numerics.lanes is {}, which parallel.data = {} does not divide; use a number of replicas "
          "that divides {}{}, or, in a new run, other lanes",
-         lanes, grid.data, lanes,
+         lanes, grid.replicas(), lanes / islands_apart,
          given.parallel.data == 0
-             ? fmt::format(" (launch {} ranks)", launchable_ranks(given, grid.ranks(), lanes))
+             ? fmt::format(" (launch {} ranks)",
+                           launchable_ranks(given, grid.ranks(), lanes / islands_apart))
              : "");
   }
   if (shards % grid.tensor != 0) {
@@ -111,7 +147,8 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
                           lanes == 1 ? "" : "s"),
               microbatch * lanes);
   constexpr std::int64_t kMostMicrobatches = 1'000'000;
-  const std::int64_t microbatches = given.batch.global / microbatch / grid.data;
+  const std::int64_t microbatches =
+      given.batch.global / islands_apart / microbatch / grid.replicas();
   if (microbatches > kMostMicrobatches) {
     fail(
         ExitCode::kUsage,
@@ -119,7 +156,51 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
         "lower it, or set a larger batch.micro",
         given.batch.global, microbatches, microbatch, kMostMicrobatches);
   }
-  return {.lanes = lanes, .shards = shards, .microbatch = microbatch};
+  return {.lanes = lanes, .shards = shards, .microbatch = microbatch, .islands = islands};
+}
+
+/// Saves, evaluations, histograms and the end are ends of rounds.
+void check_local(const RunConfig& config, std::int64_t total_steps) {
+  const auto& local = config.local;
+  const std::int64_t round = local.steps;
+  if (round > total_steps) {
+    fail(ExitCode::kUsage,
+         "local.steps is {}, but the run has {} steps, so the islands would never meet; give at "
+         "most {}",
+         round, total_steps, total_steps);
+  }
+  const auto require_rounds = [&](const char* key, std::int64_t steps) {
+    if (steps % round != 0) {
+      const std::int64_t below = steps / round * round;
+      fail(ExitCode::kUsage,
+           "{} is {}, no multiple of local.steps = {}: islands meet only at the end of a round; "
+           "give {}",
+           key, steps, round,
+           below > 0 ? fmt::format("{} or {}", below, below + round) : std::to_string(round));
+    }
+  };
+  require_rounds(config.train.steps > 0 ? "train.steps" : "the number of steps of train.epochs",
+                 total_steps);
+  require_rounds("train.evaluate_every", config.train.evaluate_every);
+  require_rounds("checkpoint.every", config.checkpoint.every);
+  require_rounds("checkpoint.keep_every", config.checkpoint.keep_every);
+  require_rounds("run.tensorboard_histograms", config.run.tensorboard_histograms);
+  const std::int64_t gap = round / local.fragments;
+  if (gap == 0 || local.delay >= gap) {
+    fail(ExitCode::kUsage,
+         "local.delay is {} and local.fragments {} in rounds of local.steps = {}: a fragment is "
+         "averaged every {} steps and must arrive before the next begins; lower local.delay or "
+         "local.fragments, or lengthen the rounds",
+         local.delay, local.fragments, round, gap);
+  }
+  if (config.parallel.island_of.empty()) {
+    return;
+  }
+  if (local.fragments > 1 || local.delay > 0 || local.exchange != ops::Packing::kFull) {
+    fail(ExitCode::kUsage,
+         "islands that are jobs (parallel.island_of) average all weights at the end of a round, in "
+         "full; leave local.fragments, local.delay and local.exchange out");
+  }
 }
 
 std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
@@ -198,11 +279,16 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   if (data.task != io::Task::kNextToken) {
     config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
   }
-  config.parallel.data = grid.data;
+  config.parallel.data = grid.replicas();
   const VirtualGrid virtual_grid = resolve_virtual_grid(given, grid, data, stored, device);
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;
+  if (given.parallel.sync == Sync::kLocal) {
+    config.parallel.islands = virtual_grid.islands;
+    check_local(given, total_steps);
+    config.local.mix = given.local.mix.value_or(given.local.delay > 0 ? 0.5 : 0.0);
+  }
   if (given.parallel.bucket_mib == 0.0) {
     config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;
   }

@@ -4,15 +4,25 @@
 
 namespace strata::train {
 
-std::string weight_name(const nn::ParameterSpec& spec) {
-  return fmt::format("{}{}", kWeightPrefix, spec.name);
+std::string island_prefix(std::int64_t island) {
+  return fmt::format("{}{}/", kIslandPrefix, island);
+}
+
+std::string outer_name(std::string_view prefix, std::string_view state,
+                       const nn::ParameterSpec& spec) {
+  return fmt::format("{}{}/{}", prefix, state, spec.name);
+}
+
+std::string weight_name(const nn::ParameterSpec& spec, const std::string& prefix) {
+  return fmt::format("{}{}{}", prefix, kWeightPrefix, spec.name);
 }
 
 std::vector<std::string> state_names(const nn::ParameterSpec& spec,
-                                     const optim::OptimizerOptions& options) {
+                                     const optim::OptimizerOptions& options,
+                                     const std::string& prefix) {
   std::vector<std::string> names = optim::Optimizer::state_names(options, spec.rule);
   for (std::string& name : names) {
-    name = fmt::format("{}{}/{}", kStatePrefix, name, spec.name);
+    name = fmt::format("{}{}{}/{}", prefix, kStatePrefix, name, spec.name);
   }
   return names;
 }

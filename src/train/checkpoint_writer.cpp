@@ -36,11 +36,11 @@ void as_part_of_save(Function&& part) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan& rank,
-                                   comm::Groups& groups, const RankState& state, RunRecord record,
+                                   comm::Groups& groups, Snapshot snapshot, RunRecord record,
                                    Log& log)
     : plan_(plan),
       world_(*groups.world),
-      state_(state),
+      snapshot_(std::move(snapshot)),
       record_(std::move(record)),
       log_(log),
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
@@ -134,7 +134,7 @@ void CheckpointWriter::start_parts() {
     }
   });
   directory = world_.all_gather_texts(directory).front();
-  slices_ = state_.snapshot(memory_);
+  slices_ = snapshot_(memory_);
   const BlockedSignals blocked;
   thread_ = std::async(std::launch::async, [this, directory] {
     const double start = now_seconds();

@@ -28,6 +28,10 @@ constexpr const char* kInstructionSet = "instruction_set";
 /// The metadata key of where imported weights come from.
 constexpr const char* kImported = "imported";
 
+/// The metadata keys of parallel.sync and, in the virtual grid, of the islands of a local run.
+constexpr const char* kSync = "sync";
+constexpr const char* kIslands = "islands";
+
 /// The name of the setting in a checkpoint's identity.
 constexpr const char* kFrozen = "optimizer.frozen";
 constexpr const char* kTrained = "lora.train";
@@ -152,9 +156,36 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
     if (spec.ownership == nn::Ownership::kBorrowed) {
       continue;
     }
-    tensors.push_back({weight_name(spec), spec.shape, dtype});
-    for (const std::string& state : state_names(spec, plan.config.optimizer.options)) {
-      tensors.push_back({state, spec.shape, dtype});
+    const auto add = [&](const std::string& name) { tensors.push_back({name, spec.shape, dtype}); };
+    const auto add_states = [&](const std::string& prefix) {
+      for (const std::string& state : state_names(spec, plan.config.optimizer.options, prefix)) {
+        add(state);
+      }
+    };
+    add(weight_name(spec));
+    if (!is_local(plan)) {
+      add_states("");
+      continue;
+    }
+    const bool averaged = nn::has_gradient(spec);
+    const bool rounds = plan.config.local.exchange != ops::Packing::kFull;
+    if (averaged && plan.config.local.outer_momentum != 0.0) {
+      add(outer_name(kOuterPrefix, kOuterMomentum, spec));
+    }
+    if (averaged && rounds) {
+      add(outer_name(kOuterPrefix, kPackingError, spec));
+    }
+    const bool alone = !plan.config.parallel.island_of.empty();
+    const std::int64_t first = alone ? plan.config.parallel.island : 0;
+    for (std::int64_t island = first; island < (alone ? first + 1 : plan.islands); ++island) {
+      const std::string prefix = island_prefix(island);
+      add_states(prefix);
+      if (averaged && islands_differ(plan)) {
+        add(weight_name(spec, prefix));
+      }
+      if (averaged && rounds) {
+        add(outer_name(prefix, kPackingError, spec));
+      }
     }
   }
   return tensors;
@@ -314,6 +345,7 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
             .shards = integer_at(grid, "shards", 1),
             .microbatch = integer_at(grid, "microbatch", 1),
             .loss_pieces = grid.contains("loss_pieces") ? integer_at(grid, "loss_pieces", 1) : 1,
+            .islands = grid.contains(kIslands) ? integer_at(grid, kIslands, 1) : 0,
             .pipeline = ranks_of("pipeline"),
             .tensor = ranks_of("tensor")};
   } catch (const std::exception& error) {
@@ -462,6 +494,31 @@ std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoin
   return text;
 }
 
+namespace {
+
+plan::Sync sync_of(const io::Checkpoint& checkpoint) {
+  return enum_from_name<plan::Sync>(metadata_entry<std::string>(checkpoint, kSync))
+      .value_or(plan::Sync::kStep);  // earlier versions had no other
+}
+
+/// What makes the optimizer state useless; empty for nothing.
+std::string sync_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const plan::Sync there = sync_of(checkpoint);
+  const std::int64_t islands = virtual_grid_of(checkpoint).islands;
+  if (there == plan.config.parallel.sync && (!is_local(plan) || islands == plan.islands)) {
+    return "";
+  }
+  const auto text = [](plan::Sync sync, std::int64_t count) {
+    return sync == plan::Sync::kLocal ? fmt::format("local with {} islands", count)
+                                      : std::string(name_of(sync));
+  };
+  return fmt::format("{} is of a run with parallel.sync = {}, here it is {}",
+                     checkpoint.directory().string(), text(there, islands),
+                     text(plan.config.parallel.sync, plan.islands));
+}
+
+}  // namespace
+
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
   if (is_imported(checkpoint)) {
@@ -485,7 +542,25 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
            checkpoint.directory().string(), key, there.dump(), value.dump());
     }
   }
-  require_same_tensors(plan, checkpoint, kStatePrefix);
+  if (const std::string change = sync_change(plan, checkpoint); !change.empty()) {
+    if (plan.config.checkpoint.drop_state == plan::Switch::kOff) {
+      fail(ExitCode::kUsage,
+           "{}: its optimizer state does not fit and would be dropped{}; set it back, or, to go on "
+           "from the weights alone, set checkpoint.drop_state to on",
+           change,
+           sync_of(checkpoint) == plan::Sync::kLocal
+               ? ", that of its islands and the outer momentum"
+               : "");
+    }
+    return;
+  }
+  for (const std::string_view prefix : {kStatePrefix, kIslandPrefix, kOuterPrefix}) {
+    require_same_tensors(plan, checkpoint, prefix);
+  }
+}
+
+bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  return !is_imported(checkpoint) && sync_change(plan, checkpoint).empty();
 }
 
 std::int64_t checkpoint_bytes(const plan::Plan& plan) {
@@ -523,12 +598,16 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
         {"shards", plan.config.numerics.shards},
         {"microbatch", plan.config.batch.micro},
         {"loss_pieces", plan.config.numerics.loss_pieces}}},
+      {kSync, name_of(plan.config.parallel.sync)},
       {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
       {"layers", model_lines(plan)},
       {"identity", identity_of(plan)},
       {kOnlyAdapters, plan.model->trains_only_adapters()},
       {kData, json_of(plan.train_data)},
       {"config", run.config_text}};
+  if (is_local(plan)) {
+    metadata["virtual_grid"][kIslands] = plan.islands;
+  }
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }

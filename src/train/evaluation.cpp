@@ -58,8 +58,10 @@ class FirstAnswers {
   [[nodiscard]] std::vector<std::int64_t> gathered(comm::Groups& groups, std::int64_t last_stage) {
     if (groups.coordinates.pipeline == last_stage) {
       // Of each sample one rank has the answer, the others 0.
-      groups.data->all_reduce(
-          TensorView(std::span(answers_), Shape{static_cast<std::int64_t>(answers_.size())}));
+      for (comm::Communicator* const group : {groups.data.get(), groups.islands.get()}) {
+        group->all_reduce(
+            TensorView(std::span(answers_), Shape{static_cast<std::int64_t>(answers_.size())}));
+      }
     }
     groups.pipeline->broadcast(comm::payload_of(std::span(answers_)), last_stage);
     return {answers_.begin(), answers_.end()};
@@ -152,13 +154,12 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
 
   // The sum of losses and the number of correct predictions, added in the order of samples.
   std::vector<double> totals(2, 0.0);
-  const auto width = static_cast<std::size_t>(2 * plan.microbatches);
+  const auto width = static_cast<std::size_t>(2 * plan.own_islands * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (polls != nullptr && polls->poll() == StopRequest::kStop) {
       return std::nullopt;
     }
     feed.next();
-    BatchSource source(plan, rank, feed, round * round_samples, samples);
     const auto see_first = [&](const ConstTensorView& outputs, const ConstTensorView& targets,
                                std::int64_t valid) {
       groups.engine->drain();
@@ -168,19 +169,25 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
       }
     };
     const bool wanted = first && first->begin_round(round * round_samples);
-    const std::vector<ops::LossSums> losses = executor.evaluate(
-        plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see);
-    if (losses.empty()) {
+    std::vector<double> mine;
+    for (std::int64_t island = 0; island < plan.own_islands; ++island) {
+      BatchSource source(plan, rank, feed, round * round_samples, samples,
+                         island * plan.microbatches);
+      for (const ops::LossSums& sums : executor.evaluate(
+               plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see)) {
+        mine.push_back(sums.loss);
+        mine.push_back(static_cast<double>(sums.correct));
+      }
+    }
+    if (mine.empty()) {
       continue;
     }
-    std::vector<double> mine;
-    for (const ops::LossSums& sums : losses) {
-      mine.push_back(sums.loss);
-      mine.push_back(static_cast<double>(sums.correct));
-    }
-    std::vector<double> all(width * static_cast<std::size_t>(plan.grid.data));
+    std::vector<double> island(width * static_cast<std::size_t>(plan.grid.data));
     groups.data->all_gather(comm::payload_of(std::span(std::as_const(mine))),
-                            comm::payload_of(std::span(all)));
+                            comm::payload_of(std::span(island)));
+    std::vector<double> all(width * static_cast<std::size_t>(plan.grid.replicas()));
+    groups.islands->all_gather(comm::payload_of(std::span(std::as_const(island))),
+                               comm::payload_of(std::span(all)));
     for (std::size_t i = 0; i < all.size(); ++i) {
       totals[i % 2] += all[i];
     }
@@ -188,6 +195,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   groups.pipeline->broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
   if (counts != nullptr) {
     counts->add_up(*groups.data);
+    counts->add_up(*groups.islands);
     counts->take_from(*groups.pipeline, loss_stage(plan));
   }
   if (first) {

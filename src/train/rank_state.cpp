@@ -31,6 +31,11 @@ DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DT
   return found != checkpoint.tensors().end() && found->name == name ? found->dtype : otherwise;
 }
 
+/// The name of a parameter's weights; all islands have the same frozen matrices.
+std::string stored_name(const nn::ParameterSpec& spec, const std::string& prefix) {
+  return weight_name(spec, nn::has_gradient(spec) ? prefix : "");
+}
+
 /// Reads elements of a placed slice, from its element `begin` on, out of the checkpoint's tensor
 /// `name` into memory of any device. Checkpoints hold master weights; `into` may have another
 /// dtype, to which they are converted.
@@ -70,6 +75,18 @@ void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& 
     const device::HostView piece(tensor.flat_slice(first, count), stream);
     hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
   }
+}
+
+std::int64_t copy_data(std::span<io::TensorSlice> slices, const device::Buffer& memory,
+                       std::int64_t offset_bytes, device::Stream& stream) {
+  for (io::TensorSlice& slice : slices) {
+    const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
+    device::copy_tensor(slice.data, copy, stream);
+    offset_bytes += copy.bytes();
+    slice.data = copy;
+  }
+  stream.synchronize();
+  return offset_bytes;
 }
 
 StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
@@ -131,11 +148,12 @@ void StageState::reset_clock() {
   lanes_.reset_clock();
 }
 
-void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
+void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
+                              const std::string& prefix) {
   for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
     end_setup_on_stop_request();
     if (!except.matches(placed.spec.name)) {
-      read_slice(checkpoint, weight_name(placed.spec), placed, 0, weights);
+      read_slice(checkpoint, stored_name(placed.spec, prefix), placed, 0, weights);
     }
   });
 }
@@ -235,13 +253,35 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
       gather_.begin(b);
     }
   }
+  return gather_tied();
+}
+
+double RankState::publish_weights() {
+  optimizer_.write_weights();
+  const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
+  for (std::size_t b = buckets.size(); b-- > 0;) {
+    if (buckets[b].use != optim::Bucket::Use::kBorrowed) {
+      gather_.begin(b);
+    }
+  }
+  return gather_tied();
+}
+
+double RankState::gather_tied() {
   const double waited = tie_ ? tie_->return_weights(stage_state_.weights()) : 0.0;
+  const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   for (std::size_t b = buckets.size(); b-- > 0;) {
     if (buckets[b].use == optim::Bucket::Use::kBorrowed) {
       gather_.begin(b);
     }
   }
   return waited;
+}
+
+std::vector<TensorView> RankState::trained_tensors() const {
+  std::vector<TensorView> tensors = optimizer_.tensors();
+  tensors.push_back(stage_state_.weights());
+  return tensors;
 }
 
 void RankState::drain() {
@@ -317,30 +357,48 @@ void RankState::damage(FaultPlace place) {
 }
 
 std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
-  std::vector<io::TensorSlice> slices = slices_of(optimizer_, rank_.layout);
-  const std::vector<io::TensorSlice> frozen = slices_of(frozen_masters_, rank_.frozen);
-  const std::size_t changing = slices.size();
-  slices.insert(slices.end(), frozen.begin(), frozen.end());
-  if (memory.empty()) {
-    return slices;
-  }
-  std::int64_t offset_bytes = 0;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    io::TensorSlice& slice = slices[i];
-    if (i >= changing && slice.data.memory_space() == MemorySpace::kHost) {
-      continue;
+  std::vector<io::TensorSlice> all = slices();
+  std::vector<io::TensorSlice> frozen = frozen_slices();
+  if (!memory.empty()) {
+    const std::int64_t copied = copy_data(all, memory, 0, context_.stream());
+    if (!frozen.empty() && frozen.front().data.memory_space() != MemorySpace::kHost) {
+      copy_data(frozen, memory, copied, context_.stream());
     }
-    const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
-    device::copy_tensor(slice.data, copy, context_.stream());
-    offset_bytes += copy.bytes();
-    slice.data = copy;
   }
-  context_.stream().synchronize();
-  return slices;
+  all.insert(all.end(), frozen.begin(), frozen.end());
+  return all;
+}
+
+std::vector<io::TensorSlice> RankState::slices(const std::string& prefix) const {
+  return slices_of(optimizer_, rank_.layout, prefix);
+}
+
+std::vector<io::TensorSlice> RankState::frozen_slices() const {
+  return slices_of(frozen_masters_, rank_.frozen, "");
 }
 
 bool RankState::represents(const nn::PlacedParameter& placed) const {
   return rank_.coordinates.tensor == 0 || placed.spec.split != nn::kNotSplit;
+}
+
+std::optional<io::TensorSlice> RankState::slice_of(const std::string& name,
+                                                   const optim::OwnedPiece& piece,
+                                                   const ConstTensorView& data) const {
+  const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+  if (!represents(placed)) {
+    return std::nullopt;
+  }
+  return io::TensorSlice{.name = name,
+                         .global_shape = placed.spec.shape,
+                         .range = piece.range,
+                         .data = data,
+                         .shard = shard_of(placed)};
+}
+
+void RankState::read(const io::Checkpoint& checkpoint, const std::string& name,
+                     const optim::OwnedPiece& piece, const TensorView& into) const {
+  end_setup_on_stop_request();
+  read_slice(checkpoint, name, rank_.layout.parameters[piece.parameter], piece.range.begin, into);
 }
 
 std::vector<io::TensorSlice> RankState::gradient_slices() {
@@ -359,20 +417,21 @@ std::vector<io::TensorSlice> RankState::gradient_slices() {
 }
 
 std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
-                                                  const nn::ParameterLayout& layout) const {
+                                                  const nn::ParameterLayout& layout,
+                                                  const std::string& prefix) const {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : owner.pieces()) {
     const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
     if (!represents(placed)) {
       continue;
     }
-    slices.push_back({.name = weight_name(placed.spec),
+    slices.push_back({.name = stored_name(placed.spec, prefix),
                       .global_shape = placed.spec.shape,
                       .range = piece.range,
                       .data = owner.master(piece),
                       .shard = shard_of(placed)});
     const std::vector<std::string> states =
-        state_names(placed.spec, plan_.config.optimizer.options);
+        state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
       slices.push_back({.name = states[i],
                         .global_shape = placed.spec.shape,
@@ -384,27 +443,24 @@ std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
   return slices;
 }
 
-void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
-  stage_state_.load_weights(checkpoint, except);
+void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
+                             const std::string& prefix) {
+  stage_state_.load_weights(checkpoint, except, prefix);
   for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
                 const nn::PlacedParameter& placed) {
     if (has_masters() && !except.matches(placed.spec.name)) {
       end_setup_on_stop_request();
-      read_slice(checkpoint, weight_name(placed.spec), placed, piece.range.begin,
+      read_slice(checkpoint, stored_name(placed.spec, prefix), placed, piece.range.begin,
                  owner.master(piece));
     }
   });
 }
 
-void RankState::load(const io::Checkpoint& checkpoint) {
-  load_weights(checkpoint, {});
-  if (is_imported(checkpoint)) {
-    return;  // the state is zero, as at the start of a run
-  }
+void RankState::load_state(const io::Checkpoint& checkpoint, const std::string& prefix) {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const std::vector<std::string> states =
-        state_names(placed.spec, plan_.config.optimizer.options);
+        state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
       end_setup_on_stop_request();
       read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));

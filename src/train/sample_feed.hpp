@@ -71,19 +71,21 @@ class SampleFeed {
 /// One step of a feed as the executor's source.
 class BatchSource final : public pipeline::MicrobatchSource {
  public:
-  /// Rows whose global sample index is `limit` or more are padding.
+  /// Rows whose global sample index is `limit` or more are padding. `first_microbatch`: of the
+  /// feed's, where an island has some of them.
   BatchSource(const plan::Plan& plan, const plan::RankPlan& rank, const SampleFeed& feed,
-              std::int64_t first_sample, std::int64_t limit)
+              std::int64_t first_sample, std::int64_t limit, std::int64_t first_microbatch = 0)
       : microbatch_(plan.config.batch.micro),
         rank_(rank),
         feed_(feed),
         first_sample_(first_sample),
-        limit_(limit) {}
+        limit_(limit),
+        first_microbatch_(first_microbatch) {}
 
-  ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(m); }
-  ConstTensorView targets(std::int64_t m) override { return feed_.targets(m); }
+  ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(first_microbatch_ + m); }
+  ConstTensorView targets(std::int64_t m) override { return feed_.targets(first_microbatch_ + m); }
   std::int64_t first_row(std::int64_t m) override {
-    return first_sample_ + rank_.offsets[static_cast<std::size_t>(m)];
+    return first_sample_ + rank_.offsets[static_cast<std::size_t>(first_microbatch_ + m)];
   }
   std::int64_t valid_rows(std::int64_t m) override {
     return std::clamp<std::int64_t>(limit_ - first_row(m), 0, microbatch_);
@@ -95,6 +97,7 @@ class BatchSource final : public pipeline::MicrobatchSource {
   const SampleFeed& feed_;
   std::int64_t first_sample_;
   std::int64_t limit_;
+  std::int64_t first_microbatch_;
 };
 
 }  // namespace strata::train

@@ -25,23 +25,27 @@ std::string numbers_text(const StepSummary& summary) {
 }
 
 /// Ends the run on all ranks; all have the same summary.
-[[noreturn]] void end_diverged(std::int64_t step, const std::string& what) {
-  throw comm::AgreedError(
-      ExitCode::kDiverged,
-      fmt::format("the run diverged: at step {} {}; the last good checkpoint is kept. Lower "
-                  "optimizer.learning_rate, set optimizer.clip_norm or lengthen "
-                  "schedule.warmup_steps",
-                  step, what));
+[[noreturn]] void end_diverged(const plan::Plan& plan, std::int64_t step, const std::string& what) {
+  const std::string text = fmt::format(
+      "the run diverged: at step {} {}; the last good checkpoint is kept. Lower "
+      "optimizer.learning_rate, set optimizer.clip_norm or lengthen "
+      "schedule.warmup_steps",
+      step, what);
+  if (plan.grid.islands > 1) {
+    throw Error(ExitCode::kDiverged, text);  // other islands do not know
+  }
+  throw comm::AgreedError(ExitCode::kDiverged, text);
 }
 
 }  // namespace
 
 StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-                       pipeline::Executor& executor, std::int64_t first_step)
+                       Islands* islands, pipeline::Executor& executor, std::int64_t first_step)
     : setup_(setup),
       plan_(setup.plan),
       rank_(rank),
       state_(state),
+      islands_(islands),
       executor_(executor),
       feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
       fault_(TestFault::of_rank(setup.groups.world->rank())),
@@ -53,12 +57,39 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
 
 StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
   const device::ProfileRange range(fmt::format("step {}", step));
-  StepResult result;
+  StepResult result{.step = step, .rate = optim::learning_rate(plan_.config.schedule, step)};
   const double begin = now_seconds();
   feed_.next();
   result.times.data = now_seconds() - begin;
+  if (islands_ != nullptr) {
+    train_islands(step, requests, result);
+  } else {
+    train(step, requests, result);
+  }
+  result.times.step = now_seconds() - begin;
+  return result;
+}
+
+void StepRunner::train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
+                               StepResult& result) {
+  auto update = StepResult::Update::kDone;
+  for (std::int64_t i = 0; i < islands_->own(); ++i) {
+    islands_->enter(i);
+    first_microbatch_ = i * plan_.microbatches;
+    // What is asked between the ends of rounds would not be known everywhere.
+    const bool asks = islands_->is_round_end(step) && i + 1 == islands_->own();
+    train(
+        step, asks ? requests : [] { return StepRequests(); }, result);
+    result.islands.push_back(result.summary);
+    update = result.update == StepResult::Update::kSkipped ? result.update : update;
+  }
+  result.update = update;
+  result.times.communication.of(grid::Axis::kIslands) += islands_->end_step(step);
+}
+
+void StepRunner::train(std::int64_t step, const std::function<StepRequests()>& requests,
+                       StepResult& result) {
   result.summary = checked_gradients(step, requests, result.times);
-  result.rate = optim::learning_rate(plan_.config.schedule, step);
   result.update = judge(step, result);
   if (result.summary.requests.has(StepRequest::kRepeat)) {
     repeat_.ask(step + 1);
@@ -71,7 +102,10 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
     update(step, result);
     if (is_histogram_step(step)) {
       state_.drain();
-      result.histograms += histograms("weights", state_.snapshot({}));
+      std::vector<io::TensorSlice> weights = state_.slices();
+      const std::vector<io::TensorSlice> frozen = state_.frozen_slices();
+      weights.insert(weights.end(), frozen.begin(), frozen.end());
+      result.histograms += histograms("weights", weights);
       // The host's wait counts as other.
       static_cast<void>(setup_.groups.engine->take_device_waits());
     }
@@ -80,8 +114,6 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
       check(step);
     }
   }
-  result.times.step = now_seconds() - begin;
-  return result;
 }
 
 bool StepRunner::is_histogram_step(std::int64_t step) const {
@@ -102,7 +134,9 @@ std::string StepRunner::histograms(const std::string& prefix,
 StepSummary StepRunner::checked_gradients(std::int64_t step,
                                           const std::function<StepRequests()>& requests,
                                           StepTimes& times) {
-  const auto own = [&] { return gradients(step, {rank_, feed_}, requests, times); };
+  const auto own = [&] {
+    return gradients(step, {rank_, feed_, first_microbatch_}, requests, times);
+  };
   if (!repeat_.is_due(step)) {
     return own();
   }
@@ -118,12 +152,15 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
                                   const std::function<StepRequests()>& requests, StepTimes& times) {
   const std::int64_t batch = plan_.config.batch.global;
   const std::int64_t first_sample = (step - 1) * batch;
-  BatchSource source(plan_, work.rank, work.feed, first_sample, first_sample + batch);
+  BatchSource source(plan_, work.rank, work.feed, first_sample, first_sample + batch,
+                     work.first_microbatch);
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(
-      plan_.training, source, 1.0 / static_cast<double>(batch * plan_.targets_per_sample),
-      state_.reducer());
-  work.feed.prefetch();
+      plan_.training, source,
+      1.0 / static_cast<double>(island_batch(plan_) * plan_.targets_per_sample), state_.reducer());
+  if (work.first_microbatch + plan_.microbatches == std::ssize(work.rank.offsets)) {
+    work.feed.prefetch();
+  }
   const comm::ExposedSeconds exposed = state_.exposed_seconds();
   times.bubble += execution.pipeline_wait;
   times.communication += exposed;
@@ -163,15 +200,16 @@ StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {
     case plan::Nonfinite::kStop:
       break;
   }
-  end_diverged(step, numbers_text(result.summary));
+  end_diverged(plan_, step, numbers_text(result.summary));
 }
 
 StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summary) {
   constexpr std::int64_t kMostInARow = 10;
   ++skipped_;
   if (++skipped_in_a_row_ > kMostInARow) {
-    end_diverged(step, fmt::format("{}, as at {} steps before it, which were skipped",
-                                   numbers_text(summary), kMostInARow));
+    end_diverged(plan_, step,
+                 fmt::format("{}, as at {} steps before it, which were skipped",
+                             numbers_text(summary), kMostInARow));
   }
   setup_.log.warn("step {} is skipped: {}; the weights stay as they were", step,
                   numbers_text(summary));
@@ -181,10 +219,10 @@ StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summar
 void StepRunner::compute_again(std::int64_t step, StepResult& result) {
   const StepSummary first = result.summary;
   result.summary = gradients(
-      step, {rank_, feed_}, [&] { return first.requests; }, result.times);
+      step, {rank_, feed_, first_microbatch_}, [&] { return first.requests; }, result.times);
   const StepSummary& second = result.summary;
   if (same_bits(first, second)) {
-    end_diverged(step, numbers_text(first) + ", and the same when computed once more");
+    end_diverged(plan_, step, numbers_text(first) + ", and the same when computed once more");
   }
   const std::string differ = fmt::format(
       "at step {} {}; computed once more from the same weights and samples, {}. Two results of one "
@@ -211,7 +249,7 @@ double StepRunner::clip_scale(double norm) const {
 /// Rank 0 decides, from what the last check took.
 bool StepRunner::check_due(std::int64_t step) const {
   const auto& train = plan_.config.train;
-  if (setup_.groups.world->rank() != 0 || train.check == plan::Switch::kOff) {
+  if (setup_.groups.world->rank() != 0 || train.check == plan::Switch::kOff || is_local(plan_)) {
     return false;
   }
   if (train.check_every > 0) {

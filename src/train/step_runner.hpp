@@ -12,32 +12,23 @@
 #include "strata/train/test_fault.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "islands.hpp"
 #include "replica_check.hpp"
 #include "sample_feed.hpp"
 #include "step_repeat.hpp"
+#include "step_result.hpp"
 
 namespace strata::train {
-
-/// What a step did.
-struct StepResult {
-  enum class Update { kDone, kSkipped };
-
-  StepSummary summary;
-  double rate = 0.0;  ///< learning rate
-  StepTimes times;
-  Update update = Update::kDone;
-  /// On rank 0 the histograms of weights and gradients, as values of an event.
-  std::string histograms;
-};
 
 /// Runs training steps on one rank.
 class StepRunner {
  public:
-  /// Starts to read samples, from those of the step after `first_step` on.
+  /// Starts to read samples, from those of the step after `first_step` on. `islands`: null without.
   StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-             pipeline::Executor& executor, std::int64_t first_step);
+             Islands* islands, pipeline::Executor& executor, std::int64_t first_step);
 
-  /// Trains one step. `requests` gives what this rank asks of all at the step's end.
+  /// Trains one step. `requests` gives what this rank asks of all at the step's end. Where there
+  /// are islands, the losses and the requests of all are known at the end of a round only.
   /// Throws: AgreedError(kDiverged) where loss or gradients are not finite, as train.nonfinite
   /// says; the weights are as before the step.
   [[nodiscard]] StepResult run(std::int64_t step, const std::function<StepRequests()>& requests);
@@ -56,7 +47,12 @@ class StepRunner {
   struct Work {
     const plan::RankPlan& rank;
     SampleFeed& feed;
+    std::int64_t first_microbatch = 0;  ///< of the rank's
   };
+  /// A step of the island that is in the state.
+  void train(std::int64_t step, const std::function<StepRequests()>& requests, StepResult& result);
+  void train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
+                     StepResult& result);
   /// Whether the step has histograms for TensorBoard.
   [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
   /// Encodes those of slices' tensors PREFIX/PARAMETER, on rank 0.
@@ -83,11 +79,13 @@ class StepRunner {
   const plan::Plan& plan_;
   const plan::RankPlan& rank_;
   RankState& state_;
+  Islands* islands_;
   pipeline::Executor& executor_;
   SampleFeed feed_;
   std::optional<TestFault> fault_;
   ReplicaCheck check_;
   StepRepeat repeat_;
+  std::int64_t first_microbatch_ = 0;  ///< of the island in the state
   double began_;
   double last_check_;
   std::int64_t last_checked_step_;

@@ -27,6 +27,7 @@
 
 #include "evaluation_record.hpp"
 #include "event_file.hpp"
+#include "islands.hpp"
 #include "kernels_used.hpp"
 #include "run_clock.hpp"
 #include "step_report.hpp"
@@ -62,6 +63,9 @@ class Trainer {
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
         stragglers_(setup.groups) {
+    if (is_local(plan_)) {
+      islands_.emplace(setup, rank_, state_);
+    }
     if (plan_.emulated) {
       std::vector<pipeline::ChunkTimes> times;
       for (std::size_t chunk = 0; chunk < rank_.chunks.size(); ++chunk) {
@@ -141,11 +145,21 @@ class Trainer {
     comm::agree(*setup_.groups.world, [&] {
       if (setup_.checkpoint != nullptr) {
         require_continues(plan_, *setup_.checkpoint);
-        state_.load(*setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
       } else if (setup_.initial != nullptr) {
         require_initial(plan_, *setup_.initial);
         state_.load_weights(*setup_.initial, initialized_anew(plan_, *setup_.initial));
+      }
+      if (setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint)) {
+        load(*setup_.checkpoint);
+      } else {
+        // Without optimizer state, which is zero as at the start of a run.
+        if (setup_.checkpoint != nullptr) {
+          state_.load_weights(*setup_.checkpoint);
+        }
+        if (islands_) {
+          islands_->start();
+        }
       }
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
@@ -172,11 +186,15 @@ class Trainer {
       }
     });
     comm::agree(*setup_.groups.world, [&] {
-      writer_.emplace(plan_, rank_, setup_.groups, state_,
-                      RunRecord{.config_text = setup_.config_text,
-                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
-                                .lock = setup_.lock},
-                      setup_.log);
+      writer_.emplace(
+          plan_, rank_, setup_.groups,
+          [this](const device::Buffer& memory) {
+            return islands_ ? islands_->snapshot(memory) : state_.snapshot(memory);
+          },
+          RunRecord{.config_text = setup_.config_text,
+                    .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
+                    .lock = setup_.lock},
+          setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     if (setup_.checkpoint != nullptr) {
@@ -196,6 +214,15 @@ class Trainer {
       for (nn::Stage* const chunk : state_.chunks()) {
         require(chunk->record_passes(), "passes that contain messages cannot be recorded");
       }
+    }
+  }
+
+  void load(const io::Checkpoint& checkpoint) {
+    if (islands_) {
+      islands_->load(checkpoint);
+    } else {
+      state_.load_weights(checkpoint);
+      state_.load_state(checkpoint);
     }
   }
 
@@ -244,7 +271,7 @@ class Trainer {
 
   Outcome train_steps() {
     setup_.groups.world->enter(comm::Phase::kTraining);
-    runner_.emplace(setup_, rank_, state_, executor_, first_step_);
+    runner_.emplace(setup_, rank_, state_, islands_ ? &*islands_ : nullptr, executor_, first_step_);
     discard_waits();
     if (metrics_) {
       report_.emplace(setup_, *metrics_, first_step_);
@@ -330,20 +357,35 @@ class Trainer {
     }
     begin_timeline(step);
     const double begin = now_seconds();
-    const StepResult result = runner_->run(step, [&] { return requests(step); });
-    end_timeline(step, begin, result.times);
-    if (clock_) {
-      clock_->step_done(result.times.step);
+    results_.push_back(runner_->run(step, [&] { return requests(step); }));
+    StepTimes& times = results_.back().times;
+    if (islands_ && islands_->is_round_end(step)) {
+      const double waited = islands_->exchange(results_);
+      times.communication.of(grid::Axis::kIslands) += waited;
+      times.step += waited;
     }
-    stragglers_.add_step(result.times.compute);
+    end_timeline(step, begin, times);
+    if (clock_) {
+      clock_->step_done(times.step);
+    }
+    stragglers_.add_step(times.compute);
+    const StepRequests asked = results_.back().summary.requests;
+    if (islands_ && !islands_->is_round_end(step)) {
+      StepRequests wait;  // the other islands are at other steps
+      wait.add(StepRequest::kWait);
+      return wait;
+    }
     std::optional<RankTimes> ranks;
-    if (result.summary.requests.has(StepRequest::kTimes)) {
+    if (asked.has(StepRequest::kTimes)) {
       ranks = stragglers_.end_window(setup_.log);
     }
-    if (report_) {
-      report_->add(step, result, ranks);
+    for (const StepResult& result : results_) {
+      if (report_) {
+        report_->add(result.step, result, result.step == step ? ranks : std::nullopt);
+      }
     }
-    return result.summary.requests;
+    results_.clear();
+    return asked;
   }
 
   Outcome evaluate(std::int64_t step) {
@@ -355,6 +397,9 @@ class Trainer {
     writer_->finish();
     report_save();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
+    if (islands_) {
+      islands_->show_outer();
+    }
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     std::vector<std::int64_t> answers;
     const std::optional<EvaluationResult> result = evaluated(step, answers, polls);
@@ -570,12 +615,14 @@ class Trainer {
   const plan::RunConfig& config_;
   plan::RankPlan rank_;
   RankState state_;
+  std::optional<Islands> islands_;  ///< parallel.sync = local
   pipeline::Executor executor_;
   std::optional<StepRunner> runner_;  ///< while it trains
   std::optional<MetricsFile> metrics_;
   std::optional<EvaluationHistory> history_;  ///< on rank 0, where it matters
   std::optional<RunClock> clock_;             ///< on rank 0
   Stragglers stragglers_;
+  std::vector<StepResult> results_;  ///< of the round so far
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;

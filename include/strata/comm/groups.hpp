@@ -25,6 +25,8 @@ struct Groups {
   std::unique_ptr<Communicator> lanes;
   std::unique_ptr<Communicator> pipeline;
   std::unique_ptr<Communicator> tensor;
+  /// Ranks with the same place in different islands.
+  std::unique_ptr<Communicator> islands;
 };
 
 /// The routes between stages: activations and gradients between chunks that follow each other, and

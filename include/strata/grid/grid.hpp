@@ -8,11 +8,11 @@
 
 namespace strata::grid {
 
-/// The three axes of a grid of ranks.
-enum class Axis { kData, kPipeline, kTensor };
+/// The axes of a grid of ranks.
+enum class Axis { kData, kPipeline, kTensor, kIslands };
 
 constexpr auto enum_names(Axis) {
-  return names_in_order("data", "pipeline", "tensor");
+  return names_in_order("data", "pipeline", "tensor", "islands");
 }
 
 /// A rank's place on the grid.
@@ -20,18 +20,21 @@ struct Coordinates {
   std::int64_t data = 0;
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;
+  std::int64_t islands = 0;
 
   friend bool operator==(const Coordinates&, const Coordinates&) = default;
 };
 
-/// Extents of the grid. Tensor varies fastest over the ranks, then data, then pipeline, so that
-/// tensor groups are neighbours and pipeline stages are furthest apart.
+/// Extents of the grid. Tensor varies fastest over the ranks, then data, then islands, then
+/// pipeline, so that tensor groups are neighbours and pipeline stages are furthest apart.
 struct Grid {
-  std::int64_t data = 1;
+  std::int64_t data = 1;  ///< replicas of one island
   std::int64_t pipeline = 1;
   std::int64_t tensor = 1;
+  std::int64_t islands = 1;  ///< that different ranks hold
 
-  [[nodiscard]] std::int64_t ranks() const { return data * pipeline * tensor; }
+  [[nodiscard]] std::int64_t replicas() const { return data * islands; }
+  [[nodiscard]] std::int64_t ranks() const { return replicas() * pipeline * tensor; }
 
   /// Pre: 0 <= rank < ranks().
   [[nodiscard]] Coordinates coordinates_of(std::int64_t rank) const;
@@ -40,7 +43,7 @@ struct Grid {
   /// Ranks that differ from `rank` at most in the coordinate of `axis`, in order of that
   /// coordinate.
   [[nodiscard]] std::vector<std::int64_t> group_of(std::int64_t rank, Axis axis) const;
-  /// As in "2 data x 2 pipeline x 1 tensor".
+  /// As in "2 data x 2 pipeline x 1 tensor", with islands in front where there are several.
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const Grid&, const Grid&) = default;

@@ -14,6 +14,7 @@
 #include "strata/nn/transformer.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/ops/packing.hpp"
 #include "strata/optim/learning_rate.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -101,6 +102,17 @@ constexpr auto enum_names(Backward) {
   return names_in_order("auto", "fused", "split");
 }
 
+/// How the data axis exchanges.
+enum class Sync {
+  kStep,   ///< gradients are summed in every step
+  kLocal,  ///< islands train local.steps steps by themselves; then their weights are averaged
+  kAsync   ///< workers fetch weights and push gradients at their own pace
+};
+
+constexpr auto enum_names(Sync) {
+  return names_in_order("step", "local", "async");
+}
+
 /// Steps [first, last], from 1.
 struct StepRange {
   std::int64_t first = 1;
@@ -147,7 +159,23 @@ struct RunConfig {
     std::string split = "auto";
     double bucket_mib = 0.0;      // 0: by the device
     std::int64_t node_ranks = 0;  // 0: as launched
+    std::int64_t islands = 0;     // 0: one for each replica
+    std::string island_of;        // the directory where islands that are jobs meet; empty: one job
+    std::int64_t island = 0;      // this job's, where island_of is set
+    Sync sync = Sync::kStep;
   } parallel;
+  /// Of parallel.sync = local.
+  struct {
+    std::int64_t steps = 50;
+    double outer_rate = 0.7;
+    double outer_momentum = 0.9;
+    std::int64_t fragments = 1;
+    std::int64_t delay = 0;
+    std::optional<double> mix;  // nothing: auto
+    ops::Packing exchange = ops::Packing::kFull;
+    double deadline_seconds = 600.0;
+    std::string record;  // the directory of rounds to repeat; empty: none
+  } local;
   struct {
     std::int64_t lanes = 0;
     std::int64_t shards = 0;
@@ -189,6 +217,7 @@ struct RunConfig {
     Switch background = Switch::kOn;
     std::string init;         // whose weights a new run starts from; empty: none
     std::string init_except;  // patterns of parameter names
+    Switch drop_state = Switch::kOff;
   } checkpoint;
   struct {
     std::string dir = "runs/run";

@@ -15,6 +15,7 @@
 #include "strata/nn/stage.hpp"
 #include "strata/optim/buckets.hpp"
 #include "strata/optim/gradient_reducer.hpp"
+#include "strata/optim/outer_optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
@@ -45,14 +46,20 @@ struct Plan {
   std::unique_ptr<nn::Model> model;
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
-  grid::SumTree lanes{1};
+  grid::SumTree lanes{1};  ///< of one island
   /// Whether strata chose batch.micro, and may choose a smaller one.
   bool default_microbatch = false;
   /// Whether strata chose numerics.loss_pieces, which then depends on batch.micro.
   bool default_loss_pieces = false;
   std::int64_t microbatches_per_lane = 1;
-  /// Per rank and step.
+  /// Of one island, per rank and step.
   std::int64_t microbatches = 1;
+  /// Of parallel.sync = local; 1 otherwise: then nothing below differs from the whole run.
+  std::int64_t islands = 1;
+  /// Islands that one rank holds, one after the other.
+  std::int64_t own_islands = 1;
+  /// Consecutive layers whose weights are averaged together, one part of local.fragments.
+  std::vector<grid::Range> fragments;
   /// Own lanes whose microbatches pass each layer together; 1 where no layer joins lanes.
   std::int64_t concurrent_lanes = 1;
   /// Targets of one sample: its tokens for a language model, else 1.
@@ -70,11 +77,27 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
+/// Whether weights are averaged only now and then.
+[[nodiscard]] inline bool is_local(const Plan& plan) {
+  return plan.config.parallel.sync == Sync::kLocal;
+}
+
+/// Samples of one island in a step.
+[[nodiscard]] inline std::int64_t island_batch(const Plan& plan) {
+  return plan.config.batch.global / plan.islands;
+}
+
+/// Whether an island's weights differ from the outer weights at the end of a round.
+[[nodiscard]] inline bool islands_differ(const Plan& plan) {
+  return is_local(plan) && (std::ssize(plan.fragments) > 1 || plan.config.local.delay > 0 ||
+                            plan.config.local.mix.value_or(0.0) > 0.0);
+}
+
 /// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =
 /// fast` depend on the assignment.
 [[nodiscard]] inline bool repeats_steps(const Plan& plan) {
   return plan.config.train.repeat_every != 0 && plan.config.train.check == Switch::kOn &&
-         plan.config.numerics.mode == comm::Summation::kInvariant;
+         plan.config.numerics.mode == comm::Summation::kInvariant && !is_local(plan);
 }
 
 /// One kind of messages that a rank sends in a training step.
@@ -87,6 +110,7 @@ struct Traffic {
 /// One rank's part of a plan.
 struct RankPlan {
   grid::Coordinates coordinates;
+  std::int64_t first_island = 0;      ///< of its own_islands
   std::vector<nn::StageSpec> chunks;  ///< in layer order; at least one
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
@@ -96,7 +120,8 @@ struct RankPlan {
   optim::GradientReducer::Sizes reducer_sizes;
   io::Parts parts = io::Parts::kInputs;  ///< read by its loader
   bool loads = false;
-  /// The index of each microbatch's first sample in the global batch.
+  /// The index of each microbatch's first sample in the global batch; of one island after the
+  /// other.
   std::vector<std::int64_t> offsets;
   /// Its arenas in device memory.
   std::vector<nn::MemoryItem> memory;
@@ -111,6 +136,7 @@ struct VirtualGrid {
   std::int64_t shards = 0;
   std::int64_t microbatch = 0;
   std::int64_t loss_pieces = 0;
+  std::int64_t islands = 0;
   /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;
@@ -160,6 +186,15 @@ struct VirtualGrid {
 }
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
+
+/// The islands that a rank holds.
+[[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
+
+/// Host memory in which a tensor of an island that is not in use lies.
+[[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
+/// That of all of an island's weights and optimizer state; 0 where each rank has one island and its
+/// weights in use.
+[[nodiscard]] std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank);
 
 /// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for
 /// a run whose saves wait for the files.

@@ -16,12 +16,27 @@ inline constexpr std::string_view kStatePrefix = "optimizer/";
 /// In the metadata: whether adapters are all that the run trained.
 inline constexpr const char* kOnlyAdapters = "only_adapters";
 
+/// What the names of an island's own tensors begin with, as in "islands/2/". The weights without it
+/// are the outer weights.
+[[nodiscard]] std::string island_prefix(std::int64_t island);
+inline constexpr std::string_view kIslandPrefix = "islands/";
+/// What the names of the outer optimizer's state begin with.
+inline constexpr std::string_view kOuterPrefix = "outer/";
+inline constexpr std::string_view kOuterMomentum = "momentum";
+inline constexpr std::string_view kPackingError = "error";
+/// The names of an outer optimizer's tensor, as in "outer/momentum/dense1.weight", and of what
+/// packing rounded off, as in "islands/2/error/dense1.weight" and "outer/error/dense1.weight".
+[[nodiscard]] std::string outer_name(std::string_view prefix, std::string_view state,
+                                     const nn::ParameterSpec& spec);
+
 /// The name of a parameter's weights, as in "weights/dense1.weight".
-[[nodiscard]] std::string weight_name(const nn::ParameterSpec& spec);
+[[nodiscard]] std::string weight_name(const nn::ParameterSpec& spec,
+                                      const std::string& prefix = "");
 
 /// The names of a parameter's optimizer state, as in "optimizer/adam_m/dense1.weight", in the order
 /// of Optimizer::state_names().
 [[nodiscard]] std::vector<std::string> state_names(const nn::ParameterSpec& spec,
-                                                   const optim::OptimizerOptions& options);
+                                                   const optim::OptimizerOptions& options,
+                                                   const std::string& prefix = "");
 
 }  // namespace strata::train

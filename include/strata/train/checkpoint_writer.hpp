@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -16,7 +17,6 @@
 #include "strata/plan/plan.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/metrics.hpp"
-#include "strata/train/rank_state.hpp"
 
 namespace strata::train {
 
@@ -30,9 +30,13 @@ class CheckpointWriter {
   /// What becomes of a save that fails.
   enum class OnFailure { kWarn, kThrow };
 
+  /// Gives what this rank writes, copied to memory of plan::checkpoint_copy_bytes(); in place where
+  /// that is empty.
+  using Snapshot = std::function<std::vector<io::TensorSlice>(const device::Buffer& memory)>;
+
   /// Allocates the memory of the copy, which the plan lists.
   CheckpointWriter(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
-                   const RankState& state, RunRecord record, Log& log);
+                   Snapshot snapshot, RunRecord record, Log& log);
   /// Waits for the thread. The directory of an unfinished save stays for tidy_checkpoints().
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -82,7 +86,7 @@ class CheckpointWriter {
 
   const plan::Plan& plan_;
   comm::Communicator& world_;
-  const RankState& state_;
+  Snapshot snapshot_;
   RunRecord record_;
   Log& log_;
   device::Buffer memory_;

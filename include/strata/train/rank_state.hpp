@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "strata/comm/groups.hpp"
@@ -42,9 +44,11 @@ class StageState {
   /// Computes other lanes from now on: those of this rank's number in `lanes`.
   void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
 
-  /// Reads the weights, except those of the names `except`.
+  /// Reads the weights, except those of the names `except`; in the checkpoint the names of the
+  /// trained ones begin with `prefix`.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
-  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {});
+  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {},
+                    const std::string& prefix = "");
 
  private:
   /// Calls use(placed parameter, its weights) for all that have weights of their own here.
@@ -99,6 +103,9 @@ class RankState {
   /// Communication: an all-gather over the data group, bucket by bucket, and messages between the
   /// two stages of a tied table. Returns: seconds spent waiting for the latter.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
+  /// Rounds the master weights into the weights and starts to gather them, as update() does.
+  /// Communication: as update()'s. Returns: as update().
+  double publish_weights();
   /// Waits for the weights in flight, and drains the transport (comm::ProgressEngine): what reads
   /// all weights, or the device's memory from the host, calls it first.
   void drain();
@@ -119,21 +126,45 @@ class RankState {
   /// kProduct a second call puts it right. Pre: no message is in flight.
   void damage(FaultPlace place);
 
+  /// The master weights, of this rank's own slices.
+  [[nodiscard]] const optim::Optimizer& optimizer() const { return optimizer_; }
+  /// All that update() changes.
+  [[nodiscard]] std::vector<TensorView> trained_tensors() const;
+
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
   /// `memory`, or in place where `memory` is empty or frozen weights are in host memory. Waits for
-  /// the copies.
-  /// Pre: `memory` has plan::checkpoint_copy_bytes().
+  /// the copies. Pre: `memory` has plan::checkpoint_copy_bytes().
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
+  /// The weights that this rank owns and that no step changes, for a checkpoint, in place.
+  [[nodiscard]] std::vector<io::TensorSlice> frozen_slices() const;
+  /// The other weights and the optimizer state that this rank owns, in place; their names begin
+  /// with `prefix`.
+  [[nodiscard]] std::vector<io::TensorSlice> slices(const std::string& prefix = "") const;
+  /// Elements of a trained parameter, or of another tensor of its shape, for a checkpoint; nothing
+  /// where another tensor rank stands for it.
+  [[nodiscard]] std::optional<io::TensorSlice> slice_of(const std::string& name,
+                                                        const optim::OwnedPiece& piece,
+                                                        const ConstTensorView& data) const;
+  /// Reads elements of such a tensor. Throws: as load_weights().
+  void read(const io::Checkpoint& checkpoint, const std::string& name,
+            const optim::OwnedPiece& piece, const TensorView& into) const;
+  [[nodiscard]] const nn::ParameterSpec& spec_of(const optim::OwnedPiece& piece) const {
+    return rank_.layout.parameters[piece.parameter].spec;
+  }
   /// The reduced gradients of trained parameters that this rank owns, in place: names as in
   /// "gradients/dense1.weight".
   [[nodiscard]] std::vector<io::TensorSlice> gradient_slices();
-  /// Reads the weights and the own slices of the optimizer state.
+  /// Reads the weights, except those of the names `except`; in the checkpoint the names of the
+  /// trained ones begin with `prefix`.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
-  void load(const io::Checkpoint& checkpoint);
-  /// Reads only the weights, except those of the names `except`. Throws: as load().
-  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except);
+  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {},
+                    const std::string& prefix = "");
+  /// Reads the own slices of the optimizer state. Throws: as load_weights().
+  void load_state(const io::Checkpoint& checkpoint, const std::string& prefix = "");
 
  private:
+  /// Returns the tied weights and starts to gather them. Returns: as update().
+  double gather_tied();
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
 
@@ -141,7 +172,8 @@ class RankState {
   [[nodiscard]] bool represents(const nn::PlacedParameter& placed) const;
   /// What this rank owns, in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
-                                                       const nn::ParameterLayout& layout) const;
+                                                       const nn::ParameterLayout& layout,
+                                                       const std::string& prefix) const;
   /// Calls use(optimizer, piece, placed parameter) for what this rank owns.
   template <typename Use>
   void for_owned(const Use& use) const;
@@ -163,6 +195,11 @@ class RankState {
   std::optional<comm::RotatedGroup> rotated_data_;
   std::optional<comm::RotatedGroup> rotated_lanes_;
 };
+
+/// Copies the data of slices to `memory`, one after the other from `offset_bytes` on, and points
+/// the slices there. Waits for the copies. Returns: the offset after them.
+std::int64_t copy_data(std::span<io::TensorSlice> slices, const device::Buffer& memory,
+                       std::int64_t offset_bytes, device::Stream& stream);
 
 /// Hashes a tensor in any memory. Waits for the work on `stream`.
 void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream);

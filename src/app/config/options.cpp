@@ -314,6 +314,59 @@ std::vector<Option> parallel_and_numerics() {
                     "ranks of a node, whose gradients are added before they cross nodes; 0: as "
                     "launched, where all nodes hold as many; 1: added at once",
                     0, STRATA_MEMBER(parallel.node_ranks), kMostRanks)),
+      choice("parallel.sync",
+             "step: gradients are summed in every step; local: islands of replicas train "
+             "local.steps steps by themselves, then their weights are averaged, for slow networks; "
+             "async: workers fetch weights and push gradients at their own pace",
+             STRATA_MEMBER(parallel.sync)),
+      or_auto(whole("parallel.islands", "islands",
+                    "for local: groups of replicas that train by themselves, each on its part of "
+                    "batch.global; fixes the numbers; 0: one for each replica at first launch",
+                    0, STRATA_MEMBER(parallel.islands), kMostRanks)),
+      text("parallel.island_of", "directory",
+           "for local: where islands that are jobs of their own meet, each with its own ranks and "
+           "run.dir; empty: all islands are in this job",
+           STRATA_MEMBER(parallel.island_of)),
+      whole("parallel.island", "island", "for parallel.island_of: which island this job is, from 0",
+            0, STRATA_MEMBER(parallel.island), kMostRanks),
+      whole("local.steps", "steps",
+            "steps of a round, after which the weights of all islands have been averaged once", 1,
+            STRATA_MEMBER(local.steps)),
+      number("local.outer_rate", "", "learning rate of the outer optimizer; 1: plain averaging",
+             Bound::kAboveZero, STRATA_MEMBER(local.outer_rate)),
+      number("local.outer_momentum", "", "Nesterov momentum of the outer optimizer; 0: none",
+             Bound::kFraction, STRATA_MEMBER(local.outer_momentum)),
+      whole("local.fragments", "fragments",
+            "parts of the layers that are averaged in turns during a round, with smaller peaks of "
+            "traffic; 1: all weights at its end",
+            1, STRATA_MEMBER(local.fragments), kMostRanks),
+      whole("local.delay", "steps",
+            "steps during which a fragment's exchange overlaps with training", 0,
+            STRATA_MEMBER(local.delay)),
+      {.key = "local.mix",
+       .values = "auto, 0 to 1",
+       .unit = {},
+       .help = "share of an island's own weights in what it goes on with after an exchange; the "
+               "rest are the outer weights; auto: 0.5 with a delay, else 0",
+       .set =
+           [](RunConfig& config, const std::string& value) {
+             double share = 0.0;
+             if (value == "auto") {
+               config.local.mix.reset();
+             } else if (parse_double(value, share) && share >= 0.0 && share < 1.0) {
+               config.local.mix = share;
+             } else {
+               refuse("local.mix", value, "auto, or a number from 0 to below 1");
+             }
+           },
+       .get =
+           [](const RunConfig& config) {
+             return config.local.mix ? fmt::format("{}", *config.local.mix) : "auto";
+           }},
+      choice("local.exchange",
+             "how numbers are sent between islands: in full, or rounded, with the error added to "
+             "the next exchange",
+             STRATA_MEMBER(local.exchange)),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of every parallel.data to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
@@ -479,6 +532,10 @@ std::vector<Option> running() {
           "parameters that checkpoint.init may lack, have in another shape or have too many of, by "
           "name with * and ?, as in head.*; the model's are initialized as in a run without it",
           STRATA_MEMBER(checkpoint.init_except)),
+      choice("checkpoint.drop_state",
+             "on: a resume may change parallel.sync or parallel.islands; it goes on from the "
+             "weights, and the state of the optimizer and of islands is dropped",
+             STRATA_MEMBER(checkpoint.drop_state)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
