@@ -52,18 +52,25 @@ class Emulated(harness.StrataTest):
         wide = self.write_config("wide.ini", harness.config_text(
             [f"dense {hidden} relu", "dense 4"], batch={"global": 16, "micro": 2}, numerics={"lanes": 4},
             train={"steps": 3}))
-        self.train(wide, (2, 1), "plain")
-        rate, delay = 1.6e6 / 8, 0.02  # B/s, s
-        for ranks in (2, 4):
-            finished = self.train(wide, (ranks, 1), f"linked-{ranks}", "--emulated.link_rate=1.6", "--emulated.link_delay=20")
-            self.assertIn("pretend slow links", finished.text)
-            self.assert_same_run("plain", f"linked-{ranks}")
-            # A rank sends and receives all slices but its own, of gradients and then of weights; then the summaries.
-            bytes_of_rank = 2 * (ranks - 1) / ranks * 4 * parameters
-            # The weights of the last step arrive after it.
-            self.assertGreaterEqual(sum(self.seconds_of_steps(f"linked-{ranks}")), 2 * (bytes_of_rank / rate + 3 * delay))
-            sent = float(re.search(r"ranks sent ([\d.]+) KiB over pretended links", finished.text)[1]) * 1024
-            self.assertAlmostEqual(sent / (3 * ranks * bytes_of_rank), 1, delta=0.01)
+        rate, delay = 6.4e6 / 8, 0.01  # B/s, s
+        local = ["--parallel.sync=local", "--parallel.islands=4", "--local.steps=3"]
+        for ranks, exchanges, settings in (2, 3, []), (4, 3, []), (4, 1, local), (2, 1, local):
+            plain, linked = (f"{name}-{ranks}-{exchanges}" for name in ("plain", "linked"))
+            with self.subTest(ranks=ranks, settings=settings):
+                self.train(wide, (1, 1), plain, *settings)
+                finished = self.train(wide, (ranks, 1), linked, "--emulated.link_rate=6.4", "--emulated.link_delay=10",
+                                      *settings)
+                self.assertIn("pretend slow links", finished.text)
+                self.assert_same_run(plain, linked)
+                # A rank sends and receives all slices but its own: in each step of gradients, then of weights; in a round of
+                # the differences of each island, then of their sums.
+                islands = 4 // ranks if settings else 1
+                bytes_of_rank = (islands + 1) * (ranks - 1) / ranks * 4 * parameters
+                # The weights of the last step arrive after it.
+                whole = max(1, exchanges - 1)
+                self.assertGreaterEqual(sum(self.seconds_of_steps(linked)), whole * (bytes_of_rank / rate + 3 * delay))
+                sent = float(re.search(r"ranks sent ([\d.]+) KiB over pretended links", finished.text)[1]) * 1024
+                self.assertAlmostEqual(sent / (exchanges * ranks * bytes_of_rank), 1, delta=0.01)
         for settings, words in [
                 ((1, "--emulated.link_rate=1"), ["emulated.link_rate is set, but one replica sends nothing"]),
                 ((2, "--emulated.link_delay=-1"), ["emulated.link_delay = \"-1\" is not allowed"])]:

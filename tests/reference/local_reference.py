@@ -9,7 +9,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 try:
     import h5py
@@ -64,9 +64,11 @@ class Local:
                 {"parallel.sync": "local", "parallel.islands": self.islands, **rows}.items()]
 
     def fragments_at(self, step, lead=0):
-        """Fragments that are merged `lead` steps after `step`: one after the other, the last at the end of a round."""
-        return [fragment for fragment in range(self.fragments)
-                if (step + lead - (fragment + 1) * self.steps // self.fragments) % self.steps == 0]
+        """Fragments that are merged `lead` steps after `step`: one after the other, the last at the end of a round. Where
+        fragments do not divide the steps, the first ones take one more each."""
+        ends = accumulate(self.steps // self.fragments + (fragment < self.steps % self.fragments)
+                          for fragment in range(self.fragments))
+        return [fragment for fragment, end in enumerate(ends) if (step + lead - end) % self.steps == 0]
 
     def names_of_fragments(self, weights):
         """Consecutive layers, whose numbers of parameters differ as little as can be."""
@@ -230,6 +232,17 @@ class LocalSteps(language.LanguageTest):
             plain = train_plainly(weights, self.loss_of[model], batches, INNER["adamw"])
             alone = train_locally(weights, self.loss_of[model], batches, INNER["adamw"], Local(1, 1, 1.0, 0.0))
             np.testing.assert_allclose(alone[0], plain[0], rtol=1e-12)
+
+    def test_local_steps(self):
+        for model, kind, dtype, local, *grids in (
+                ("mlp", "sgd", "float64", Local(), (1, 1), (4, 1), (2, 2)),
+                ("mlp", "adamw", "float32", Local(), (4, 1)),
+                ("gpt", "sgd", "float32", Local(), (4, 1)),
+                ("gpt", "adamw", "float64", Local(), (2, 1)),
+                ("mlp", "adamw", "float64", Local(islands=2, steps=25, outer_rate=1.0, outer_momentum=0.0), (4, 1)),
+                ("mlp", "sgd", "float32", Local(fragments=3, delay=1, mix=0.5), (2, 1)),
+                ("gpt", "adamw", "float64", Local(fragments=2, delay=3, mix=0.25), (4, 1), (1, 2))):
+            self.compare(model, kind, dtype, local, *grids)
 
 
 if __name__ == "__main__":

@@ -175,19 +175,26 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
                               comm::pipeline_routes(plan::chunk_stages(plan)));
   connect_groups(plan, use);
   if (use == Use::kTraining && plan::emulates_links(plan.config)) {
-    emulate_link(plan.config);
+    emulate_link(plan);
   }
 }
 
-void ExecutionEnvironment::emulate_link(const plan::RunConfig& config) {
+void ExecutionEnvironment::emulate_link(const plan::Plan& plan) {
   constexpr double kBytesPerMegabit = 1e6 / 8.0;
   constexpr double kSecondsPerMillisecond = 1e-3;
-  link_.emplace(kBytesPerMegabit * config.emulated.link_megabits_per_second,
-                kSecondsPerMillisecond * config.emulated.link_delay_milliseconds);
-  for (std::unique_ptr<comm::Communicator>* const group : {&groups_.data, &groups_.lanes}) {
-    std::vector<bool> across(static_cast<std::size_t>((*group)->size()), true);
-    across[static_cast<std::size_t>((*group)->rank())] = false;
-    *group = std::make_unique<comm::PacedGroup>(std::move(*group), *link_, std::move(across));
+  const auto& emulated = plan.config.emulated;
+  link_.emplace(kBytesPerMegabit * emulated.link_megabits_per_second,
+                kSecondsPerMillisecond * emulated.link_delay_milliseconds);
+  const auto pace = [&](std::unique_ptr<comm::Communicator>& group) {
+    std::vector<bool> across(static_cast<std::size_t>(group->size()), true);
+    across[static_cast<std::size_t>(group->rank())] = false;
+    group = std::make_unique<comm::PacedGroup>(std::move(group), *link_, std::move(across));
+  };
+  if (plan.grid.islands > 1) {
+    pace(groups_.islands);
+  } else {
+    pace(groups_.data);
+    pace(groups_.lanes);
   }
 }
 

@@ -50,7 +50,7 @@ class ExecutionEnvironment {
  private:
   void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
-  void emulate_link(const plan::RunConfig& config);
+  void emulate_link(const plan::Plan& plan);
   void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, const device::GpuInfo& gpu,
                         std::int64_t sharing);
 
