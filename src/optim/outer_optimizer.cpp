@@ -242,6 +242,28 @@ void OuterOptimizer::start(std::size_t fragment, std::vector<std::int64_t> prese
   messages_ = group_.exchange(sends, receives, comm::Tag::kReduce);
 }
 
+void OuterOptimizer::fold(std::span<const TensorView> parts) {
+  std::vector<grid::Range> leaves;
+  for (std::int64_t i = 0; i < std::ssize(parts); ++i) {
+    leaves.push_back({i, i + 1});
+  }
+  ops::fold(context_, parts, grid::reduction_steps(grid::SumTree(std::ssize(parts)), leaves));
+}
+
+void OuterOptimizer::average(std::span<const std::int64_t> present, const ReadDifference& read) {
+  require(group_.size() == 1 && element_ranges_.size() == 1, "an average of {} fragments",
+          element_ranges_.size());
+  std::vector<TensorView> parts;
+  for (std::size_t at = 0; at < present.size(); ++at) {
+    parts.push_back(parts_.flat_slice(static_cast<std::int64_t>(at) * largest_slice_, largest_));
+    for (const Piece& piece : pieces_) {
+      read(at, piece, part(parts.back(), piece));
+    }
+  }
+  fold(parts);
+  update(0, parts.front(), std::ssize(parts));
+}
+
 void OuterOptimizer::sum() {
   const grid::Range own = slice(fragment_, group_.rank());
   const std::int64_t count = packed(own.count());
@@ -253,11 +275,7 @@ void OuterOptimizer::sum() {
     parts.push_back(parts_.flat_slice(std::ssize(parts) * largest_slice_, own.count()));
     ops::unpack(context_, {from, static_cast<std::size_t>(count)}, options_.exchange, parts.back());
   }
-  std::vector<grid::Range> leaves;
-  for (std::int64_t i = 0; i < std::ssize(parts); ++i) {
-    leaves.push_back({i, i + 1});
-  }
-  ops::fold(context_, parts, grid::reduction_steps(grid::SumTree(std::ssize(parts)), leaves));
+  fold(parts);
   pack(parts.front(),
        rounds()
            ? errors_.back().flat_slice(element_ranges_[fragment_].begin + own.begin, own.count())

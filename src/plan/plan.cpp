@@ -547,7 +547,7 @@ std::int64_t slot_bytes_of(std::int64_t tensor_bytes) {
 }
 
 std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
-  if (plan.own_islands == 1 && !islands_differ(plan)) {
+  if (plan.own_islands == 1 && !islands_differ(plan) && plan.config.parallel.island_of.empty()) {
     return 0;
   }
   const RunConfig& c = plan.config;

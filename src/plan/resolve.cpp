@@ -193,13 +193,20 @@ void check_local(const RunConfig& config, std::int64_t total_steps) {
          "local.fragments, or lengthen the rounds",
          local.delay, local.fragments, round, gap);
   }
-  if (config.parallel.island_of.empty()) {
+  if (config.parallel.island_of.empty() && local.record.empty()) {
     return;
   }
-  if (local.fragments > 1 || local.delay > 0 || local.exchange != ops::Packing::kFull) {
+  if (local.fragments > 1 || local.delay > 0 || local.mix.value_or(0.0) > 0.0 ||
+      local.exchange != ops::Packing::kFull) {
     fail(ExitCode::kUsage,
-         "islands that are jobs (parallel.island_of) average all weights at the end of a round, in "
-         "full; leave local.fragments, local.delay and local.exchange out");
+         "islands that are jobs (parallel.island_of, local.record) average all weights at the end "
+         "of a round, in full; leave local.fragments, local.delay, local.mix and local.exchange "
+         "out");
+  }
+  if (!config.parallel.island_of.empty() && !local.record.empty()) {
+    fail(ExitCode::kUsage,
+         "parallel.island_of and local.record are both set; a record is repeated by one job, so "
+         "leave one of them out");
   }
 }
 
@@ -287,6 +294,10 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   if (given.parallel.sync == Sync::kLocal) {
     config.parallel.islands = virtual_grid.islands;
     check_local(given, total_steps);
+    if (!given.parallel.island_of.empty()) {
+      // The state after each round that has this island's difference can be had again.
+      config.checkpoint.every = given.local.steps;
+    }
     config.local.mix = given.local.mix.value_or(given.local.delay > 0 ? 0.5 : 0.0);
   }
   if (given.parallel.bucket_mib == 0.0) {

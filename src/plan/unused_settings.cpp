@@ -56,6 +56,26 @@ void check_data(const RunConfig& c, const RunConfig& otherwise, const io::Datase
         "use one of numbers");
 }
 
+void check_local(const RunConfig& c, const RunConfig& otherwise) {
+  const bool local = c.parallel.sync == Sync::kLocal;
+  const std::string mode = fmt::format("parallel.sync is {}", name_of(c.parallel.sync));
+  const auto needs_local = [&](bool given, const char* key) {
+    check(given, local, key, mode, "set parallel.sync to local");
+  };
+  needs_local(c.parallel.islands != 0, "parallel.islands");
+  needs_local(!c.parallel.island_of.empty(), "parallel.island_of");
+  needs_local(c.local.steps != otherwise.local.steps, "local.steps");
+  needs_local(c.local.outer_rate != otherwise.local.outer_rate, "local.outer_rate");
+  needs_local(c.local.outer_momentum != otherwise.local.outer_momentum, "local.outer_momentum");
+  needs_local(c.local.fragments != otherwise.local.fragments, "local.fragments");
+  needs_local(c.local.delay != otherwise.local.delay, "local.delay");
+  needs_local(c.local.mix.has_value(), "local.mix");
+  needs_local(!c.local.record.empty(), "local.record");
+  check(c.local.deadline_seconds != otherwise.local.deadline_seconds, !c.parallel.island_of.empty(),
+        "local.deadline", "parallel.island_of is empty", "name a directory where jobs meet");
+  needs_local(c.local.exchange != otherwise.local.exchange, "local.exchange");
+}
+
 void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
   const bool emulated = c.run.device == DeviceChoice::kEmulated;
   const std::string kind = fmt::format("run.device is {}", name_of(c.run.device));
@@ -107,6 +127,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
+  check_local(config, otherwise);
   check_emulated(config, otherwise);
   check_links(config, plan);
   check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),

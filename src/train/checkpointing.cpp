@@ -559,6 +559,20 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   }
 }
 
+nlohmann::json islands_identity(const plan::Plan& plan) {
+  nlohmann::json identity = identity_of(plan);
+  const auto& local = plan.config.local;
+  identity["parallel.islands"] = plan.islands;
+  identity["local.steps"] = local.steps;
+  identity["local.outer_rate"] = local.outer_rate;
+  identity["local.outer_momentum"] = local.outer_momentum;
+  identity["numerics.lanes"] = plan.config.numerics.lanes;
+  identity["numerics.shards"] = plan.config.numerics.shards;
+  identity["batch.micro"] = plan.config.batch.micro;
+  identity["the model's layers"] = model_lines(plan);
+  return identity;
+}
+
 bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   return !is_imported(checkpoint) && sync_change(plan, checkpoint).empty();
 }

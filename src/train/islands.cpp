@@ -1,7 +1,7 @@
 #include "islands.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 
 #include "strata/core/clock.hpp"
@@ -34,6 +34,18 @@ Islands::Islands(const TrainerSetup& setup, const plan::RankPlan& rank, RankStat
       outer_(*setup.groups.islands, outer_options(plan_), plan::island_share(plan_, rank),
              rank.layout, rank.buckets, rank.coordinates.data, plan_.fragments,
              compute_dtype(plan_.config.numerics.dtype)) {
+  if (!plan_.config.parallel.island_of.empty()) {
+    rendezvous_.emplace(setup, rank, state, outer_);
+  }
+  if (!plan_.config.local.record.empty()) {
+    rounds_ = island_rounds(plan_.config.local.record);
+    if (rounds_.empty()) {
+      fail(ExitCode::kUsage,
+           "local.record: {} has no record of rounds; name the directory of "
+           "parallel.island_of of a finished run",
+           plan_.config.local.record);
+    }
+  }
   const std::int64_t bytes = plan::island_slot_bytes(plan_, rank);
   for (std::int64_t i = 0; bytes > 0 && i < own(); ++i) {
     slots_.emplace_back(device::Device::cpu(), bytes);
@@ -121,7 +133,46 @@ void Islands::show_outer() {
   state_.drain();
 }
 
+bool Islands::takes_part(std::int64_t island, std::int64_t step) const {
+  const std::int64_t length = plan_.config.local.steps;
+  const std::int64_t end = (step + length - 1) / length * length;
+  const auto round = std::ranges::find(rounds_, end, &IslandRound::step);
+  return round == rounds_.end() || std::ranges::count(round->islands, island) > 0;
+}
+
+void Islands::go_on_from(const IslandRendezvous::Met& met) {
+  if (met.kind == IslandRendezvous::Kind::kLeftOut) {
+    // The optimizer state has gone through the rounds that have this island, and no others.
+    current_ = -1;
+    enter(0);
+  }
+  merge(0);
+  state_.drain();
+  store(0);
+}
+
+IslandRendezvous::Met Islands::meet(std::int64_t step,
+                                    const std::function<StopRequest()>& stop_request) {
+  state_.drain();
+  const IslandRendezvous::Met met = rendezvous_->meet(step, stop_request);
+  if (met.kind != IslandRendezvous::Kind::kStopped) {
+    go_on_from(met);
+  }
+  return met;
+}
+
+std::int64_t Islands::join(std::int64_t step, bool is_new) {
+  const IslandRendezvous::Met met = rendezvous_->join(step, is_new);
+  if (met.kind == IslandRendezvous::Kind::kLeftOut) {
+    go_on_from(met);
+  }
+  return met.step;
+}
+
 double Islands::end_step(std::int64_t step) {
+  if (are_jobs()) {
+    return 0.0;
+  }
   outer_.reset_clock();
   const auto& local = plan_.config.local;
   const std::int64_t in_round = (step - 1) % local.steps + 1;
@@ -133,6 +184,9 @@ double Islands::end_step(std::int64_t step) {
         grid::even_part(local.steps, local.fragments, static_cast<std::int64_t>(f)).end;
     if (in_round == due - local.delay) {
       for (std::int64_t i = 0; i < own(); ++i) {
+        if (!trains(i, step)) {
+          continue;
+        }
         enter(i);
         state_.drain();
         outer_.add(f, i, [&](const optim::OuterOptimizer::Piece& piece, const TensorView& into) {
@@ -140,8 +194,12 @@ double Islands::end_step(std::int64_t step) {
           device::copy_tensor(masters.view(), into);
         });
       }
-      std::vector<std::int64_t> present(static_cast<std::size_t>(plan_.islands));
-      std::iota(present.begin(), present.end(), 0);
+      std::vector<std::int64_t> present;
+      for (std::int64_t island = 0; island < plan_.islands; ++island) {
+        if (takes_part(island, step)) {
+          present.push_back(island);
+        }
+      }
       outer_.start(f, std::move(present));
     }
     if (in_round == due) {
@@ -190,6 +248,10 @@ double Islands::exchange(std::span<StepResult> round) {
     std::vector<double> squares;
     for (std::size_t r = 0; r < ranks; ++r) {
       for (std::size_t i = 0; i < result.islands.size(); ++i) {
+        const auto island = static_cast<std::int64_t>(r * result.islands.size() + i);
+        if (!are_jobs() && !takes_part(island, result.step)) {
+          continue;
+        }
         losses.push_back(number(r, at + 2 * i));
         squares.push_back(number(r, at + 2 * i + 1));
       }

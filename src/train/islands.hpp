@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "strata/train/rank_state.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "island_rendezvous.hpp"
 #include "step_result.hpp"
 
 namespace strata::train {
@@ -34,12 +37,25 @@ class Islands {
   /// Brings the outer weights there, for an evaluation; nothing where all islands have them.
   void show_outer();
 
+  /// Whether an own island trains at a step.
+  [[nodiscard]] bool trains(std::int64_t own_island, std::int64_t step) const {
+    return takes_part(rank_.first_island + own_island, step);
+  }
   [[nodiscard]] bool is_round_end(std::int64_t step) const {
     return step % plan_.config.local.steps == 0;
   }
   /// Averages the fragments that are due after a step of all own islands.
   /// Communication: over the islands group. Returns: seconds spent waiting for it.
   double end_step(std::int64_t step);
+  /// Where islands are jobs of their own: meets the others at the end of a round, and goes on with
+  /// the outer weights. Communication: collective over the world.
+  [[nodiscard]] IslandRendezvous::Met meet(std::int64_t step,
+                                           const std::function<StopRequest()>& stop_request);
+  /// The step after which such an island begins, after `step` of its own run.
+  /// Communication: collective over the world.
+  [[nodiscard]] std::int64_t join(std::int64_t step, bool is_new);
+  [[nodiscard]] bool are_jobs() const { return rendezvous_.has_value(); }
+
   /// Replaces losses and norms of a round's steps by the means over all islands, and the requests
   /// of the last by those of all. Communication: an all-gather over the islands group. Returns:
   /// seconds spent in it.
@@ -51,6 +67,9 @@ class Islands {
  private:
   void store(std::int64_t own_island);
   void merge(std::size_t fragment);
+  void go_on_from(const IslandRendezvous::Met& met);
+  /// Whether an island takes part in the round of a step.
+  [[nodiscard]] bool takes_part(std::int64_t island, std::int64_t step) const;
   [[nodiscard]] bool swaps() const { return !slots_.empty(); }
 
   const plan::Plan& plan_;
@@ -59,7 +78,10 @@ class Islands {
   ops::Context& context_;
   RankState& state_;
   optim::OuterOptimizer outer_;
-  /// Copies of RankState::trained_tensors(); none where the RankState always holds the one island.
+  std::optional<IslandRendezvous> rendezvous_;  ///< parallel.island_of
+  std::vector<IslandRound> rounds_;             ///< to repeat (local.record)
+  /// Copies of RankState::trained_tensors(): of own islands that are not in it, or of the end of
+  /// the last round where islands are jobs.
   std::vector<device::Buffer> slots_;
   std::int64_t current_ = 0;  ///< the own island in the RankState; -1: the outer weights
 };

@@ -74,6 +74,10 @@ void StepRunner::train_islands(std::int64_t step, const std::function<StepReques
                                StepResult& result) {
   auto update = StepResult::Update::kDone;
   for (std::int64_t i = 0; i < islands_->own(); ++i) {
+    if (!islands_->trains(i, step)) {
+      result.islands.push_back({});
+      continue;
+    }
     islands_->enter(i);
     first_microbatch_ = i * plan_.microbatches;
     // What is asked between the ends of rounds would not be known everywhere.

@@ -197,6 +197,9 @@ class Trainer {
           setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
+    if (islands_ && islands_->are_jobs()) {
+      first_step_ = islands_->join(first_step_, setup_.checkpoint == nullptr);
+    }
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
@@ -278,9 +281,20 @@ class Trainer {
     }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepRequests asked = train_step(step);
+      if (met_.kind == IslandRendezvous::Kind::kStopped) {
+        setup_.log.info(
+            "stopped {} after step {} of {}, while other islands were waited for; continue with "
+            "--run.resume=auto",
+            stop_reason(), step, plan_.total_steps);
+        return Outcome::kStopped;
+      }
       if (step == first_step_ + 1 && plan_.device == device::DeviceKind::kCuda) {
         // Before anything of this step is saved.
         setup_.log.info("{}", compared_kernels(*setup_.groups.world, setup_.context.kernels()));
+      }
+      if (met_.step > step) {
+        step = met_.step;
+        runner_.emplace(setup_, rank_, state_, &*islands_, executor_, step);
       }
       const bool last = step == plan_.total_steps;
       const bool stop = asked.has(StepRequest::kStop) && !last;
@@ -360,7 +374,11 @@ class Trainer {
     results_.push_back(runner_->run(step, [&] { return requests(step); }));
     StepTimes& times = results_.back().times;
     if (islands_ && islands_->is_round_end(step)) {
-      const double waited = islands_->exchange(results_);
+      const double met = now_seconds();
+      if (islands_->are_jobs()) {
+        met_ = islands_->meet(step, [this] { return own_stop_request(); });
+      }
+      const double waited = now_seconds() - met + islands_->exchange(results_);
       times.communication.of(grid::Axis::kIslands) += waited;
       times.step += waited;
     }
@@ -622,6 +640,7 @@ class Trainer {
   std::optional<EvaluationHistory> history_;  ///< on rank 0, where it matters
   std::optional<RunClock> clock_;             ///< on rank 0
   Stragglers stragglers_;
+  IslandRendezvous::Met met_;        ///< with other jobs, last
   std::vector<StepResult> results_;  ///< of the round so far
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;

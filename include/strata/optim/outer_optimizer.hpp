@@ -90,9 +90,14 @@ class OuterOptimizer {
   /// Waits for the sum and updates the outer weights and momentum of the fragment.
   void finish();
 
-  /// Updates weights and momentum from a sum of `islands` differences.
-  /// Shapes: sum as the fragment's pieces with their gaps.
-  void update(std::size_t fragment, const ConstTensorView& sum, std::int64_t islands);
+  /// The difference that was added last, before it was packed.
+  [[nodiscard]] TensorView difference(const Piece& piece) const { return part(scratch_, piece); }
+  /// Copies the difference of the island present[at] to host memory.
+  using ReadDifference =
+      std::function<void(std::size_t at, const Piece& piece, const TensorView& into)>;
+  /// Updates weights and momentum as the exchange does, from differences that are read. Pre: one
+  /// fragment, one rank in the group.
+  void average(std::span<const std::int64_t> present, const ReadDifference& read);
 
   /// into = mix own + (1 - mix) outer weights, of the elements of a piece from `first` on; the
   /// outer weights where it is a running average. `into` may be `own`.
@@ -116,6 +121,9 @@ class OuterOptimizer {
   void pack(const TensorView& values, const TensorView& error, std::byte* into);
   [[nodiscard]] std::byte* packed_difference(std::int64_t own_island, std::int64_t element) const;
   void sum();
+  /// Adds the parts in the order of the sum tree, into the first.
+  void fold(std::span<const TensorView> parts);
+  void update(std::size_t fragment, const ConstTensorView& sum, std::int64_t islands);
   void wait(comm::Request& messages);
 
   comm::Communicator& group_;

@@ -192,8 +192,8 @@ struct VirtualGrid {
 
 /// Host memory in which a tensor of an island that is not in use lies.
 [[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
-/// That of all of an island's weights and optimizer state; 0 where each rank has one island and its
-/// weights in use.
+/// That of all of an island's weights and optimizer state; 0 where each rank has one island, whose
+/// weights are always in use.
 [[nodiscard]] std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank);
 
 /// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for

@@ -50,6 +50,9 @@ void require_space(const plan::Plan& plan, Log& log);
 /// Whether a checkpoint holds the weights of another program and no run.
 [[nodiscard]] bool is_imported(const io::Checkpoint& checkpoint);
 
+/// What islands that are jobs of their own have in common.
+[[nodiscard]] nlohmann::json islands_identity(const plan::Plan& plan);
+
 /// Whether a checkpoint's optimizer state continues in the plan's run: not in an imported one, nor
 /// where parallel.sync or parallel.islands change (checkpoint.drop_state).
 [[nodiscard]] bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint);

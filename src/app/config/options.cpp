@@ -367,6 +367,14 @@ std::vector<Option> parallel_and_numerics() {
              "how numbers are sent between islands: in full, or rounded, with the error added to "
              "the next exchange",
              STRATA_MEMBER(local.exchange)),
+      number("local.deadline", "seconds",
+             "for parallel.island_of: how long an island waits for the others at the end of a "
+             "round; who comes later is left out of it",
+             Bound::kFromZero, STRATA_MEMBER(local.deadline_seconds)),
+      text("local.record", "directory",
+           "repeats, in one job, the rounds of islands that met in this parallel.island_of: an "
+           "island that was left out of a round does not train in it; empty: all train in all",
+           STRATA_MEMBER(local.record)),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of every parallel.data to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",

@@ -1,0 +1,351 @@
+#include "island_rendezvous.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/device/host_copy.hpp"
+#include "strata/io/json.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/train/checkpoint_names.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/file_timeout.hpp"
+#include "strata/train/stop_polls.hpp"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRounds = "rounds";
+constexpr std::string_view kDifferencePrefix = "differences/";
+
+fs::path rounds_root(const fs::path& directory) {
+  return directory / kRounds;
+}
+
+/// The names of committed checkpoints are step-00000012.
+bool is_committed(const fs::path& root, std::int64_t step) {
+  return std::ranges::any_of(io::list_checkpoints(root), [step](const io::CheckpointEntry& entry) {
+    return entry.step == step;
+  });
+}
+
+io::Checkpoint open_at(const fs::path& root, std::int64_t step) {
+  for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
+    if (entry.step == step) {
+      return io::Checkpoint::open(entry.directory);
+    }
+  }
+  fail(
+      ExitCode::kCheckpoint,
+      "{} has no checkpoint of step {}; it was deleted, so resume the islands from theirs in a new "
+      "parallel.island_of",
+      root.string(), step);
+}
+
+std::vector<IslandRound> rounds_of(const io::Checkpoint& outer) {
+  std::vector<IslandRound> rounds;
+  try {
+    for (const nlohmann::json& round : outer.metadata().at(kRounds)) {
+      rounds.push_back({.step = round.at("step").get<std::int64_t>(),
+                        .islands = round.at("islands").get<std::vector<std::int64_t>>()});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} has no valid record of its rounds ({})",
+         outer.directory().string(), error.what());
+  }
+  return rounds;
+}
+
+bool holds(const std::vector<IslandRound>& rounds, std::int64_t step, std::int64_t island) {
+  return std::ranges::any_of(rounds, [&](const IslandRound& round) {
+    return round.step == step && std::ranges::count(round.islands, island) > 0;
+  });
+}
+
+}  // namespace
+
+std::vector<IslandRound> island_rounds(const fs::path& directory) {
+  const auto newest = io::list_checkpoints(rounds_root(directory));
+  return newest.empty() ? std::vector<IslandRound>()
+                        : rounds_of(io::Checkpoint::open(newest.front().directory));
+}
+
+IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPlan& rank,
+                                   RankState& state, optim::OuterOptimizer& outer)
+    : setup_(setup),
+      plan_(setup.plan),
+      world_(*setup.groups.world),
+      state_(state),
+      outer_(outer),
+      directory_(plan_.config.parallel.island_of),
+      rounds_(rounds_root(directory_)),
+      island_(rank.first_island) {
+  if (world_.rank() != 0) {
+    return;
+  }
+  std::error_code error;
+  fs::create_directories(root_of(island_), error);
+  if (error) {
+    fail(ExitCode::kUsage, "parallel.island_of: {} cannot be made: {}", root_of(island_).string(),
+         error.message());
+  }
+  lock_.emplace(
+      root_of(island_),
+      io::LockOptions{.name = "island.lock",
+                      .setting = "parallel.island",
+                      .subject = fmt::format("island {} of {}", island_, directory_.string())},
+      setup_.log);
+  const fs::path path = directory_ / "islands.json";
+  const nlohmann::json identity = islands_identity(plan_);
+  const std::string mine = identity.dump(2) + "\n";
+  const auto there = io::read_text(path, ExitCode::kUsage, std::size_t{1} << 20U);
+  if (!there) {
+    io::replace_text(path, mine);
+  } else if (*there != mine) {
+    const nlohmann::json before = io::parse_json(*there).value_or(nlohmann::json::object());
+    for (const auto& [key, value] : identity.items()) {
+      if (before.value(key, nlohmann::json()) != value) {
+        fail(ExitCode::kUsage,
+             "parallel.island_of: {} is of a run where {} is {}, here it is {}; all islands need "
+             "the same, or another directory",
+             directory_.string(), key, before.value(key, nlohmann::json()).dump(), value.dump());
+      }
+    }
+  }
+}
+
+fs::path IslandRendezvous::root_of(std::int64_t island) const {
+  return directory_ / fmt::format("island-{}", island);
+}
+
+template <typename T>
+T IslandRendezvous::from_rank_0(T value) {
+  world_.broadcast(comm::payload_of(std::span(&value, 1)), 0);
+  return value;
+}
+
+void IslandRendezvous::write(const fs::path& root, std::int64_t step,
+                             const std::vector<io::TensorSlice>& slices,
+                             const nlohmann::json& metadata) {
+  std::string directory;
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) {
+      lock_->require_held();
+      directory = io::begin_checkpoint(root, step).string();
+    }
+  });
+  directory = world_.all_gather_texts(directory).front();
+  std::string mine;
+  comm::agree(world_,
+              [&] { mine = io::text_of(io::write_part(directory, world_.rank(), slices)); });
+  const std::vector<std::string> records = world_.all_gather_texts(mine);
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) {
+      std::vector<io::PartRecord> parts;
+      std::ranges::transform(records, std::back_inserter(parts), io::part_record_of);
+      io::commit_checkpoint(root, step, parts, metadata, nullptr, [&] { lock_->require_held(); });
+    }
+  });
+}
+
+void IslandRendezvous::write_differences(std::int64_t step) {
+  // A run that was killed after it wrote them computes the same ones again.
+  if (from_rank_0(world_.rank() == 0 && is_committed(root_of(island_), step))) {
+    return;
+  }
+  std::vector<io::TensorSlice> slices;
+  outer_.add(0, 0, [&](const optim::OuterOptimizer::Piece& piece, const TensorView& into) {
+    const device::HostView masters(state_.optimizer().master(piece.owned), setup_.context.stream());
+    device::copy_tensor(masters.view(), into);
+  });
+  for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
+    const std::string name =
+        fmt::format("{}{}", kDifferencePrefix, state_.spec_of(piece.owned).name);
+    if (auto slice = state_.slice_of(name, piece.owned, outer_.difference(piece))) {
+      slices.push_back(std::move(*slice));
+    }
+  }
+  write(root_of(island_), step, slices, {{"step", step}, {"island", island_}});
+}
+
+IslandRendezvous::Sight IslandRendezvous::look(std::int64_t step, double committed) {
+  const auto finished = io::list_checkpoints(rounds_);
+  if (!finished.empty() && finished.front().step >= step) {
+    return Sight::kFinished;
+  }
+  present_.clear();
+  for (std::int64_t island = 0; island < plan_.islands; ++island) {
+    if (is_committed(root_of(island), step)) {
+      present_.push_back(island);
+    }
+  }
+  const bool all = std::ssize(present_) == plan_.islands;
+  const bool over = now_seconds() - committed >= plan_.config.local.deadline_seconds;
+  return all || over ? Sight::kComplete : Sight::kWait;
+}
+
+void IslandRendezvous::average(std::int64_t step) {
+  present_.resize(static_cast<std::size_t>(from_rank_0(std::ssize(present_))));
+  world_.broadcast(comm::payload_of(std::span(present_)), 0);
+  comm::agree(world_, [&] {
+    std::vector<io::Checkpoint> differences;
+    for (const std::int64_t island : present_) {
+      differences.push_back(open_at(root_of(island), step));
+    }
+    outer_.average(present_, [&](std::size_t at, const optim::OuterOptimizer::Piece& piece,
+                                 const TensorView& into) {
+      state_.read(differences[at],
+                  fmt::format("{}{}", kDifferencePrefix, state_.spec_of(piece.owned).name),
+                  piece.owned, into);
+    });
+  });
+  std::vector<io::TensorSlice> slices;
+  for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
+    const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
+    const auto add = [&](const std::string& name, const TensorView& data) {
+      if (auto slice = state_.slice_of(name, piece.owned, data)) {
+        slices.push_back(std::move(*slice));
+      }
+    };
+    add(weight_name(spec), outer_.weights(piece));
+    if (outer_.has_momentum()) {
+      add(outer_name(kOuterPrefix, kOuterMomentum, spec), outer_.momentum(piece));
+    }
+  }
+  nlohmann::json record = nlohmann::json::array();
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) {
+      std::vector<IslandRound> rounds = island_rounds(directory_);
+      rounds.push_back({.step = step, .islands = present_});
+      for (const IslandRound& round : rounds) {
+        record.push_back({{"step", round.step}, {"islands", round.islands}});
+      }
+    }
+  });
+  const fs::path own = root_of(island_) / kRounds;
+  write(own, step, slices, {{"step", step}, {kRounds, record}});
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) {
+      return;
+    }
+    const fs::path made = open_at(own, step).directory();
+    fs::create_directories(rounds_);
+    std::error_code taken;
+    fs::rename(made, rounds_ / made.filename(), taken);
+    if (taken) {
+      fs::remove_all(made);  // another island was first
+    }
+  });
+}
+
+void IslandRendezvous::load(std::int64_t step) {
+  comm::agree(world_, [&] {
+    const io::Checkpoint round = open_at(rounds_, step);
+    for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
+      const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
+      state_.read(round, weight_name(spec), piece.owned, outer_.weights(piece));
+      if (outer_.has_momentum()) {
+        state_.read(round, outer_name(kOuterPrefix, kOuterMomentum, spec), piece.owned,
+                    outer_.momentum(piece));
+      }
+    }
+  });
+}
+
+IslandRendezvous::Met IslandRendezvous::go_on_after(std::int64_t step) {
+  Met met;
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) {
+      return;
+    }
+    const std::vector<IslandRound> rounds = island_rounds(directory_);
+    const bool together = holds(rounds, step, island_);
+    // A round that has this island's difference already is repeated, with the same bits.
+    const bool repeats = together && holds(rounds, step + plan_.config.local.steps, island_);
+    met = {.kind = together ? Kind::kTogether : Kind::kLeftOut,
+           .step = repeats || rounds.back().step == step ? step : rounds.back().step};
+    if (!together || met.step != step) {
+      setup_.log.warn("island {} goes on after step {} of the others: the average of step {} {}",
+                      island_, met.step, step,
+                      together ? "has its weights, later ones do not"
+                               : "does not have its weights, whose steps since then are lost");
+    }
+    constexpr std::int64_t kKept = 4;
+    io::prune_checkpoints(root_of(island_), step, kKept);
+    io::prune_checkpoints(rounds_, rounds.back().step, kKept);
+  });
+  met = from_rank_0(met);
+  load(met.step);
+  return met;
+}
+
+IslandRendezvous::Met IslandRendezvous::meet(std::int64_t step,
+                                             const std::function<StopRequest()>& stop_request) {
+  const FileTimeout timeout(world_);
+  write_differences(step);
+  const double committed = now_seconds();
+  StopPolls polls(world_, stop_request);
+  while (true) {
+    auto sight = Sight::kWait;
+    comm::agree(world_, [&] {
+      if (world_.rank() == 0) {
+        sight = look(step, committed);
+      }
+    });
+    sight = from_rank_0(sight);
+    if (sight == Sight::kFinished) {
+      return go_on_after(step);
+    }
+    if (sight == Sight::kComplete) {
+      average(step);
+    } else if (polls.poll() == StopRequest::kStop) {
+      return {.kind = Kind::kStopped, .step = step};
+    } else {
+      constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+  }
+}
+
+IslandRendezvous::Met IslandRendezvous::join(std::int64_t step, bool is_new) {
+  const FileTimeout timeout(world_);
+  Met met{.step = step};
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) {
+      return;
+    }
+    const std::vector<IslandRound> rounds = island_rounds(directory_);
+    const bool took_part = std::ranges::any_of(rounds, [&](const IslandRound& round) {
+      return std::ranges::count(round.islands, island_) > 0;
+    });
+    if (is_new && took_part) {
+      fail(ExitCode::kUsage,
+           "parallel.island_of: {} has rounds with island {}, but this run is new; resume the run "
+           "of that island, or choose another directory for new ones",
+           directory_.string(), island_);
+    }
+    if (!rounds.empty() && rounds.back().step > step &&
+        !holds(rounds, step + plan_.config.local.steps, island_)) {
+      met = {.kind = Kind::kLeftOut, .step = rounds.back().step};
+      setup_.log.info("island {} joins the others after step {}", island_, met.step);
+    }
+  });
+  met = from_rank_0(met);
+  if (met.kind == Kind::kLeftOut) {
+    load(met.step);
+  }
+  return met;
+}
+
+}  // namespace strata::train
