@@ -641,6 +641,7 @@ const std::vector<Section>& section_table() {
       {"data", "the data sets, made with strata data import"},
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},
+      {"local", "rounds of parallel.sync = local"},
       {"numerics", "settings that determine the bits of the result"},
       {"optimizer", "the update of the weights"},
       {"schedule", "the learning rate over the steps"},
