@@ -112,6 +112,10 @@ io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank, std::int
 io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
   io::LoaderOptions options = training_loader(plan, rank, 0);
   options.order = io::Order::kSequential;
+  options.global_batch = job_batch(plan);
+  for (std::int64_t& offset : options.offsets) {
+    offset -= first_of_job(plan);
+  }
   options.augmentation = {};
   options.steps = rounds;
   return options;

@@ -130,7 +130,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                          ClassCounts* counts, std::vector<std::int64_t>* answers,
                                          StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
-  const std::int64_t round_samples = plan.config.batch.global;
+  const std::int64_t round_samples = job_batch(plan);
   const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
   const std::int64_t limit = plan.config.train.evaluate_batches;
   const std::int64_t rounds = limit > 0 ? std::min(limit, all_rounds) : all_rounds;
@@ -168,10 +168,10 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
         see(outputs, targets, valid);
       }
     };
-    const bool wanted = first && first->begin_round(round * round_samples);
+    const bool wanted = first && first->begin_round(round * round_samples - first_of_job(plan));
     std::vector<double> mine;
     for (std::int64_t island = 0; island < plan.own_islands; ++island) {
-      BatchSource source(plan, rank, feed, round * round_samples, samples,
+      BatchSource source(plan, rank, feed, round * round_samples - first_of_job(plan), samples,
                          island * plan.microbatches);
       for (const ops::LossSums& sums : executor.evaluate(
                plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see)) {

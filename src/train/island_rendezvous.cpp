@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRounds = "rounds";
+constexpr const char* kLock = "island.lock";
 constexpr std::string_view kDifferencePrefix = "differences/";
 
 fs::path rounds_root(const fs::path& directory) {
@@ -73,6 +74,16 @@ bool holds(const std::vector<IslandRound>& rounds, std::int64_t step, std::int64
   });
 }
 
+/// Deletes checkpoints that no island needs any more: one that was killed goes back by two rounds.
+void prune(const fs::path& root, std::int64_t step) {
+  constexpr std::int64_t kKept = 4;
+  try {
+    io::prune_checkpoints(root, step, kKept);
+  } catch (const Error&) {
+    return;  // another island has deleted them, or the next one will
+  }
+}
+
 }  // namespace
 
 std::vector<IslandRound> island_rounds(const fs::path& directory) {
@@ -90,7 +101,8 @@ IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPl
       outer_(outer),
       directory_(plan_.config.parallel.island_of),
       rounds_(rounds_root(directory_)),
-      island_(rank.first_island) {
+      island_(rank.first_island),
+      heartbeats_(static_cast<std::size_t>(plan_.islands), {.changed = now_seconds()}) {
   if (world_.rank() != 0) {
     return;
   }
@@ -102,7 +114,7 @@ IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPl
   }
   lock_.emplace(
       root_of(island_),
-      io::LockOptions{.name = "island.lock",
+      io::LockOptions{.name = kLock,
                       .setting = "parallel.island",
                       .subject = fmt::format("island {} of {}", island_, directory_.string())},
       setup_.log);
@@ -185,14 +197,28 @@ IslandRendezvous::Sight IslandRendezvous::look(std::int64_t step, double committ
     return Sight::kFinished;
   }
   present_.clear();
+  bool awaits = false;
   for (std::int64_t island = 0; island < plan_.islands; ++island) {
     if (is_committed(root_of(island), step)) {
       present_.push_back(island);
+    } else {
+      awaits = is_alive(island) || awaits;
     }
   }
-  const bool all = std::ssize(present_) == plan_.islands;
   const bool over = now_seconds() - committed >= plan_.config.local.deadline_seconds;
-  return all || over ? Sight::kComplete : Sight::kWait;
+  return !awaits || over ? Sight::kComplete : Sight::kWait;
+}
+
+bool IslandRendezvous::is_alive(std::int64_t island) {
+  // Twelve heartbeats; a job may also begin a little later than the others.
+  constexpr double kSilentSeconds = 60.0;
+  Heartbeat& heartbeat = heartbeats_[static_cast<std::size_t>(island)];
+  const std::string text =
+      io::read_text(root_of(island) / kLock, ExitCode::kUsage, std::size_t{1} << 16U).value_or("");
+  if (text != heartbeat.text) {
+    heartbeat = {.text = text, .changed = now_seconds()};
+  }
+  return now_seconds() - heartbeat.changed < kSilentSeconds;
 }
 
 void IslandRendezvous::average(std::int64_t step) {
@@ -245,6 +271,8 @@ void IslandRendezvous::average(std::int64_t step) {
     fs::rename(made, rounds_ / made.filename(), taken);
     if (taken) {
       fs::remove_all(made);  // another island was first
+    } else {
+      prune(rounds_, step);
     }
   });
 }
@@ -281,9 +309,7 @@ IslandRendezvous::Met IslandRendezvous::go_on_after(std::int64_t step) {
                       together ? "has its weights, later ones do not"
                                : "does not have its weights, whose steps since then are lost");
     }
-    constexpr std::int64_t kKept = 4;
-    io::prune_checkpoints(root_of(island_), step, kKept);
-    io::prune_checkpoints(rounds_, rounds.back().step, kKept);
+    prune(root_of(island_), step);
   });
   met = from_rank_0(met);
   load(met.step);
@@ -327,7 +353,8 @@ IslandRendezvous::Met IslandRendezvous::join(std::int64_t step, bool is_new) {
     }
     const std::vector<IslandRound> rounds = island_rounds(directory_);
     const bool took_part = std::ranges::any_of(rounds, [&](const IslandRound& round) {
-      return std::ranges::count(round.islands, island_) > 0;
+      return round.step > plan_.config.local.steps &&
+             std::ranges::count(round.islands, island_) > 0;
     });
     if (is_new && took_part) {
       fail(ExitCode::kUsage,

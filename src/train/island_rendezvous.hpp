@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/io/checkpoint.hpp"
@@ -55,11 +56,19 @@ class IslandRendezvous {
   [[nodiscard]] Met join(std::int64_t step, bool is_new);
 
  private:
+  /// The contents of an island's lock and when they were first seen.
+  struct Heartbeat {
+    std::string text;
+    double changed = 0.0;
+  };
+
   /// What rank 0 sees.
   enum class Sight { kWait, kComplete, kFinished };
 
   [[nodiscard]] Met go_on_after(std::int64_t step);
   [[nodiscard]] Sight look(std::int64_t step, double committed);
+  /// Whether an island's job holds its lock, by the heartbeat; waited for until the deadline.
+  [[nodiscard]] bool is_alive(std::int64_t island);
   void write_differences(std::int64_t step);
   void average(std::int64_t step);
   void load(std::int64_t step);
@@ -79,6 +88,7 @@ class IslandRendezvous {
   std::filesystem::path rounds_;
   std::int64_t island_;
   std::optional<io::DirectoryLock> lock_;  ///< of this island, on rank 0
+  std::vector<Heartbeat> heartbeats_;      ///< of each island
   std::vector<std::int64_t> present_;      ///< on rank 0, of the average to make
 };
 

@@ -24,8 +24,7 @@ void StepReport::add(std::int64_t step, const StepResult& result,
 }
 
 void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
-  const double samples_per_second =
-      static_cast<double>(setup_.plan.config.batch.global) / result.times.step;
+  const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
   metrics_.write_event(step, result.histograms);
   metrics_.write(TrainRecord{.step = step,
@@ -58,7 +57,7 @@ std::optional<double> StepReport::mfu_of(double step_seconds) const {
   if (setup_.peak_flops == 0.0) {
     return std::nullopt;
   }
-  const double flops = plan.model->training_flops() * static_cast<double>(plan.config.batch.global);
+  const double flops = plan.model->training_flops() * static_cast<double>(job_batch(plan));
   return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan.grid.ranks()));
 }
 
@@ -78,7 +77,7 @@ void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& r
   const double left = elapsed / static_cast<double>(step - first_step_) *
                       static_cast<double>(plan.total_steps - step);
   const bool language = is_language_model(plan);
-  const double rate_shown = window * static_cast<double>(plan.config.batch.global) *
+  const double rate_shown = window * static_cast<double>(job_batch(plan)) *
                             (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
   const std::optional<double> mfu = mfu_of(window_seconds_ / window);
   setup_.log.progress(

@@ -621,7 +621,9 @@ class Trainer {
     }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     writer_->begin(step, on_failure, best_step(step));
-    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
+    // Islands that are jobs must not go back by more than the round that they have not saved.
+    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff ||
+        (islands_ && islands_->are_jobs())) {
       writer_->finish();
     }
     saved_step_ = step;

@@ -1,9 +1,11 @@
 """Islands that average their weights now and then (parallel.sync = local)."""
 
+import json
 import os
 import shutil
 import signal
 
+import h5py
 import numpy as np
 
 import harness
@@ -130,6 +132,77 @@ class Local(harness.StrataTest):
                 self.assert_refused(
                     self.launch(harness.ranks_of(grid), "train", self.config, "--run.dir=bad",
                                 *harness.grid_settings(grid), *settings), harness.USAGE, *words)
+
+
+class Jobs(harness.StrataTest):
+    """Islands that are jobs of their own."""
+
+    SETTINGS = ["--parallel.islands=3", "--numerics.lanes=6", "--batch.micro=2"]
+    GRIDS = [(1, 1), (2, 1), (1, 2)]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (3, 4), 5, train=200, test=50)
+
+    def island(self, number, directory, *settings):
+        grid = self.GRIDS[number]
+        return self.start(harness.ranks_of(grid), "train", self.config, *self.SETTINGS,
+                          f"--run.dir={directory}-{number}", f"--parallel.island={number}",
+                          f"--parallel.island_of={directory}", *harness.grid_settings(grid), *settings)
+
+    def outer(self, run):
+        saved = harness.tensors(harness.checkpoints(self.directory / run)[-1])
+        return {name: tensor for name, tensor in saved.items()
+                if name.startswith(("weights/", "outer/"))}
+
+    def assert_same_outer(self, left, right):
+        self.assertEqual(harness.differing_tensors(self.outer(left), self.outer(right)), [])
+
+    def rounds(self, directory):
+        newest = sorted((self.directory / directory / "rounds").iterdir())[-1]
+        with h5py.File(newest / "master.h5") as master:
+            return json.loads(master.attrs["metadata"])["rounds"]
+
+    def test_jobs_give_the_bits_of_one_job(self):
+        jobs = [self.island(number, "meet") for number in range(3)]
+        for job in jobs:
+            finished = job.wait(120)
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.train(self.config, (1, 1), "one", *self.SETTINGS)
+        for number in range(3):
+            self.assert_same_outer("one", f"meet-{number}")
+        self.assertEqual(self.records("one", "evaluate"), self.records("meet-1", "evaluate"))
+        self.assert_refused(self.island(0, "meet", "--run.dir=new").wait(60), harness.USAGE,
+                            "rounds with island 0", "resume")
+        self.assert_refused(self.island(0, "meet", "--local.steps=12", "--run.dir=other").wait(60), harness.USAGE,
+                            "local.steps is 6", "12")
+
+    def test_a_killed_island_comes_back(self):
+        settings = ["--train.steps=240", "--train.evaluate_every=0", "--local.deadline=2"]
+        jobs = [self.island(number, "loss", *settings) for number in range(3)]
+        jobs[2].wait_until(lambda: (self.directory / "loss/rounds/step-00000012").exists(), 60)
+        jobs[2].signal_all(signal.SIGKILL)
+        jobs[2].wait(60)
+        without = lambda: [0, 1] in [round["islands"] for round in self.rounds("loss")]
+        jobs[0].wait_until(without, 60)
+        jobs[2] = self.island(2, "loss", "--run.resume=auto", *settings)
+        for job in jobs:
+            finished = job.wait(300)
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+        rounds = [round["islands"] for round in self.rounds("loss")]
+        self.assertEqual(len(rounds), 40)
+        self.assertEqual(rounds[-1], [0, 1, 2], "the island did not come back")
+        self.train(self.config, (1, 1), "replay", *self.SETTINGS, *settings[:2],
+                   "--local.record=loss")
+        for number in range(3):
+            self.assert_same_outer("replay", f"loss-{number}")
+
+    def test_a_stop_while_others_are_waited_for(self):
+        job = self.island(1, "alone")
+        job.wait_until(lambda: (self.directory / "alone/island-1/step-00000006").exists(), 60)
+        os.kill(job.ranks()[1], signal.SIGTERM)
+        self.assertEqual(job.wait(60).code, harness.STOPPED_EARLY)
 
 
 class Transformers(language.LanguageTest):

@@ -87,6 +87,15 @@ struct Plan {
   return plan.config.batch.global / plan.islands;
 }
 
+/// Samples of this job's ranks in a step: all, unless other islands are other jobs.
+[[nodiscard]] inline std::int64_t job_batch(const Plan& plan) {
+  return island_batch(plan) * plan.own_islands * plan.grid.islands;
+}
+/// The index of the first of them in the global batch.
+[[nodiscard]] inline std::int64_t first_of_job(const Plan& plan) {
+  return island_batch(plan) * plan.config.parallel.island;
+}
+
 /// Whether an island's weights differ from the outer weights at the end of a round.
 [[nodiscard]] inline bool islands_differ(const Plan& plan) {
   return is_local(plan) && (std::ssize(plan.fragments) > 1 || plan.config.local.delay > 0 ||
