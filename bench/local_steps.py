@@ -87,9 +87,10 @@ class Bench:
         return compute + (FRAGMENTS * max(0.0, exchange - compute) + delay) / ROUND
 
     def step_seconds(self, run):
-        """The mean of a round, of which the median: exchanges are at the end of one. Without the first round."""
+        """The mean of the fastest round but the first: exchanges are at the end of one, and other work on the machine
+        lengthens some."""
         seconds = [record["step_seconds"] for record in run["steps"]][ROUND:]
-        return statistics.median(statistics.fmean(seconds[first:first + ROUND]) for first in range(0, len(seconds), ROUND))
+        return min(statistics.fmean(seconds[first:first + ROUND]) for first in range(0, len(seconds), ROUND))
 
     def compare_times(self):
         found = {}
@@ -99,7 +100,7 @@ class Bench:
             short = [f"--train.steps={6 * ROUND}", "--train.evaluate_every=0", f"--schedule.decay_steps={6 * ROUND}"]
             before = self.step_seconds(self.train(kind, *short))
             run = self.train(kind, *length, *link)
-            compute = (before + self.step_seconds(self.train(kind, *short))) / 2
+            compute = min(before, self.step_seconds(self.train(kind, *short)))
             seconds, model = self.step_seconds(run), self.predicted(kind, compute, run["parameters"])
             found[kind] = {"losses": run["losses"], "seconds": [record["step_seconds"] for record in run["steps"]],
                            "step": seconds, "compute": compute, "predicted": model}

@@ -109,7 +109,8 @@ void check_links(const RunConfig& c, const Plan& plan) {
     check(given, plan.device == device::DeviceKind::kCpu, key,
           "GPUs do not wait for pretended links", "set run.device to cpu");
     check(given, (plan.islands > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
-          plan.islands > 1 ? "one rank holds all islands" : "one replica sends nothing to others",
+          plan.islands > 1 ? "no two ranks of this job are in different islands"
+                           : "one replica sends nothing to others",
           "choose parallel.data above 1");
   };
   pretends(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");
