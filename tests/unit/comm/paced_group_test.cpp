@@ -22,9 +22,9 @@ std::unique_ptr<PacedGroup> paced(Communicator& world, std::int64_t island_ranks
                                   EmulatedLink& link) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  std::vector<bool> across;
+  std::vector<bool> across(all.size());
   for (const std::int64_t rank : all) {
-    across.push_back(rank / island_ranks != world.rank() / island_ranks);
+    across[static_cast<std::size_t>(rank)] = rank / island_ranks != world.rank() / island_ranks;
   }
   return std::make_unique<PacedGroup>(world.subgroup(all, world.name()), link, across);
 }
