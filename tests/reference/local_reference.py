@@ -55,10 +55,11 @@ class Local:
     fragments: int = 1
     delay: int = 0
     mix: float = 0.0
+    exchange: str = "full"
 
     def settings(self):
         rows = {f"local.{name}": getattr(self, name) for name in
-                ("steps", "outer_rate", "outer_momentum", "fragments", "delay", "mix") if getattr(self, name) !=
+                ("steps", "outer_rate", "outer_momentum", "fragments", "delay", "mix", "exchange") if getattr(self, name) !=
                 getattr(Local, name) or name in ("steps", "outer_rate", "outer_momentum")}
         return [f"--{key}={value}" for key, value in
                 {"parallel.sync": "local", "parallel.islands": self.islands, **rows}.items()]
@@ -80,6 +81,31 @@ class Local:
         splits = [(0, *ends, len(layers)) for ends in combinations(range(1, len(layers)), self.fragments - 1)]
         split = min(splits, key=lambda split: max(sum(sizes[first:last]) for first, last in pairwise(split)))
         return [sum(layers[first:last], []) for first, last in pairwise(split)]
+
+
+class Rounding:
+    """Sends tensors in so few bits, or bfloat16, and adds what that rounds off to the next."""
+
+    def __init__(self, exchange):
+        self.exchange = exchange
+        self.errors = {}
+
+    def rounded(self, exact):
+        if self.exchange == "bfloat16":
+            return exact.float().bfloat16().to(exact.dtype)
+        most = 2 ** (int(self.exchange.removeprefix("int")) - 1) - 1
+        groups = functional.pad(exact.flatten().float(), (0, -exact.numel() % 128)).view(-1, 128)
+        scale = groups.abs().amax(1, keepdim=True) / most
+        sent = (groups / scale).nan_to_num(0.0).round() * scale
+        return sent.flatten()[:exact.numel()].view(exact.shape).to(exact.dtype)
+
+    def sent(self, name, exact):
+        if self.exchange == "full":
+            return exact
+        exact = exact + self.errors.get(name, 0.0)
+        sent = self.rounded(exact)
+        self.errors[name] = exact - sent
+        return sent
 
 
 class Island:
@@ -117,15 +143,16 @@ def train_locally(weights, loss_of, batches, inner, local):
     optimizer = torch.optim.SGD(outer.values(), lr=local.outer_rate, momentum=local.outer_momentum,
                                 nesterov=local.outer_momentum > 0)
     names = local.names_of_fragments(weights)
+    senders, sums = [Rounding(local.exchange) for _ in islands], Rounding(local.exchange)
     differences, losses = {}, []
     for step, (inputs, targets) in enumerate(batches, 1):
         parts = zip(inputs.chunk(local.islands), targets.chunk(local.islands))
         losses.append(sum(island.train(loss_of, part) for island, part in zip(islands, parts)) / local.islands)
         with torch.no_grad():
             for fragment in local.fragments_at(step, local.delay):
-                differences[fragment] = {
-                    name: outer[name] - sum(island.weights[name] for island in islands) / local.islands
-                    for name in names[fragment]}
+                differences[fragment] = {name: sums.sent(name, sum(
+                    sender.sent(name, outer[name] - island.weights[name]) for sender, island in zip(senders, islands)))
+                    / local.islands for name in names[fragment]}
             for fragment in local.fragments_at(step):
                 optimizer.zero_grad(set_to_none=True)
                 for name, difference in differences.pop(fragment).items():
@@ -241,7 +268,10 @@ class LocalSteps(language.LanguageTest):
                 ("gpt", "adamw", "float64", Local(), (2, 1)),
                 ("mlp", "adamw", "float64", Local(islands=2, steps=25, outer_rate=1.0, outer_momentum=0.0), (4, 1)),
                 ("mlp", "sgd", "float32", Local(fragments=3, delay=1, mix=0.5), (2, 1)),
-                ("gpt", "adamw", "float64", Local(fragments=2, delay=3, mix=0.25), (4, 1), (1, 2))):
+                ("gpt", "adamw", "float64", Local(fragments=2, delay=3, mix=0.25), (4, 1), (1, 2)),
+                ("mlp", "sgd", "float64", Local(exchange="bfloat16"), (4, 1)),
+                ("gpt", "adamw", "float64", Local(fragments=2, exchange="int4"), (4, 1), (2, 1)),
+                ("mlp", "sgd", "float64", Local(delay=2, mix=0.5, exchange="int6"), (2, 2))):
             self.compare(model, kind, dtype, local, *grids)
 
 
