@@ -174,6 +174,11 @@ Request Communicator::reduce_scatter(TensorView tensor, std::span<const grid::Ra
           activity_};
 }
 
+std::unique_ptr<Window> Communicator::make_window(std::int64_t /*words*/) {
+  require(false, "a window of the {}", name());
+  return nullptr;
+}
+
 std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {
   const auto length = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(size_));

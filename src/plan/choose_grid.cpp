@@ -19,7 +19,10 @@ namespace {
 
 /// Islands that ranks of one job hold; 0: as many as there are replicas.
 std::int64_t islands_of_job(const RunConfig& config) {
-  const bool one = config.parallel.sync != Sync::kLocal || !config.parallel.island_of.empty();
+  if (config.parallel.sync == Sync::kAsync) {
+    return 0;
+  }
+  const bool one = config.parallel.sync == Sync::kStep || !config.parallel.island_of.empty();
   return one ? 1 : config.parallel.islands;
 }
 

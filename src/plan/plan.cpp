@@ -109,6 +109,21 @@ io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank, std::int
   return options;
 }
 
+std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit) {
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t m = 0; m < plan.microbatches; ++m) {
+    offsets.push_back((unit % plan.islands * plan.microbatches + m) * plan.config.batch.micro);
+  }
+  return offsets;
+}
+
+io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank, std::int64_t unit) {
+  io::LoaderOptions options = training_loader(plan, rank, unit / plan.islands);
+  options.offsets = unit_offsets(plan, unit);
+  options.steps = 1;
+  return options;
+}
+
 io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
   io::LoaderOptions options = training_loader(plan, rank, 0);
   options.order = io::Order::kSequential;
@@ -244,7 +259,9 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
   plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
-  plan.islands = is_local(plan) ? plan.config.parallel.islands : 1;
+  plan.islands = is_local(plan)   ? plan.config.parallel.islands
+                 : is_async(plan) ? plan.config.numerics.lanes
+                                  : 1;
   plan.own_islands = given.parallel.island_of.empty() ? plan.islands / plan.grid.islands : 1;
   plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.islands);
   const std::int64_t step_microbatches = island_batch(plan) / plan.config.batch.micro;
@@ -269,6 +286,11 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   }
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
+  }
+  if (plan.model->joins_lanes() && is_async(plan)) {
+    fail(ExitCode::kUsage,
+         "parallel.sync is async, but a batch_norm layer takes statistics over all lanes together; "
+         "set model.sync_batch_norm to off");
   }
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
@@ -341,7 +363,11 @@ std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& ran
   const bool evaluates = rank.loads && !plan.config.data.test.empty();
   // On one replica a repeated step has the samples of the first run.
   const bool repeats = rank.loads && repeats_steps(plan) && plan.grid.data > 1;
-  return {{"samples, training", rank.loads ? bytes_of(training_loader(plan, rank, 0)) : 0},
+  // An asynchronous worker reads the next unit while it computes one.
+  const std::int64_t training = !rank.loads      ? 0
+                                : is_async(plan) ? 2 * bytes_of(unit_loader(plan, rank, 0))
+                                                 : bytes_of(training_loader(plan, rank, 0));
+  return {{"samples, training", training},
           {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0},
           {"samples, repeated step", repeats ? bytes_of(repeat_loader(plan, rank, 1)) : 0}};
 }
@@ -372,6 +398,16 @@ std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& ran
   return memory;
 }
 
+/// The share of the parameters and the messages of asynchronous training, in host memory.
+std::vector<nn::MemoryItem> server_memory(const Plan& plan, const RankPlan& rank) {
+  if (!is_async(plan)) {
+    return {};
+  }
+  return optim::ParameterServer::memory(
+      plan.config.optimizer.options, rank.layout, *rank.server_buckets, servers(plan),
+      plan.grid.ranks(), rank.coordinates.islands, compute_dtype(plan.config.numerics.dtype));
+}
+
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
@@ -383,11 +419,12 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   };
   add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
                                      rank.buckets, rank.reducer_sizes));
-  add(optim::Optimizer::memory(c.optimizer.options, rank.layout, rank.buckets,
+  add(optim::Optimizer::memory(rank_optimizer(plan), rank.layout, rank.buckets,
                                rank.coordinates.data, c.numerics.dtype));
   if (plan.device == device::DeviceKind::kCpu) {
     add(frozen_masters(plan, rank));
     add(islands_memory(plan, rank));
+    add(server_memory(plan, rank));
   }
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
@@ -433,6 +470,8 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   std::vector<nn::MemoryItem> memory = frozen_masters(plan, rank);
   const std::vector<nn::MemoryItem> islands = islands_memory(plan, rank);
   memory.insert(memory.end(), islands.begin(), islands.end());
+  const std::vector<nn::MemoryItem> server = server_memory(plan, rank);
+  memory.insert(memory.end(), server.begin(), server.end());
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return io::Loader::memory_bytes(plan.train_data, options) +
@@ -541,6 +580,10 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
                                      .borrower = stage_of(borrowed->layer)};
 }
 
+optim::OptimizerOptions rank_optimizer(const Plan& plan) {
+  return is_async(plan) ? optim::OptimizerOptions{} : plan.config.optimizer.options;
+}
+
 optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {
   return {.count = plan.islands, .own = {rank.first_island, rank.first_island + plan.own_islands}};
 }
@@ -567,7 +610,7 @@ std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   const bool in_place =
-      plan.device == device::DeviceKind::kCpu && !is_local(plan) &&
+      plan.device == device::DeviceKind::kCpu && !is_local(plan) && !is_async(plan) &&
       (c.checkpoint.background == Switch::kOff ||
        (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
   if (in_place) {
@@ -582,6 +625,9 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
                        c.numerics.dtype != compute_dtype(c.numerics.dtype);
   const std::int64_t frozen =
       on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
+  if (is_async(plan)) {
+    return frozen * full;  // a server's memory is on the host and does not change meanwhile
+  }
   if (!is_local(plan)) {
     // The master weights (the weights themselves in full precision) and the optimizer's state.
     return (owned + frozen + states) * full;
@@ -635,6 +681,9 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                                                        : optim::GradientReducer::Reach::kOwnLanes,
                           .in_flight = on_gpu ? 1 : 4,
                           .node_ranks = plan.node_replicas};
+  if (is_async(plan)) {
+    result.server_buckets.emplace(result.layout, servers(plan), bucket_elements);
+  }
   for (std::int64_t i = 0; i < plan.own_islands; ++i) {
     const std::int64_t replica = (result.first_island + i) * plan.grid.data + coordinates.data;
     for (std::int64_t m = 0; m < plan.microbatches; ++m) {

@@ -159,6 +159,37 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
   return {.lanes = lanes, .shards = shards, .microbatch = microbatch, .islands = islands};
 }
 
+/// What asynchronous workers can do.
+void check_async(const RunConfig& config, const grid::Grid& grid) {
+  if (grid.pipeline > 1 || grid.tensor > 1) {
+    fail(ExitCode::kUsage,
+         "parallel.sync is async and a replica has {} stages of {} tensor ranks, whose weights "
+         "would be of different ages; set parallel.pipeline and parallel.tensor to 1",
+         grid.pipeline, grid.tensor);
+  }
+  if (config.numerics.mode == comm::Summation::kLibrary) {
+    fail(ExitCode::kUsage,
+         "parallel.sync is async, which sums no gradients over ranks, so numerics.mode = fast has "
+         "no effect; leave it out");
+  }
+  if (config.async.servers >= grid.islands) {
+    fail(ExitCode::kUsage,
+         "async.servers is {}, but there are {} ranks, of which at least one has to compute; give "
+         "at most {}, or 0: every rank holds a share",
+         config.async.servers, grid.islands, grid.islands - 1);
+  }
+  if (config.train.nonfinite == Nonfinite::kRepeat) {
+    fail(ExitCode::kUsage,
+         "train.nonfinite is repeat, but asynchronous steps cannot be repeated; set it to stop or "
+         "skip");
+  }
+  if (config.run.tensorboard_histograms > 0 || config.run.timeline) {
+    fail(ExitCode::kUsage,
+         "run.tensorboard_histograms and run.timeline record what all ranks do in one step, and "
+         "asynchronous workers have no common steps; leave them out");
+  }
+}
+
 /// Saves, evaluations, histograms and the end are ends of rounds.
 void check_local(const RunConfig& config, std::int64_t total_steps) {
   const auto& local = config.local;
@@ -291,6 +322,9 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;
+  if (given.parallel.sync == Sync::kAsync) {
+    check_async(given, grid);
+  }
   if (given.parallel.sync == Sync::kLocal) {
     config.parallel.islands = virtual_grid.islands;
     check_local(given, total_steps);

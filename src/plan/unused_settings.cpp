@@ -70,6 +70,16 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   needs_local(c.local.fragments != otherwise.local.fragments, "local.fragments");
   needs_local(c.local.delay != otherwise.local.delay, "local.delay");
   needs_local(c.local.mix.has_value(), "local.mix");
+  const auto needs_async = [&](bool given, const char* key) {
+    check(given, c.parallel.sync == Sync::kAsync, key, mode, "set parallel.sync to async");
+  };
+  const auto& async = c.async.options;
+  needs_async(c.async.servers != 0, "async.servers");
+  needs_async(c.async.ahead != 0, "async.ahead");
+  needs_async(async.staleness != 0, "async.staleness");
+  needs_async(async.rate != otherwise.async.options.rate, "async.rate");
+  check(async.stale != otherwise.async.options.stale, async.staleness != 0, "async.stale",
+        "async.staleness is 0", "set a bound");
   needs_local(!c.local.record.empty(), "local.record");
   check(c.local.deadline_seconds != otherwise.local.deadline_seconds, !c.parallel.island_of.empty(),
         "local.deadline", "parallel.island_of is empty", "name a directory where jobs meet");

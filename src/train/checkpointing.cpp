@@ -31,6 +31,8 @@ constexpr const char* kImported = "imported";
 /// The metadata keys of parallel.sync and, in the virtual grid, of the islands of a local run.
 constexpr const char* kSync = "sync";
 constexpr const char* kIslands = "islands";
+/// The metadata key of what asynchronous workers have done.
+constexpr const char* kUnits = "units";
 
 /// The name of the setting in a checkpoint's identity.
 constexpr const char* kFrozen = "optimizer.frozen";
@@ -164,7 +166,7 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
     };
     add(weight_name(spec));
     if (!is_local(plan)) {
-      add_states("");
+      add_states("");  // of servers too, where training is asynchronous
       continue;
     }
     const bool averaged = nn::has_gradient(spec);
@@ -559,6 +561,28 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   }
 }
 
+UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const nlohmann::json& metadata = checkpoint.metadata();
+  if (!metadata.contains(kUnits)) {
+    return {.next = checkpoint.step() * plan.islands, .updates = checkpoint.step() * plan.islands};
+  }
+  try {
+    const nlohmann::json& units = metadata.at(kUnits);
+    UnitsDone done{.next = integer_at(units, "next"),
+                   .open = units.at("open").get<std::vector<std::int64_t>>(),
+                   .updates = integer_at(units, "updates")};
+    for (const nlohmann::json& result : units.at("results")) {
+      done.results.push_back({.unit = result.at(0).get<std::int64_t>(),
+                              .loss = result.at(1).get<double>(),
+                              .grad_norm = result.at(2).get<double>()});
+    }
+    return done;
+  } catch (const std::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} has no valid record of its units ({}); use another checkpoint",
+         checkpoint.directory().string(), error.what());
+  }
+}
+
 nlohmann::json islands_identity(const plan::Plan& plan) {
   nlohmann::json identity = identity_of(plan);
   const auto& local = plan.config.local;
@@ -619,6 +643,15 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
       {kOnlyAdapters, plan.model->trains_only_adapters()},
       {kData, json_of(plan.train_data)},
       {"config", run.config_text}};
+  if (run.units) {
+    const UnitsDone done = run.units();
+    nlohmann::json results = nlohmann::json::array();
+    for (const UnitResult& result : done.results) {
+      results.push_back({result.unit, result.loss, result.grad_norm});
+    }
+    metadata[kUnits] = {
+        {"next", done.next}, {"open", done.open}, {"updates", done.updates}, {"results", results}};
+  }
   if (is_local(plan)) {
     metadata["virtual_grid"][kIslands] = plan.islands;
   }

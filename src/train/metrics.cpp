@@ -164,6 +164,9 @@ void MetricsFile::write(const TrainRecord& r) {
   for (const auto& [name, seconds] : named_parts(r.times)) {
     object[name] = seconds;
   }
+  for (const auto& [name, number] : r.async) {
+    object[name] = number;
+  }
   if (r.skipped) {
     object["skipped"] = true;
   }

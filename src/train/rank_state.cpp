@@ -166,7 +166,7 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       groups_(groups),
       stage_state_(context, plan, rank, groups),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
-      optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
+      optimizer_(context, plan::rank_optimizer(plan), rank.layout, rank.buckets,
                  rank.coordinates.data, stage_state_.weights()),
       host_(1),
       frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,

@@ -1,6 +1,10 @@
 #include "step_report.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,6 +27,21 @@ void StepReport::add(std::int64_t step, const StepResult& result,
   }
 }
 
+namespace {
+
+std::vector<std::pair<std::string, double>> async_numbers(const StepResult& result) {
+  if (!result.async) {
+    return {};
+  }
+  return {{"updates_per_second", static_cast<double>(result.async->updates) / result.times.step},
+          {"staleness_mean", result.async->mean_staleness},
+          {"staleness_max", static_cast<double>(result.async->most_staleness)},
+          {"scaled", static_cast<double>(result.async->scaled)},
+          {"dropped", static_cast<double>(result.async->dropped)}};
+}
+
+}  // namespace
+
 void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
   const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
@@ -37,7 +56,8 @@ void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
                                                       : std::nullopt,
                              .mfu = mfu_of(result.times.step),
                              .times = result.times,
-                             .skipped = result.update == StepResult::Update::kSkipped});
+                             .skipped = result.update == StepResult::Update::kSkipped,
+                             .async = async_numbers(result)});
   warn_of_lost_lines(step);
 }
 
@@ -68,6 +88,22 @@ bool StepReport::is_log_step(std::int64_t step) const {
   constexpr double kSecondsBetweenLines = 2.0;
   const std::int64_t every = setup_.plan.config.train.log_every;
   return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
+}
+
+void StepReport::log_async(const StepResult& result) {
+  if (!is_log_step(result.step)) {
+    return;
+  }
+  const auto samples = static_cast<double>(window_steps_ * job_batch(setup_.plan));
+  setup_.log.progress(
+      "step {}/{}  loss {:.4f}  {} samples/s  staleness {:.1f}, at most {}  dropped {}",
+      result.step, setup_.plan.total_steps, result.summary.loss,
+      count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
+      result.async->mean_staleness, result.async->most_staleness, result.async->dropped);
+  window_seconds_ = 0.0;
+  window_data_seconds_ = 0.0;
+  window_steps_ = 0;
+  last_line_ = now_seconds();
 }
 
 void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& ranks) {

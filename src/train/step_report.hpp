@@ -21,6 +21,8 @@ class StepReport {
 
   /// Writes a progress line too where it gets the ranks' compute times.
   void add(std::int64_t step, const StepResult& result, const std::optional<RankTimes>& ranks);
+  /// Writes a progress line of asynchronous training where one is due.
+  void log_async(const StepResult& result);
   /// Warns once where lines of the metrics could not be written.
   void warn_of_lost_lines(std::int64_t step);
   /// Whether a progress line is due.

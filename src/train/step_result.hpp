@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ struct StepResult {
   Update update = Update::kDone;
   /// On rank 0 the histograms of weights and gradients, as values of an event.
   std::string histograms;
+  /// Of rank 0's server, since the step before; where training is asynchronous.
+  struct Async {
+    std::int64_t updates = 0;
+    double mean_staleness = 0.0;
+    std::int64_t most_staleness = 0;
+    std::int64_t scaled = 0;
+    std::int64_t dropped = 0;
+  };
+  std::optional<Async> async;
 };
 
 }  // namespace strata::train

@@ -1,6 +1,8 @@
 #include "step_runner.hpp"
 
 #include <bit>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -49,6 +51,7 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       executor_(executor),
       feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
       fault_(TestFault::of_rank(setup.groups.world->rank())),
+      delay_seconds_(test_delay_seconds(setup.groups.world->rank())),
       check_(setup.groups, state),
       repeat_(setup, rank, state, executor, first_step),
       began_(now_seconds()),
@@ -170,6 +173,9 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   times.communication += exposed;
   times.compute += execution.compute - exposed.total();
 
+  if (delay_seconds_ > 0.0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
+  }
   const double reduced = now_seconds();
   const double tied = state_.combine_tied();
   inject(FaultPlace::kGradient, step);

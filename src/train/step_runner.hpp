@@ -83,6 +83,7 @@ class StepRunner {
   pipeline::Executor& executor_;
   SampleFeed feed_;
   std::optional<TestFault> fault_;
+  double delay_seconds_;
   ReplicaCheck check_;
   StepRepeat repeat_;
   std::int64_t first_microbatch_ = 0;  ///< of the island in the state

@@ -28,6 +28,16 @@ std::optional<TestFault> TestFault::of_rank(std::int64_t rank) {
   return fault;
 }
 
+double test_delay_seconds(std::int64_t rank) {
+  const char* text = std::getenv("STRATA_TEST_DELAY");
+  std::istringstream in(text == nullptr ? "" : text);
+  std::int64_t slow = -1;
+  char colon = ' ';
+  double seconds = 0.0;
+  in >> slow >> colon >> seconds;
+  return in && slow == rank ? seconds : 0.0;
+}
+
 bool TestFault::happens(FaultPlace place, std::int64_t step) {
   if (place != place_ || step != step_) {
     return false;

@@ -25,6 +25,7 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/timeline.hpp"
 
+#include "async_workers.hpp"
 #include "evaluation_record.hpp"
 #include "event_file.hpp"
 #include "islands.hpp"
@@ -66,6 +67,12 @@ class Trainer {
     if (is_local(plan_)) {
       islands_.emplace(setup, rank_, state_);
     }
+    if (is_async(plan_)) {
+      setup.log.info(
+          "asynchronous workers: the numbers of this run depend on the speed of its ranks, and a "
+          "second run gives others");
+      workers_.emplace(setup, rank_, state_, executor_);
+    }
     if (plan_.emulated) {
       std::vector<pipeline::ChunkTimes> times;
       for (std::size_t chunk = 0; chunk < rank_.chunks.size(); ++chunk) {
@@ -100,7 +107,7 @@ class Trainer {
     if (outcome == Outcome::kFinished && patience_is_over_) {
       log_patience(first_step_);
     } else if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
-      outcome = train_steps();
+      outcome = workers_ ? train_asynchronously() : train_steps();
     } else if (outcome == Outcome::kFinished) {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
@@ -160,6 +167,9 @@ class Trainer {
         if (islands_) {
           islands_->start();
         }
+        if (workers_) {
+          workers_->take_weights();
+        }
       }
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
@@ -189,11 +199,15 @@ class Trainer {
       writer_.emplace(
           plan_, rank_, setup_.groups,
           [this](const device::Buffer& memory) {
-            return islands_ ? islands_->snapshot(memory) : state_.snapshot(memory);
+            return workers_   ? workers_->snapshot(memory)
+                   : islands_ ? islands_->snapshot(memory)
+                              : state_.snapshot(memory);
           },
           RunRecord{.config_text = setup_.config_text,
                     .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
-                    .lock = setup_.lock},
+                    .lock = setup_.lock,
+                    .units = workers_ ? std::function([this] { return workers_->done(); })
+                                      : std::function<UnitsDone()>()},
           setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
@@ -223,6 +237,8 @@ class Trainer {
   void load(const io::Checkpoint& checkpoint) {
     if (islands_) {
       islands_->load(checkpoint);
+    } else if (workers_) {
+      workers_->load(checkpoint);
     } else {
       state_.load_weights(checkpoint);
       state_.load_state(checkpoint);
@@ -324,6 +340,53 @@ class Trainer {
       }
     }
     return Outcome::kFinished;
+  }
+
+  Outcome train_asynchronously() {
+    setup_.groups.world->enter(comm::Phase::kTraining);
+    if (metrics_) {
+      report_.emplace(setup_, *metrics_, first_step_);
+    }
+    workers_->start(setup_.checkpoint != nullptr ? units_done(plan_, *setup_.checkpoint)
+                                                 : UnitsDone());
+    const AsyncWorkers::Hooks hooks{
+        .wants_stop = [this] { return own_stop_request() == StopRequest::kStop; },
+        .report =
+            [this](const StepResult& result) {
+              clock_->step_done(result.times.step);
+              report_->add(result.step, result, std::nullopt);
+              report_->log_async(result);
+            },
+        .due = [this](std::int64_t step) -> AsyncWorkers::Due {
+          return {.save = is_save_step(step), .evaluation = is_evaluation_step(step)};
+        },
+        .wants_save = [this] { return clock_->save_due(now_seconds()); }};
+    Outcome outcome = Outcome::kFinished;
+    for (bool goes_on = true; goes_on;) {
+      const AsyncWorkers::Cut cut = workers_->work(hooks);
+      const bool stops = cut.stops && !cut.ends;
+      goes_on = !cut.ends && !stops;
+      if (cut.saves || !goes_on) {
+        save(cut.step, goes_on ? OnFailure::kWarn : OnFailure::kThrow);
+        report_save();
+      }
+      if (stops) {
+        setup_.log.info(
+            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
+            stop_reason(), cut.step, plan_.total_steps);
+        outcome = Outcome::kStopped;
+      } else if (cut.evaluates && goes_on) {
+        outcome = evaluate(cut.step);
+        goes_on = outcome == Outcome::kFinished && !patience_is_over_;
+      }
+      if (patience_is_over_) {
+        save(cut.step, OnFailure::kThrow);
+        log_patience(cut.step);
+      }
+    }
+    setup_.log.info("{}", workers_->summary());
+    workers_->stop();
+    return outcome;
   }
 
   /// What this rank asks of all ranks.
@@ -623,7 +686,7 @@ class Trainer {
     writer_->begin(step, on_failure, best_step(step));
     // Islands that are jobs must not go back by more than the round that they have not saved.
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff ||
-        (islands_ && islands_->are_jobs())) {
+        workers_ || (islands_ && islands_->are_jobs())) {
       writer_->finish();
     }
     saved_step_ = step;
@@ -642,8 +705,9 @@ class Trainer {
   std::optional<EvaluationHistory> history_;  ///< on rank 0, where it matters
   std::optional<RunClock> clock_;             ///< on rank 0
   Stragglers stragglers_;
-  IslandRendezvous::Met met_;        ///< with other jobs, last
-  std::vector<StepResult> results_;  ///< of the round so far
+  std::optional<AsyncWorkers> workers_;  ///< parallel.sync = async
+  IslandRendezvous::Met met_;            ///< with other jobs, last
+  std::vector<StepResult> results_;      ///< of the round so far
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;

@@ -156,6 +156,41 @@ class ReduceScatterOperation final : public Request::Operation {
   std::size_t received_ = 0;
 };
 
+/// Words of threads of this process, at addresses that all know.
+class InProcessWindow final : public Window {
+ public:
+  InProcessWindow(Communicator& group, std::int64_t words)
+      : Window({}), group_(group), memory_(static_cast<std::size_t>(words)) {
+    set_own(memory_);
+    const auto mine = reinterpret_cast<std::uintptr_t>(memory_.data());
+    addresses_.resize(static_cast<std::size_t>(group.size()));
+    group.all_gather(payload_of(std::span(&mine, 1)), payload_of(std::span(addresses_)));
+  }
+
+  void get(std::int64_t rank, std::int64_t first, std::span<Word> into) override {
+    copy_words(at(rank, first), into);
+  }
+  void put(std::int64_t rank, std::int64_t first, std::span<const Word> words) override {
+    Word* to = at(rank, first);
+    for (const Word word : words) {
+      std::atomic_ref(*to++).store(word, std::memory_order_release);
+    }
+  }
+  Word fetch_add(std::int64_t rank, std::int64_t word, Word summand) override {
+    return std::atomic_ref(*at(rank, word)).fetch_add(summand);
+  }
+  void close() override { group_.barrier(); }
+
+ private:
+  [[nodiscard]] Word* at(std::int64_t rank, std::int64_t word) const {
+    return reinterpret_cast<Word*>(addresses_[static_cast<std::size_t>(rank)]) + word;
+  }
+
+  Communicator& group_;
+  std::vector<Word> memory_;
+  std::vector<std::uintptr_t> addresses_;
+};
+
 class InProcessCommunicator final : public Communicator {
  public:
   InProcessCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank,
@@ -213,6 +248,10 @@ class InProcessCommunicator final : public Communicator {
         }
       }
     });
+  }
+
+  std::unique_ptr<Window> make_window(std::int64_t words) override {
+    return std::make_unique<InProcessWindow>(*this, words);
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,

@@ -10,6 +10,7 @@
 
 #include "strata/comm/activity.hpp"
 #include "strata/comm/summation.hpp"
+#include "strata/comm/window.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/device/stream.hpp"
 #include "strata/grid/grid.hpp"
@@ -188,6 +189,11 @@ class Communicator {
   /// Communication: collective over this group; the groups of one call are disjoint.
   [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
       std::span<const std::int64_t> members, std::string name) = 0;
+
+  /// Memory of so many words on each rank, zeros at first, that all ranks of the group reach.
+  /// Communication: collective over the group, as is Window::close(). Throws: std::logic_error
+  /// where the transport has none.
+  [[nodiscard]] virtual std::unique_ptr<Window> make_window(std::int64_t words);
 
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);

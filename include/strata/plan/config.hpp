@@ -17,6 +17,7 @@
 #include "strata/ops/packing.hpp"
 #include "strata/optim/learning_rate.hpp"
 #include "strata/optim/optimizer.hpp"
+#include "strata/optim/parameter_server.hpp"
 #include "strata/pipeline/schedule.hpp"
 
 namespace strata::plan {
@@ -189,6 +190,12 @@ struct RunConfig {
     ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
     ops::InstructionSet isa = ops::InstructionSet::kNative;
   } numerics;
+  /// Of parallel.sync = async.
+  struct {
+    std::int64_t servers = 0;  // 0: every rank holds a share
+    std::int64_t ahead = 0;    // 0: no bound
+    optim::AsyncOptions options;
+  } async;
   struct {
     optim::OptimizerOptions options;
     double clip_norm = 0.0;

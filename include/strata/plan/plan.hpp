@@ -82,6 +82,17 @@ struct Plan {
   return plan.config.parallel.sync == Sync::kLocal;
 }
 
+/// Whether workers do not wait for each other. A step has one unit of work for each lane, which is
+/// what an island is elsewhere: grid.islands are the ranks, of which servers may compute nothing.
+[[nodiscard]] inline bool is_async(const Plan& plan) {
+  return plan.config.parallel.sync == Sync::kAsync;
+}
+/// The ranks that hold the parameters of asynchronous training: the first ones.
+[[nodiscard]] inline std::int64_t servers(const Plan& plan) {
+  const std::int64_t given = plan.config.async.servers;
+  return given > 0 ? given : plan.grid.islands;
+}
+
 /// Samples of one island in a step.
 [[nodiscard]] inline std::int64_t island_batch(const Plan& plan) {
   return plan.config.batch.global / plan.islands;
@@ -106,7 +117,8 @@ struct Plan {
 /// fast` depend on the assignment.
 [[nodiscard]] inline bool repeats_steps(const Plan& plan) {
   return plan.config.train.repeat_every != 0 && plan.config.train.check == Switch::kOn &&
-         plan.config.numerics.mode == comm::Summation::kInvariant && !is_local(plan);
+         plan.config.numerics.mode == comm::Summation::kInvariant &&
+         plan.config.parallel.sync == Sync::kStep;
 }
 
 /// One kind of messages that a rank sends in a training step.
@@ -126,6 +138,8 @@ struct RankPlan {
   nn::ParameterLayout frozen;  ///< of Placed::kWithoutGradients
   /// Which data rank has the master copies of frozen weights, and writes them to checkpoints.
   optim::BucketPlan frozen_buckets;
+  /// How asynchronous training divides the parameters among servers.
+  std::optional<optim::BucketPlan> server_buckets;
   optim::GradientReducer::Sizes reducer_sizes;
   io::Parts parts = io::Parts::kInputs;  ///< read by its loader
   bool loads = false;
@@ -196,6 +210,9 @@ struct VirtualGrid {
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
+/// The optimizer of a rank's own state: none in asynchronous training, where servers have it.
+[[nodiscard]] optim::OptimizerOptions rank_optimizer(const Plan& plan);
+
 /// The islands that a rank holds.
 [[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
 
@@ -216,6 +233,12 @@ struct VirtualGrid {
 /// The options of the loader of one repeated step, counted from 1, on the lanes of `rank`.
 [[nodiscard]] io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank,
                                               std::int64_t step);
+
+/// The options of the loader of one unit of asynchronous work, counted from 0.
+[[nodiscard]] io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank,
+                                            std::int64_t unit);
+/// The index of each of its microbatches' first sample in the global batch.
+[[nodiscard]] std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit);
 
 /// The options for one sequential pass over a split in `rounds` steps.
 [[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,

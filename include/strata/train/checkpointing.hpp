@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,11 +66,31 @@ void require_space(const plan::Plan& plan, Log& log);
 /// file, which holds the tokenizer. Throws: Error(kCheckpoint) where the record is incomplete.
 [[nodiscard]] std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint);
 
+/// The loss of one unit of asynchronous work.
+struct UnitResult {
+  std::int64_t unit = 0;
+  double loss = 0.0;
+  double grad_norm = 0.0;
+};
+
+/// What asynchronous workers have done: the units before `next` except the open ones.
+struct UnitsDone {
+  std::int64_t next = 0;
+  std::vector<std::int64_t> open;
+  std::int64_t updates = 0;
+  std::vector<UnitResult> results;  ///< of steps of which other units are open
+};
+
+/// That of a checkpoint; all units of its steps where another kind of run wrote it. Throws:
+/// Error(kCheckpoint) where its record is not valid.
+[[nodiscard]] UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
 /// The contents of a checkpoint beside the state, for use after the run.
 struct RunRecord {
   std::string config_text;
   const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
   const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
+  std::function<UnitsDone()> units = {};     ///< where training is asynchronous
 };
 
 /// Rejects a checkpoint of another model; ignores optimizer state.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -28,6 +29,8 @@ struct TrainRecord {
   std::optional<double> mfu;
   StepTimes times;
   bool skipped = false;  ///< the weights were not updated
+  /// Of asynchronous training: by name.
+  std::vector<std::pair<std::string, double>> async;
 };
 
 /// The line of an evaluation.

@@ -38,4 +38,8 @@ class TestFault {
   std::string runs_;
 };
 
+/// Seconds for which a rank sleeps in each step, for tests and benchmarks with uneven nodes:
+/// STRATA_TEST_DELAY=RANK:SECONDS; 0 without it.
+[[nodiscard]] double test_delay_seconds(std::int64_t rank);
+
 }  // namespace strata::train

@@ -367,6 +367,24 @@ std::vector<Option> parallel_and_numerics() {
              "how numbers are sent between islands: in full, or rounded, with the error added to "
              "the next exchange",
              STRATA_MEMBER(local.exchange)),
+      whole("async.servers", "ranks",
+            "first ranks, which hold the parameters of asynchronous training and compute no "
+            "gradients; 0: every rank holds a share and computes",
+            0, STRATA_MEMBER(async.servers), kMostRanks),
+      whole("async.staleness", "updates",
+            "most updates between a worker's fetch and its push; a staler push is as async.stale "
+            "says, and never waited for; 0: no bound",
+            0, STRATA_MEMBER(async.options.staleness)),
+      choice("async.stale",
+             "what becomes of a staler push; scale: its step is scaled by async.staleness / its "
+             "staleness; drop: it is not applied",
+             STRATA_MEMBER(async.options.stale)),
+      choice("async.rate", "step size of other pushes; divided: by their staleness",
+             STRATA_MEMBER(async.options.rate)),
+      whole("async.ahead", "units",
+            "most units of work, of batch.global / numerics.lanes samples, that a worker may be "
+            "ahead of the slowest, for which it then waits; 0: no bound",
+            0, STRATA_MEMBER(async.ahead)),
       number("local.deadline", "seconds",
              "for parallel.island_of: how long an island waits for the others at the end of a "
              "round; who comes later is left out of it",

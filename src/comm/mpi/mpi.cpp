@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <type_traits>
 #include <vector>
 
@@ -24,6 +25,21 @@ void check(int status, const char* call) {
   }
 }
 
+/// Holds MPI for one thread at a time (MPI_THREAD_SERIALIZED): the thread that serves a window
+/// calls it beside the main thread.
+class Serial {
+ public:
+  Serial() : lock_(mutex()) {}
+
+ private:
+  static std::recursive_mutex& mutex() {
+    static std::recursive_mutex mutex;
+    return mutex;
+  }
+
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
 int bytes_of(const ConstTensorView& payload) {
   require(payload.memory_space() == MemorySpace::kHost,
           "MPI sends host memory, this tensor is in {} memory", name_of(payload.memory_space()));
@@ -43,6 +59,7 @@ class MpiOperation final : public Request::Operation {
   explicit MpiOperation(MPI_Request request) : request_(request) {}
 
   bool test() override {
+    const Serial serial;
     int done = 0;
     check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
     return done != 0;
@@ -68,6 +85,7 @@ class MpiReduceScatter final : public Request::Operation {
   }
 
   bool test() override {
+    const Serial serial;
     int done = 0;
     check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) {
@@ -82,6 +100,86 @@ class MpiReduceScatter final : public Request::Operation {
   // MPI reads them until the operation completes.
   std::vector<int> counts_;
   MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+/// One window of MPI's one-sided communication, in a passive epoch from its beginning to its end.
+class MpiWindow final : public Window {
+ public:
+  MpiWindow(MPI_Comm communicator, std::int64_t words) : Window({}) {
+    const Serial serial;
+    void* memory = nullptr;
+    const auto bytes = static_cast<MPI_Aint>(words * static_cast<std::int64_t>(sizeof(Word)));
+    check(MPI_Win_allocate(bytes, sizeof(Word), MPI_INFO_NULL, communicator, &memory, &window_),
+          "MPI_Win_allocate");
+    check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
+    const std::span own(static_cast<Word*>(memory), static_cast<std::size_t>(words));
+    std::ranges::fill(own, Word{0});
+    set_own(own);
+    check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+    check(MPI_Barrier(communicator), "MPI_Barrier");
+  }
+  // Freeing a window is collective, and destructors do not communicate.
+  ~MpiWindow() override = default;
+  MpiWindow(const MpiWindow&) = delete;
+  MpiWindow& operator=(const MpiWindow&) = delete;
+
+  void get(std::int64_t rank, std::int64_t first, std::span<Word> into) override {
+    const Serial serial;
+    for_pieces(into, [&](std::size_t at, std::span<Word> piece) {
+      check(MPI_Get(piece.data(), static_cast<int>(piece.size()), MPI_UINT64_T,
+                    static_cast<int>(rank), first + static_cast<MPI_Aint>(at),
+                    static_cast<int>(piece.size()), MPI_UINT64_T, window_),
+            "MPI_Get");
+    });
+    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
+  }
+
+  void put(std::int64_t rank, std::int64_t first, std::span<const Word> words) override {
+    const Serial serial;
+    for_pieces(words, [&](std::size_t at, std::span<const Word> piece) {
+      check(MPI_Put(piece.data(), static_cast<int>(piece.size()), MPI_UINT64_T,
+                    static_cast<int>(rank), first + static_cast<MPI_Aint>(at),
+                    static_cast<int>(piece.size()), MPI_UINT64_T, window_),
+            "MPI_Put");
+    });
+    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
+  }
+
+  Word fetch_add(std::int64_t rank, std::int64_t word, Word summand) override {
+    const Serial serial;
+    Word before = 0;
+    check(MPI_Fetch_and_op(&summand, &before, MPI_UINT64_T, static_cast<int>(rank), word, MPI_SUM,
+                           window_),
+          "MPI_Fetch_and_op");
+    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
+    return before;
+  }
+
+  void progress() override {
+    const Serial serial;
+    int arrived = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
+    check(MPI_Win_sync(window_), "MPI_Win_sync");
+  }
+
+  void close() override {
+    const Serial serial;
+    check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
+    check(MPI_Win_free(&window_), "MPI_Win_free");
+  }
+
+ private:
+  /// Calls function(first, words) for pieces that MPI counts in 32 bits.
+  template <typename T, typename Function>
+  static void for_pieces(std::span<T> words, const Function& function) {
+    constexpr std::size_t kMost = std::size_t{1} << 27U;
+    for (std::size_t at = 0; at < words.size(); at += kMost) {
+      function(at, words.subspan(at, std::min(kMost, words.size() - at)));
+    }
+  }
+
+  MPI_Win window_ = MPI_WIN_NULL;
 };
 
 class MpiCommunicator final : public Communicator {
@@ -114,16 +212,22 @@ class MpiCommunicator final : public Communicator {
   void barrier() override {
     MPI_Request request = MPI_REQUEST_NULL;
     record("barrier", ++collectives_, -1, 0);
-    check(MPI_Ibarrier(communicator_, &request), "MPI_Ibarrier");
+    {
+      const Serial serial;
+      check(MPI_Ibarrier(communicator_, &request), "MPI_Ibarrier");
+    }
     wait_for(request, "barrier");
   }
 
   void broadcast(TensorView payload, std::int64_t root) override {
     MPI_Request request = MPI_REQUEST_NULL;
     record("broadcast", ++collectives_, -1, payload.bytes());
-    check(MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
-                     communicator_, &request),
-          "MPI_Ibcast");
+    {
+      const Serial serial;
+      check(MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
+                       communicator_, &request),
+            "MPI_Ibcast");
+    }
     wait_for(request, "broadcast");
   }
 
@@ -132,19 +236,31 @@ class MpiCommunicator final : public Communicator {
             all.bytes(), size(), mine.bytes());
     MPI_Request request = MPI_REQUEST_NULL;
     record("all-gather", ++collectives_, -1, all.bytes());
-    check(MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine), MPI_BYTE,
-                         communicator_, &request),
-          "MPI_Iallgather");
+    {
+      const Serial serial;
+      check(MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine),
+                           MPI_BYTE, communicator_, &request),
+            "MPI_Iallgather");
+    }
     wait_for(request, "all-gather");
   }
 
   void all_reduce(TensorView sum) override {
     MPI_Request request = MPI_REQUEST_NULL;
     record("all-reduce", ++collectives_, -1, sum.bytes());
-    check(MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
+    {
+      const Serial serial;
+      check(
+          MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
                          type_of(sum), MPI_SUM, communicator_, &request),
           "MPI_Iallreduce");
+    }
     wait_for(request, "all-reduce");
+  }
+
+  std::unique_ptr<Window> make_window(std::int64_t words) override {
+    const WaitMark call(activity(), WaitKind::kLibraryCall, "make a window with all ranks");
+    return std::make_unique<MpiWindow>(communicator_, words);
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
@@ -157,6 +273,7 @@ class MpiCommunicator final : public Communicator {
     const WaitMark call(activity(), WaitKind::kLibraryCall,
                         fmt::format("split the {} into {}s", this->name(), name));
     record("split", ++collectives_, -1, 0);
+    const Serial serial;
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
           "MPI_Comm_split");
     auto group = of(split, std::move(name), activity());
@@ -181,6 +298,7 @@ class MpiCommunicator final : public Communicator {
       TensorView tensor, std::span<const grid::Range> slices) override {
     const grid::Range& own = slices[static_cast<std::size_t>(rank())];
     record("reduce-scatter", ++collectives_, -1, tensor.bytes());
+    const Serial serial;
     return std::make_unique<MpiReduceScatter>(communicator_, tensor, slices,
                                               tensor.flat_slice(own.begin, own.count()));
   }
@@ -189,6 +307,7 @@ class MpiCommunicator final : public Communicator {
   template <typename Function, typename View>
   std::unique_ptr<Request::Operation> begin(Function* function, const char* name,
                                             const View& payload, std::int64_t peer, Tag tag) {
+    const Serial serial;
     MPI_Request request = MPI_REQUEST_NULL;
     check(function(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
                    static_cast<int>(tag), communicator_, &request),
@@ -215,6 +334,7 @@ class MpiCommunicator final : public Communicator {
 class MpiProgress final : public ProgressEngine {
  public:
   void progress() override {
+    const Serial serial;
     int arrived = 0;
     check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
           "MPI_Iprobe");
@@ -229,9 +349,9 @@ MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
   // where the rank has work to do. Request::wait() yields by itself.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
   int provided = 0;
-  check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  if (provided < MPI_THREAD_FUNNELED) {
-    fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
+  check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_SERIALIZED)");
   }
   world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world", activity);
   engine_ = std::make_unique<MpiProgress>();

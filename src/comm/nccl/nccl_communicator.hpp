@@ -43,6 +43,9 @@ class NcclCommunicator final : public Communicator {
   void broadcast(TensorView payload, std::int64_t root) override;
   void all_gather(ConstTensorView mine, TensorView all) override;
   void all_reduce(TensorView sum) override;
+  std::unique_ptr<Window> make_window(std::int64_t words) override {
+    return host_->make_window(words);
+  }
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override;
 

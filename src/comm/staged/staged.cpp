@@ -210,6 +210,10 @@ class StagedCommunicator final : public Communicator {
     staging.deliver(staging.host(), sum);
   }
 
+  std::unique_ptr<Window> make_window(std::int64_t words) override {
+    return host().make_window(words);
+  }
+
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
     return std::make_unique<StagedCommunicator>(host().subgroup(members, std::move(name)),
