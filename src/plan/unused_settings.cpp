@@ -118,6 +118,9 @@ void check_links(const RunConfig& c, const Plan& plan) {
   const auto pretends = [&](bool given, const char* key) {
     check(given, plan.device == device::DeviceKind::kCpu, key,
           "GPUs do not wait for pretended links", "set run.device to cpu");
+    check(given, !is_async(plan), key,
+          "parallel.sync is async, whose windows do not wait for pretended links",
+          "choose another way");
     check(given, (plan.islands > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
           plan.islands > 1 ? "no two ranks of this job are in different islands"
                            : "one replica sends nothing to others",

@@ -660,6 +660,7 @@ const std::vector<Section>& section_table() {
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},
       {"local", "rounds of parallel.sync = local"},
+      {"async", "parameters and pushes of parallel.sync = async"},
       {"numerics", "settings that determine the bits of the result"},
       {"optimizer", "the update of the weights"},
       {"schedule", "the learning rate over the steps"},
