@@ -184,6 +184,7 @@ void AsyncWorkers::await_slowest() {
 void AsyncWorkers::fetch() {
   const double begin = now_seconds();
   const TensorView weights = state_.trained_tensors().back();
+  server_.finish_pushes();  // a worker sees its own updates
   server_.fetch([&](const optim::OwnedPiece& piece, const ConstTensorView& fetched) {
     device::write_from_host(weights.flat_slice(piece.arena_offset, piece.range.count()),
                             [&](std::int64_t first, const TensorView& into) {
