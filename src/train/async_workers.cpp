@@ -124,12 +124,9 @@ void AsyncWorkers::load(const io::Checkpoint& checkpoint) {
   }
 }
 
-void AsyncWorkers::start(const UnitsDone& done) {
+void AsyncWorkers::start(const UnitsDone& done, std::int64_t step) {
   begun_ = done;
-  next_report_ = done.next / plan_.islands;
-  for (const std::int64_t unit : done.open) {
-    next_report_ = std::min(next_report_, unit / plan_.islands);
-  }
+  next_report_ = step;
   done_count_ = done.next - std::ssize(done.open);
   for (const UnitResult& result : done.results) {
     open_steps_[result.unit / plan_.islands][result.unit % plan_.islands] = result;
