@@ -170,8 +170,15 @@ void AsyncWorkers::await_slowest() {
     const Word mine = done[static_cast<std::size_t>(world_.rank())];
     const auto first = done.begin() + plan_.config.async.servers;
     const Word least = *std::min_element(first, done.end());
-    if (mine < least + static_cast<Word>(bound) || control_->load(0, kCut) != cuts_seen_) {
+    // Who finds no unit any more does not catch up.
+    const bool none_left = !unit_of(static_cast<std::int64_t>(control_->load(0, kClaims)));
+    if (mine < least + static_cast<Word>(bound) || none_left ||
+        control_->load(0, kCut) != cuts_seen_) {
       break;
+    }
+    server_.require_serving();
+    if (world_.rank() == 0) {
+      collect();  // the slowest may need a place in the ring
     }
     pause();
   }

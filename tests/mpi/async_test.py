@@ -121,6 +121,16 @@ class Async(harness.StrataTest):
         print(f"test accuracy {last['accuracy']}", flush=True)
         self.assertGreaterEqual(float(last["accuracy"]), 0.95)
 
+    def test_the_bound_ends_with_the_units(self):
+        """A worker that finds no unit any more holds nobody back."""
+        job = harness.Job(
+            ["mpirun", "-n", "4", harness.STRATA, "train", self.config, "--run.dir=ahead",
+             "--parallel.data=4", "--parallel.pipeline=1", "--async.ahead=1", "--train.steps=1",
+             "--async.servers=1"], self.directory, STRATA_TEST_DELAY="2:0.3")
+        finished = job.wait(30)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.assert_each_unit_once("ahead", 1)
+
     def test_linear_regression(self):
         random = np.random.default_rng(3)
         inputs = random.normal(size=(256, 4)).astype(np.float32)
