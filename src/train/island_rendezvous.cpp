@@ -266,13 +266,18 @@ void IslandRendezvous::average(std::int64_t step) {
       return;
     }
     const fs::path made = open_at(own, step).directory();
-    fs::create_directories(rounds_);
-    std::error_code taken;
-    fs::rename(made, rounds_ / made.filename(), taken);
-    if (taken) {
-      fs::remove_all(made);  // another island was first
-    } else {
+    std::error_code error;
+    fs::create_directories(rounds_, error);
+    if (!error) {
+      fs::rename(made, rounds_ / made.filename(), error);
+    }
+    if (!error) {
       prune(rounds_, step);
+    } else if (is_committed(rounds_, step)) {
+      fs::remove_all(made, error);  // another island was first
+    } else {
+      fail(ExitCode::kCheckpoint, "the round of step {} cannot be moved to {}: {}", step,
+           rounds_.string(), error.message());
     }
   });
 }

@@ -26,17 +26,19 @@ std::string numbers_text(const StepSummary& summary) {
   return fmt::format("the loss is {} and the gradient norm {}", summary.loss, summary.grad_norm);
 }
 
-/// Ends the run on all ranks; all have the same summary.
-[[noreturn]] void end_diverged(const plan::Plan& plan, std::int64_t step, const std::string& what) {
-  const std::string text = fmt::format(
-      "the run diverged: at step {} {}; the last good checkpoint is kept. Lower "
-      "optimizer.learning_rate, set optimizer.clip_norm or lengthen "
-      "schedule.warmup_steps",
-      step, what);
+/// Ends the run on all ranks. Those of an island have the same numbers.
+[[noreturn]] void end_not_finite(const plan::Plan& plan, const std::string& text) {
   if (plan.grid.islands > 1) {
     throw Error(ExitCode::kDiverged, text);  // other islands do not know
   }
   throw comm::AgreedError(ExitCode::kDiverged, text);
+}
+
+[[noreturn]] void end_diverged(const plan::Plan& plan, std::int64_t step, const std::string& what) {
+  end_not_finite(plan, fmt::format("the run diverged: at step {} {}; the last good checkpoint is "
+                                   "kept. Lower optimizer.learning_rate, set optimizer.clip_norm "
+                                   "or lengthen schedule.warmup_steps",
+                                   step, what));
 }
 
 }  // namespace
@@ -239,7 +241,7 @@ void StepRunner::compute_again(std::int64_t step, StepResult& result) {
       "computation point to a hardware fault: have the nodes' memory and GPUs checked",
       step, numbers_text(first), numbers_text(second));
   if (!is_finite(second)) {
-    throw comm::AgreedError(ExitCode::kDiverged, differ);
+    end_not_finite(plan_, differ);
   }
   setup_.log.warn("{}. The run goes on with the second result", differ);
 }

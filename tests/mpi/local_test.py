@@ -100,6 +100,15 @@ class Local(harness.StrataTest):
         [saved] = harness.checkpoints(self.directory / "stopped")
         self.assertEqual(int(saved.name.split("-")[1]) % 6, 0)
 
+    def test_an_island_that_diverges_ends_the_job(self):
+        for grid in [(1, 1), (4, 1), (2, 2)]:
+            finished = self.launch(harness.ranks_of(grid), "train", self.config,
+                                   f"--run.dir=diverged-{grid[0]}-{grid[1]}",
+                                   *harness.grid_settings(grid), "--optimizer.kind=sgd",
+                                   "--optimizer.learning_rate=1e38", "--optimizer.clip_norm=0",
+                                   "--local.delay=1")
+            self.assert_refused(finished, harness.DIVERGED, "diverged", "learning_rate")
+
     def test_another_mode_needs_consent(self):
         settings = ["--train.steps=12", "--checkpoint.every=6"]
         self.train(self.config, (2, 1), "mode", *settings)
