@@ -109,6 +109,12 @@ io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank, std::int
   return options;
 }
 
+std::int64_t async_control_words(const Plan& plan, std::int64_t rank) {
+  constexpr std::int64_t kShared = 2;  // the claims and the cuts
+  constexpr std::int64_t kOfRank = 2;  // what it asks for, and the units that it has done
+  return rank == 0 ? kShared + kOfRank * plan.grid.ranks() + kUnitRing * kUnitRingWords : 1;
+}
+
 std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit) {
   std::vector<std::int64_t> offsets;
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
@@ -402,9 +408,11 @@ std::vector<nn::MemoryItem> server_memory(const Plan& plan, const RankPlan& rank
   if (!is_async(plan)) {
     return {};
   }
-  return optim::ParameterServer::memory(
+  std::vector<nn::MemoryItem> memory = optim::ParameterServer::memory(
       plan.config.optimizer.options, rank.layout, *rank.server_buckets, servers(plan),
       plan.grid.ranks(), rank.coordinates.islands, compute_dtype(plan.config.numerics.dtype));
+  memory.push_back({"window of units", 8 * async_control_words(plan, rank.coordinates.islands)});
+  return memory;
 }
 
 /// All allocations of the rank on its device.

@@ -183,6 +183,11 @@ void check_async(const RunConfig& config, const grid::Grid& grid) {
          "train.nonfinite is repeat, but asynchronous steps cannot be repeated; set it to stop or "
          "skip");
   }
+  if (config.run.cuda_graphs == Switch::kOn) {
+    fail(ExitCode::kUsage,
+         "run.cuda_graphs is on, but the samples of asynchronous units lie at other addresses each "
+         "time; set it to off");
+  }
   if (config.run.tensorboard_histograms > 0 || config.run.timeline) {
     fail(ExitCode::kUsage,
          "run.tensorboard_histograms and run.timeline record what all ranks do in one step, and "

@@ -114,6 +114,22 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
          "checkpoint.minutes");
 }
 
+void check_links(const RunConfig& c, const Plan& plan) {
+  const auto pretends = [&](bool given, const char* key) {
+    check(given, plan.device == device::DeviceKind::kCpu, key,
+          "GPUs do not wait for pretended links", "set run.device to cpu");
+    check(given, !is_async(plan), key,
+          "parallel.sync is async, whose windows do not wait for pretended links",
+          "choose another way");
+    check(given, (plan.islands > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
+          plan.islands > 1 ? "no two ranks of this job are in different islands"
+                           : "one replica sends nothing to others",
+          "choose parallel.data above 1");
+  };
+  pretends(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");
+  pretends(c.emulated.link_delay_milliseconds > 0.0, "emulated.link_delay");
+}
+
 }  // namespace
 
 bool has_end(optim::LearningRateKind kind) {
@@ -127,6 +143,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_data(config, otherwise, plan.train_data);
   check_local(config, otherwise);
   check_emulated(config, otherwise);
+  check_links(config, plan);
   check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
         "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
   const auto adapts = [&](bool given, const char* key) {

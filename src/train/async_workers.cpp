@@ -26,8 +26,9 @@ namespace {
 /// The words of rank 0 that all ranks use: the claims, the cuts (their number in the upper bits,
 /// the flags below), what each rank asks for, the units that each has done, and a ring of results.
 enum Place : std::int64_t { kClaims, kCut, kAsked };
-constexpr std::int64_t kRing = 4096;
-constexpr std::int64_t kRingWords = 3;  ///< unit + 1, loss, norm
+/// Results that rank 0 has not read yet: unit + 1, loss, norm.
+constexpr std::int64_t kRing = plan::kUnitRing;
+constexpr std::int64_t kRingWords = plan::kUnitRingWords;
 
 constexpr comm::Window::Word kStops = 1;
 constexpr comm::Window::Word kSaves = 2;
@@ -88,8 +89,7 @@ AsyncWorkers::AsyncWorkers(const TrainerSetup& setup, const plan::RankPlan& rank
       server_(world_, plan_.config.optimizer.options, plan_.config.async.options, rank.layout,
               *rank.server_buckets, plan::servers(plan_),
               compute_dtype(plan_.config.numerics.dtype)),
-      control_(world_.make_window(
-          world_.rank() == 0 ? kAsked + 2 * world_.size() + kRing * kRingWords : 1)),
+      control_(world_.make_window(plan::async_control_words(plan_, world_.rank()))),
       units_(plan_.total_steps * plan_.islands),
       delay_seconds_(test_delay_seconds(world_.rank())) {}
 
@@ -124,12 +124,9 @@ void AsyncWorkers::load(const io::Checkpoint& checkpoint) {
   }
 }
 
-void AsyncWorkers::start(const UnitsDone& done) {
+void AsyncWorkers::start(const UnitsDone& done, std::int64_t step) {
   begun_ = done;
-  next_report_ = done.next / plan_.islands;
-  for (const std::int64_t unit : done.open) {
-    next_report_ = std::min(next_report_, unit / plan_.islands);
-  }
+  next_report_ = step;
   done_count_ = done.next - std::ssize(done.open);
   for (const UnitResult& result : done.results) {
     open_steps_[result.unit / plan_.islands][result.unit % plan_.islands] = result;
@@ -184,6 +181,7 @@ void AsyncWorkers::await_slowest() {
 void AsyncWorkers::fetch() {
   const double begin = now_seconds();
   const TensorView weights = state_.trained_tensors().back();
+  server_.finish_pushes();  // a worker sees its own updates
   server_.fetch([&](const optim::OwnedPiece& piece, const ConstTensorView& fetched) {
     device::write_from_host(weights.flat_slice(piece.arena_offset, piece.range.count()),
                             [&](std::int64_t first, const TensorView& into) {
@@ -340,7 +338,8 @@ void AsyncWorkers::decide(const Hooks& hooks) {
     add(control_->load_own(kAsked + r) != 0, kStops);
   }
   add(hooks.wants_save(), kSaves);
-  add(done_count_ == units_, kEnds);
+  // A checkpoint of a longer run has more.
+  add(done_count_ >= std::max(units_, begun_.next), kEnds);
   if (flags != 0) {
     control_->store_own(kCut, (control_->load_own(kCut) / kFlagEnd + 1) * kFlagEnd + flags);
   }
@@ -348,6 +347,7 @@ void AsyncWorkers::decide(const Hooks& hooks) {
 
 AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
   while (true) {
+    server_.require_serving();
     if (hooks.wants_stop()) {
       control_->store(0, kAsked + world_.rank(), 1);
     }

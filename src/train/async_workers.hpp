@@ -50,8 +50,8 @@ class AsyncWorkers {
   void take_weights();
   /// Reads the own share of the parameters. Throws: as RankState.
   void load(const io::Checkpoint& checkpoint);
-  /// Begins to serve, after the units that a checkpoint has. Communication: a barrier.
-  void start(const UnitsDone& done);
+  /// Begins to serve, after the units that a checkpoint of this step has. Communication: a barrier.
+  void start(const UnitsDone& done, std::int64_t step);
 
   struct Cut {
     bool stops = false;

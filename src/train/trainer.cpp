@@ -347,8 +347,9 @@ class Trainer {
     if (metrics_) {
       report_.emplace(setup_, *metrics_, first_step_);
     }
-    workers_->start(setup_.checkpoint != nullptr ? units_done(plan_, *setup_.checkpoint)
-                                                 : UnitsDone());
+    workers_->start(
+        setup_.checkpoint != nullptr ? units_done(plan_, *setup_.checkpoint) : UnitsDone(),
+        first_step_);
     const AsyncWorkers::Hooks hooks{
         .wants_stop = [this] { return own_stop_request() == StopRequest::kStop; },
         .report =

@@ -1,4 +1,5 @@
-"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training."""
+"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training.
+Pretended links: steps take at least as long as the link carries their messages, and have the same bits."""
 
 import json
 import re
@@ -39,6 +40,43 @@ class Emulated(harness.StrataTest):
                 self.assertEqual(len(steps), 3)
                 self.assertGreaterEqual(min(steps), seconds)
                 self.assertEqual(harness.checkpoints(self.directory / run), [])
+
+    def seconds_of_steps(self, run):
+        lines = (self.directory / run / "metrics.jsonl").read_text().splitlines()
+        return [record["step_seconds"] for record in map(json.loads, lines) if record["kind"] == "train"]
+
+    def test_links_hold_messages_back_and_change_no_bits(self):
+        hidden = 700
+        # Messages hold parameters in whole blocks of 1024 elements.
+        parameters = sum(-(-count // 1024) * 1024 for count in (10 * hidden, hidden, 4 * hidden, 4))
+        wide = self.write_config("wide.ini", harness.config_text(
+            [f"dense {hidden} relu", "dense 4"], batch={"global": 16, "micro": 2}, numerics={"lanes": 4},
+            train={"steps": 3}))
+        rate, delay = 6.4e6 / 8, 0.01  # B/s, s
+        local = ["--parallel.sync=local", "--parallel.islands=4", "--local.steps=3"]
+        for ranks, exchanges, settings in (2, 3, []), (4, 3, []), (4, 1, local), (2, 1, local):
+            plain, linked = (f"{name}-{ranks}-{exchanges}" for name in ("plain", "linked"))
+            with self.subTest(ranks=ranks, settings=settings):
+                self.train(wide, (1, 1), plain, *settings)
+                finished = self.train(wide, (ranks, 1), linked, "--emulated.link_rate=6.4", "--emulated.link_delay=10",
+                                      *settings)
+                self.assertIn("pretend slow links", finished.text)
+                self.assert_same_run(plain, linked)
+                # A rank sends and receives all slices but its own: in each step of gradients, then of weights; in a round of
+                # the differences of each island, then of their sums.
+                islands = 4 // ranks if settings else 1
+                bytes_of_rank = (islands + 1) * (ranks - 1) / ranks * 4 * parameters
+                # The weights of the last step arrive after it.
+                whole = max(1, exchanges - 1)
+                self.assertGreaterEqual(sum(self.seconds_of_steps(linked)), whole * (bytes_of_rank / rate + 3 * delay))
+                sent = float(re.search(r"ranks sent ([\d.]+) KiB over pretended links", finished.text)[1]) * 1024
+                self.assertAlmostEqual(sent / (exchanges * ranks * bytes_of_rank), 1, delta=0.01)
+        for settings, words in [
+                ((1, "--emulated.link_rate=1"), ["emulated.link_rate is set, but one replica sends nothing"]),
+                ((2, "--emulated.link_delay=-1"), ["emulated.link_delay = \"-1\" is not allowed"])]:
+            with self.subTest(settings=settings):
+                self.assert_refused(self.launch(settings[0], "train", wide, "--run.dir=refused", settings[1]), USAGE,
+                                    *words)
 
     def test_nothing_is_taken_for_training(self):
         for settings, words in [

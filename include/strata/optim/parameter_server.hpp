@@ -85,6 +85,8 @@ class ParameterServer {
   void start(std::int64_t updates = 0);
   /// The updates of the first server so far. Pre: start().
   [[nodiscard]] std::int64_t updates() { return static_cast<std::int64_t>(window_->load(0, 0)); }
+  /// Throws what the own thread has thrown.
+  void require_serving() const;
   /// Returns once all that this rank has pushed is applied.
   void finish_pushes();
   /// Ends the window. Pre: no rank fetches or pushes. Communication: collective over the group.
@@ -139,8 +141,6 @@ class ParameterServer {
   [[nodiscard]] static Places places_of(std::int64_t pieces, std::int64_t elements,
                                         std::int64_t ranks, DType dtype);
   void serve();
-  /// Throws what the own thread has thrown.
-  void require_serving() const;
   template <typename Done>
   void wait_until(std::int64_t server, const Done& done);
   bool apply(std::int64_t rank);

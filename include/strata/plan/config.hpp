@@ -242,16 +242,26 @@ struct RunConfig {
     std::int64_t tensorboard_histograms = 0;
     std::int64_t tensorboard_text = 0;
   } run;
-  /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
   struct {
+    /// Milliseconds of an action of a chunk, of all stages or of each
+    /// (pipeline::parse_chunk_times).
     std::string forward = "1";
     std::string backward_input = "1";
     std::string backward_weight = "1";
+    /// Of links between islands; both 0: no such link.
+    double link_megabits_per_second = 0.0;
+    double link_delay_milliseconds = 0.0;
   } emulated;
 };
 
 /// The value of parallel.schedule, as in "1f1b", "auto" or "file:made.csv".
 [[nodiscard]] std::string schedule_name(const RunConfig& config);
+
+/// Whether ranks pretend slow links between islands.
+[[nodiscard]] inline bool emulates_links(const RunConfig& config) {
+  return config.emulated.link_megabits_per_second > 0.0 ||
+         config.emulated.link_delay_milliseconds > 0.0;
+}
 
 /// Whether the schedule is made to measure (parallel.schedule = auto).
 [[nodiscard]] inline bool is_made(const RunConfig& config) {

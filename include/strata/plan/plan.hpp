@@ -235,6 +235,12 @@ struct VirtualGrid {
 [[nodiscard]] io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank,
                                               std::int64_t step);
 
+/// Results of units that rank 0 has room for, and the words of one.
+inline constexpr std::int64_t kUnitRing = 4096;
+inline constexpr std::int64_t kUnitRingWords = 3;
+/// The words of a rank by which asynchronous workers deal out units, of 8 bytes.
+[[nodiscard]] std::int64_t async_control_words(const Plan& plan, std::int64_t rank);
+
 /// The options of the loader of one unit of asynchronous work, counted from 0.
 [[nodiscard]] io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank,
                                             std::int64_t unit);

@@ -170,6 +170,24 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
   }
 }
 
+/// Communication: one all-gather over the world.
+void log_link_usage(comm::MpiSession& mpi, const comm::EmulatedLink& link, Log& log) {
+  struct Usage {
+    std::int64_t sent_bytes = 0;
+    std::int64_t peak_bytes = 0;
+  };
+  const Usage mine{.sent_bytes = link.sent_bytes(), .peak_bytes = link.peak_bytes()};
+  std::vector<Usage> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+  Usage sum;
+  for (const Usage& rank : all) {
+    sum.sent_bytes += rank.sent_bytes;
+    sum.peak_bytes = std::max(sum.peak_bytes, rank.peak_bytes);
+  }
+  log.info("ranks sent {} over pretended links, each at most {} in any one second",
+           bytes_text(sum.sent_bytes), bytes_text(sum.peak_bytes));
+}
+
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
@@ -208,6 +226,11 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
         "run.device is emulated: no layer computes, so losses and weights mean nothing, and no "
         "checkpoint is written");
   }
+  if (environment.link() != nullptr) {
+    log.warn(
+        "emulated.link_rate and link_delay pretend slow links between islands; steps take longer "
+        "than they would");
+  }
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
@@ -245,6 +268,9 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
                       .scratch_bytes = environment.context().scratch_bytes(),
                       .graphs = run.graphs},
                      log);
+  if (environment.link() != nullptr) {
+    log_link_usage(mpi, *environment.link(), log);
+  }
   return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 

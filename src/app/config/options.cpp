@@ -622,6 +622,13 @@ std::vector<Option> running() {
                   STRATA_MEMBER(emulated.backward_input)),
       stage_times("emulated.backward_weight", "weight gradient",
                   STRATA_MEMBER(emulated.backward_weight)),
+      number("emulated.link_rate", "Mbit/s",
+             "pretended rate, in each direction, of each rank's link to the replicas of other "
+             "islands, without islands to all other replicas: messages complete no sooner than it "
+             "would carry them; 0: no limit. CPUs only",
+             Bound::kFromZero, STRATA_MEMBER(emulated.link_megabits_per_second)),
+      number("emulated.link_delay", "ms", "pretended delay of each message over such a link",
+             Bound::kFromZero, STRATA_MEMBER(emulated.link_delay_milliseconds)),
   };
 }
 
@@ -652,13 +659,15 @@ const std::vector<Section>& section_table() {
       {"data", "the data sets, made with strata data import"},
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},
+      {"local", "rounds of parallel.sync = local"},
+      {"async", "parameters and pushes of parallel.sync = async"},
       {"numerics", "settings that determine the bits of the result"},
       {"optimizer", "the update of the weights"},
       {"schedule", "the learning rate over the steps"},
       {"train", "length, evaluation and progress"},
       {"checkpoint", "when the state is saved"},
       {"run", "where and how the program runs"},
-      {"emulated", "times of run.device = emulated"}};
+      {"emulated", "times of run.device = emulated, and pretended links"}};
   return kSections;
 }
 

@@ -174,6 +174,28 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
                               world_.engine ? *world_.engine : mpi.engine(), plan.grid,
                               comm::pipeline_routes(plan::chunk_stages(plan)));
   connect_groups(plan, use);
+  if (use == Use::kTraining && plan::emulates_links(plan.config)) {
+    emulate_link(plan);
+  }
+}
+
+void ExecutionEnvironment::emulate_link(const plan::Plan& plan) {
+  constexpr double kBytesPerMegabit = 1e6 / 8.0;
+  constexpr double kSecondsPerMillisecond = 1e-3;
+  const auto& emulated = plan.config.emulated;
+  link_.emplace(kBytesPerMegabit * emulated.link_megabits_per_second,
+                kSecondsPerMillisecond * emulated.link_delay_milliseconds);
+  const auto pace = [&](std::unique_ptr<comm::Communicator>& group) {
+    std::vector<bool> across(static_cast<std::size_t>(group->size()), true);
+    across[static_cast<std::size_t>(group->rank())] = false;
+    group = std::make_unique<comm::PacedGroup>(std::move(group), *link_, std::move(across));
+  };
+  if (plan.grid.islands > 1) {
+    pace(groups_.islands);
+  } else {
+    pace(groups_.data);
+    pace(groups_.lanes);
+  }
 }
 
 namespace {
