@@ -213,8 +213,13 @@ bool IslandRendezvous::is_alive(std::int64_t island) {
   // Twelve heartbeats; a job may also begin a little later than the others.
   constexpr double kSilentSeconds = 60.0;
   Heartbeat& heartbeat = heartbeats_[static_cast<std::size_t>(island)];
-  const std::string text =
-      io::read_text(root_of(island) / kLock, ExitCode::kUsage, std::size_t{1} << 16U).value_or("");
+  std::string text = heartbeat.text;
+  try {
+    text = io::read_text(root_of(island) / kLock, ExitCode::kUsage, std::size_t{1} << 16U)
+               .value_or("");
+  } catch (const Error&) {
+    // Another job's file that cannot be read does not end this one.
+  }
   if (text != heartbeat.text) {
     heartbeat = {.text = text, .changed = now_seconds()};
   }

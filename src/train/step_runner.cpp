@@ -27,11 +27,13 @@ std::string numbers_text(const StepSummary& summary) {
 }
 
 /// Ends the run on all ranks. Those of an island have the same numbers; other islands do not know
-/// of them, so that one rank of the island ends the job.
+/// of them, so that the first rank of the island reports and ends the job.
 [[noreturn]] void end_not_finite(const plan::Plan& plan, const plan::RankPlan& rank,
                                  const std::string& text) {
   const grid::Coordinates first{.islands = rank.coordinates.islands};
-  if (plan.grid.islands > 1 && rank.coordinates == first) {
+  if (plan.grid.islands > 1) {
+    constexpr auto kForTheFirst = std::chrono::seconds(5);
+    std::this_thread::sleep_for(rank.coordinates == first ? std::chrono::seconds(0) : kForTheFirst);
     throw Error(ExitCode::kDiverged, text);
   }
   throw comm::AgreedError(ExitCode::kDiverged, text);

@@ -211,6 +211,7 @@ class Jobs(harness.StrataTest):
             self.assert_same_outer("replay", f"loss-{number}")
 
     def test_a_stop_while_others_are_waited_for(self):
+        (self.directory / "alone/island-0/island.lock").mkdir(parents=True)  # cannot be read
         job = self.island(1, "alone")
         job.wait_until(lambda: (self.directory / "alone/island-1/step-00000006").exists(), 60)
         os.kill(job.ranks()[1], signal.SIGTERM)
