@@ -248,7 +248,9 @@ std::string traffic_text(const std::vector<RankPlan>& ranks) {
       rows.back().push_back(
           traffic.messages == 0.0
               ? "-"
-              : fmt::format("{:.0f} messages, {}", traffic.messages,
+              : fmt::format("{} messages, {}",
+                            traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
+                                                    : fmt::format("{:.0f}", traffic.messages),
                             bytes_text(static_cast<std::int64_t>(traffic.bytes))));
     }
   }
