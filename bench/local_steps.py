@@ -18,7 +18,7 @@ RANKS, ROUND, FRAGMENTS = 4, 20, 4
 BATCH = ["--parallel.data=4", "--numerics.lanes=4", "--numerics.shards=1", "--batch.global=16", "--batch.micro=4"]
 LOCAL = ["--parallel.sync=local", "--parallel.islands=4", f"--local.steps={ROUND}"]
 STREAMING = [*LOCAL, f"--local.fragments={FRAGMENTS}", "--local.exchange=int4"]
-OVERLAPPED = [*STREAMING, "--local.delay=1", "--local.mix=0"]
+OVERLAPPED = [*STREAMING, "--local.delay=1"]
 KINDS = {"step": [], "local": LOCAL, "streaming": STREAMING, "overlapped": OVERLAPPED}
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 PACKED = 4 / (0.5 + 4 / 128)  # int4: bytes of a float32 over those of four bits and their part of a scale

@@ -232,7 +232,7 @@ void check_local(const RunConfig& config, std::int64_t total_steps) {
   if (config.parallel.island_of.empty() && local.record.empty()) {
     return;
   }
-  if (local.fragments > 1 || local.delay > 0 || local.mix.value_or(0.0) > 0.0 ||
+  if (local.fragments > 1 || local.delay > 0 || local.mix > 0.0 ||
       local.exchange != ops::Packing::kFull) {
     fail(ExitCode::kUsage,
          "islands that are jobs (parallel.island_of, local.record) average all weights at the end "
@@ -337,7 +337,6 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
       // The state after each round that has this island's difference can be had again.
       config.checkpoint.every = given.local.steps;
     }
-    config.local.mix = given.local.mix.value_or(given.local.delay > 0 ? 0.5 : 0.0);
   }
   if (given.parallel.bucket_mib == 0.0) {
     config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;

@@ -69,7 +69,7 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   needs_local(c.local.outer_momentum != otherwise.local.outer_momentum, "local.outer_momentum");
   needs_local(c.local.fragments != otherwise.local.fragments, "local.fragments");
   needs_local(c.local.delay != otherwise.local.delay, "local.delay");
-  needs_local(c.local.mix.has_value(), "local.mix");
+  needs_local(c.local.mix != otherwise.local.mix, "local.mix");
   const auto needs_async = [&](bool given, const char* key) {
     check(given, c.parallel.sync == Sync::kAsync, key, mode, "set parallel.sync to async");
   };

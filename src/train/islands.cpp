@@ -213,7 +213,7 @@ double Islands::end_step(std::int64_t step) {
 }
 
 void Islands::merge(std::size_t fragment) {
-  const double mix = plan_.config.local.mix.value();
+  const double mix = plan_.config.local.mix;
   for (std::int64_t i = 0; i < own(); ++i) {
     enter(i);
     state_.drain();

@@ -172,7 +172,7 @@ struct RunConfig {
     double outer_momentum = 0.9;
     std::int64_t fragments = 1;
     std::int64_t delay = 0;
-    std::optional<double> mix;  // nothing: auto
+    double mix = 0.0;
     ops::Packing exchange = ops::Packing::kFull;
     double deadline_seconds = 600.0;
     std::string record;  // the directory of rounds to repeat; empty: none

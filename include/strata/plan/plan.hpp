@@ -109,8 +109,7 @@ struct Plan {
 
 /// Whether an island's weights differ from the outer weights at the end of a round.
 [[nodiscard]] inline bool islands_differ(const Plan& plan) {
-  return is_local(plan) && (std::ssize(plan.fragments) > 1 || plan.config.local.delay > 0 ||
-                            plan.config.local.mix.value_or(0.0) > 0.0);
+  return is_local(plan) && (std::ssize(plan.fragments) > 1 || plan.config.local.mix > 0.0);
 }
 
 /// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =

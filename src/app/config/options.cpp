@@ -343,26 +343,10 @@ std::vector<Option> parallel_and_numerics() {
       whole("local.delay", "steps",
             "steps during which a fragment's exchange overlaps with training", 0,
             STRATA_MEMBER(local.delay)),
-      {.key = "local.mix",
-       .values = "auto, 0 to 1",
-       .unit = {},
-       .help = "share of an island's own weights in what it goes on with after an exchange; the "
-               "rest are the outer weights; auto: 0.5 with a delay, else 0",
-       .set =
-           [](RunConfig& config, const std::string& value) {
-             double share = 0.0;
-             if (value == "auto") {
-               config.local.mix.reset();
-             } else if (parse_double(value, share) && share >= 0.0 && share < 1.0) {
-               config.local.mix = share;
-             } else {
-               refuse("local.mix", value, "auto, or a number from 0 to below 1");
-             }
-           },
-       .get =
-           [](const RunConfig& config) {
-             return config.local.mix ? fmt::format("{}", *config.local.mix) : "auto";
-           }},
+      number("local.mix", "",
+             "share of an island's own weights in what it goes on with after an exchange; the rest "
+             "are the outer weights",
+             Bound::kFraction, STRATA_MEMBER(local.mix)),
       choice("local.exchange",
              "how numbers are sent between islands: in full, or rounded, with the error added to "
              "the next exchange",
