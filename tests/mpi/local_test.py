@@ -210,6 +210,12 @@ class Jobs(harness.StrataTest):
         for number in range(3):
             self.assert_same_outer("replay", f"loss-{number}")
 
+    def test_a_round_that_cannot_be_committed(self):
+        (self.directory / "taken/rounds").mkdir(parents=True)
+        (self.directory / "taken/rounds/step-00000006").write_text("in the way")
+        self.assert_refused(self.island(0, "taken", "--local.deadline=0").wait(60),
+                            harness.CHECKPOINT, "round of step 6", "cannot be moved to taken/rounds")
+
     def test_a_stop_while_others_are_waited_for(self):
         (self.directory / "alone/island-0/island.lock").mkdir(parents=True)  # cannot be read
         job = self.island(1, "alone")
