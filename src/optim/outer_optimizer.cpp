@@ -70,15 +70,16 @@ grid::Range slice_of(std::int64_t elements, std::int64_t ranks, std::int64_t ran
   return {blocks.begin * kBlock, blocks.end * kBlock};
 }
 
+constexpr std::int64_t kMostMessageBytes = std::int64_t{1} << 30;
+
 /// Adds the messages of so many bytes: MPI counts those of one in 32 bits.
 template <typename Message>
 void add_messages(std::vector<Message>& messages, std::byte* bytes, std::int64_t count,
                   std::int64_t peer) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  for (std::int64_t at = 0; at < count; at += kMost) {
+  for (std::int64_t at = 0; at < count; at += kMostMessageBytes) {
+    const std::int64_t part = std::min(kMostMessageBytes, count - at);
     messages.push_back(
-        {.payload = TensorView(bytes + at, Shape{std::min(kMost, count - at)}, DType::kUint8),
-         .peer = peer});
+        {.payload = TensorView(bytes + at, Shape{part}, DType::kUint8), .peer = peer});
   }
 }
 
@@ -103,6 +104,28 @@ std::vector<nn::MemoryItem> OuterOptimizer::memory(std::int64_t ranks, const Out
           {"exchange of islands", (2 * f.largest + islands.count * slice) * element +
                                       islands.own.count() * packed(f.largest) +
                                       islands.count * packed(slice) + packed(f.largest)}};
+}
+
+nn::LayerTraffic OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_rank,
+                                         const OuterOptions& options, const IslandShare& islands,
+                                         const nn::ParameterLayout& layout, const BucketPlan& plan,
+                                         std::int64_t data_rank,
+                                         std::span<const grid::Range> fragments, DType dtype) {
+  nn::LayerTraffic sent;
+  const auto add = [&](std::int64_t elements, std::int64_t times) {
+    const std::int64_t bytes = ops::packed_bytes(options.exchange, dtype, elements);
+    const std::int64_t messages = (bytes + kMostMessageBytes - 1) / kMostMessageBytes;
+    sent += {static_cast<double>(times * messages), static_cast<double>(times * bytes)};
+  };
+  for (const grid::Range& range : fragments_of(layout, plan, data_rank, fragments).element_ranges) {
+    for (std::int64_t to = 0; to < ranks; ++to) {
+      if (to != group_rank) {
+        add(slice_of(range.count(), ranks, to).count(), islands.own.count());
+        add(slice_of(range.count(), ranks, group_rank).count(), 1);
+      }
+    }
+  }
+  return sent;
 }
 
 OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterOptions& options,
@@ -147,6 +170,7 @@ OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterOptions& op
   sent_ = take(islands.own.count() * packed(largest_), DType::kUint8);
   received_ = take(islands.count * packed(largest_slice_), DType::kUint8);
   sums_ = take(packed(largest_), DType::kUint8);
+  require(offset_bytes == bytes, "{} bytes of {} planned ones", offset_bytes, bytes);
 }
 
 std::span<const OuterOptimizer::Piece> OuterOptimizer::pieces(std::size_t fragment) const {

@@ -397,9 +397,8 @@ std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& ran
   }
   const RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
-      plan.grid.islands, {.momentum = c.local.outer_momentum, .exchange = c.local.exchange},
-      island_share(plan, rank), rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
-      compute_dtype(c.numerics.dtype));
+      plan.grid.islands, outer_options(plan), island_share(plan, rank), rank.layout, rank.buckets,
+      rank.coordinates.data, plan.fragments, compute_dtype(c.numerics.dtype));
   memory.push_back({"islands not in use", plan.own_islands * island_slot_bytes(plan, rank)});
   return memory;
 }
@@ -490,7 +489,7 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   return memory;
 }
 
-/// All messages that the rank sends in a training step.
+/// All messages that the rank sends in a training step, on average.
 std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   const auto microbatches = static_cast<double>(plan.microbatches);
@@ -528,6 +527,10 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   }
   const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
                        microbatches * shards.bytes};
+  // An island gathers its weights again when a fragment is averaged.
+  const double gathers = is_local(plan) ? 1.0 + static_cast<double>(c.local.fragments) /
+                                                    static_cast<double>(c.local.steps)
+                                        : 1.0;
   // Exchanges of partial sums, then gathers of weights: of slices inside nodes, and across them.
   const std::int64_t nodes = plan.grid.data / plan.node_replicas;
   const auto data = [&](const std::string& name, std::int64_t peers, std::int64_t slices,
@@ -535,10 +538,11 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
     const std::int64_t added = plan.lanes.leaves() / plan.grid.data * replicas;
     const auto parts = static_cast<double>(std::ssize(plan.lanes.nodes_within({0, added})));
     const auto sent = static_cast<double>(peers * slices);
-    return Traffic{name, static_cast<double>(rank.buckets.buckets().size()) * sent * (parts + 1.0),
+    return Traffic{name,
+                   static_cast<double>(rank.buckets.buckets().size()) * sent * (parts + gathers),
                    sent / static_cast<double>(plan.grid.data) *
                        (static_cast<double>(rank.layout.elements) * gradient * parts +
-                        static_cast<double>(rank.layout.weight_elements) * element)};
+                        static_cast<double>(rank.layout.weight_elements) * element * gathers)};
   };
   std::vector<Traffic> all{neighbours, tensor};
   if (plan.node_replicas == 1) {
@@ -555,7 +559,22 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   if (const auto tie = tied_stages(plan)) {
     const nn::LayerTraffic tied = optim::TiedExchange::traffic(
         rank.buckets, rank.coordinates.data, rank.coordinates.pipeline, *tie, c.numerics.dtype);
-    all.push_back({"gradients or weights of a tied table", tied.messages, tied.bytes});
+    const double times = rank.coordinates.pipeline == tie->owner ? gathers : 1.0;
+    all.push_back(
+        {"gradients or weights of a tied table", times * tied.messages, times * tied.bytes});
+  }
+  for (Traffic& traffic : all) {
+    traffic.messages *= static_cast<double>(plan.own_islands);
+    traffic.bytes *= static_cast<double>(plan.own_islands);
+  }
+  if (is_local(plan)) {
+    const nn::LayerTraffic round = optim::OuterOptimizer::traffic(
+        plan.grid.islands, rank.coordinates.islands, outer_options(plan), island_share(plan, rank),
+        rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
+        compute_dtype(c.numerics.dtype));
+    const auto steps = static_cast<double>(c.local.steps);
+    all.push_back(
+        {"differences and averages, between islands", round.messages / steps, round.bytes / steps});
   }
   return all;
 }
@@ -590,6 +609,11 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
 
 optim::OptimizerOptions rank_optimizer(const Plan& plan) {
   return is_async(plan) ? optim::OptimizerOptions{} : plan.config.optimizer.options;
+}
+
+optim::OuterOptions outer_options(const Plan& plan) {
+  const auto& local = plan.config.local;
+  return {.rate = local.outer_rate, .momentum = local.outer_momentum, .exchange = local.exchange};
 }
 
 optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {

@@ -53,6 +53,22 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   return largest;
 }
 
+std::string islands_text(const Plan& plan) {
+  const auto& local = plan.config.local;
+  const std::string where =
+      plan.config.parallel.island_of.empty()
+          ? fmt::format("{} on a rank", plan.own_islands)
+          : fmt::format("jobs of their own, of which this is {}", plan.config.parallel.island);
+  return fmt::format(
+      "islands: {}, {}; averaged in rounds of {} steps, in {} fragment{}, {}{}\n", plan.islands,
+      where, local.steps, local.fragments, local.fragments == 1 ? "" : "s",
+      local.exchange == ops::Packing::kFull ? "in full"
+                                            : fmt::format("as {}", name_of(local.exchange)),
+      local.delay == 0 ? ""
+                       : fmt::format("; an average arrives after {} further step{}", local.delay,
+                                     local.delay == 1 ? "" : "s"));
+}
+
 std::string grid_text(const Plan& plan) {
   std::string text = fmt::format(
       "grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
@@ -63,6 +79,9 @@ std::string grid_text(const Plan& plan) {
     text +=
         fmt::format("nodes: {} replicas each, whose gradients are added before they cross nodes\n",
                     plan.node_replicas);
+  }
+  if (is_local(plan)) {
+    text += islands_text(plan);
   }
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
@@ -99,10 +118,11 @@ std::string groups_text(const Plan& plan) {
 std::string batch_text(const Plan& plan) {
   const RunConfig& c = plan.config;
   const std::int64_t pieces = c.numerics.loss_pieces;
-  std::string text = fmt::format(
-      "batch: {} samples = {} replica{} x {} microbatches x {} samples{}; {} steps", c.batch.global,
-      plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
-      pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
+  std::string text =
+      fmt::format("batch: {} samples = {}{} replica{} x {} microbatches x {} samples{}; {} steps",
+                  c.batch.global, is_local(plan) ? fmt::format("{} islands x ", plan.islands) : "",
+                  plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
+                  pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
   if (plan.concurrent_lanes > 1) {
     text += fmt::format(", microbatches of {} lanes together (batch statistics over all lanes)",
                         plan.concurrent_lanes);
@@ -228,7 +248,9 @@ std::string traffic_text(const std::vector<RankPlan>& ranks) {
       rows.back().push_back(
           traffic.messages == 0.0
               ? "-"
-              : fmt::format("{:.0f} messages, {}", traffic.messages,
+              : fmt::format("{} messages, {}",
+                            traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
+                                                    : fmt::format("{:.0f}", traffic.messages),
                             bytes_text(static_cast<std::int64_t>(traffic.bytes))));
     }
   }

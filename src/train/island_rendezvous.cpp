@@ -213,8 +213,13 @@ bool IslandRendezvous::is_alive(std::int64_t island) {
   // Twelve heartbeats; a job may also begin a little later than the others.
   constexpr double kSilentSeconds = 60.0;
   Heartbeat& heartbeat = heartbeats_[static_cast<std::size_t>(island)];
-  const std::string text =
-      io::read_text(root_of(island) / kLock, ExitCode::kUsage, std::size_t{1} << 16U).value_or("");
+  std::string text = heartbeat.text;
+  try {
+    text = io::read_text(root_of(island) / kLock, ExitCode::kUsage, std::size_t{1} << 16U)
+               .value_or("");
+  } catch (const Error&) {
+    // Another job's file that cannot be read does not end this one.
+  }
   if (text != heartbeat.text) {
     heartbeat = {.text = text, .changed = now_seconds()};
   }
@@ -266,13 +271,18 @@ void IslandRendezvous::average(std::int64_t step) {
       return;
     }
     const fs::path made = open_at(own, step).directory();
-    fs::create_directories(rounds_);
-    std::error_code taken;
-    fs::rename(made, rounds_ / made.filename(), taken);
-    if (taken) {
-      fs::remove_all(made);  // another island was first
-    } else {
+    std::error_code error;
+    fs::create_directories(rounds_, error);
+    if (!error) {
+      fs::rename(made, rounds_ / made.filename(), error);
+    }
+    if (!error) {
       prune(rounds_, step);
+    } else if (is_committed(rounds_, step)) {
+      fs::remove_all(made, error);  // another island was first
+    } else {
+      fail(ExitCode::kCheckpoint, "the round of step {} cannot be moved to {}: {}", step,
+           rounds_.string(), error.message());
     }
   });
 }

@@ -12,11 +12,6 @@
 namespace strata::train {
 namespace {
 
-optim::OuterOptions outer_options(const plan::Plan& plan) {
-  const auto& local = plan.config.local;
-  return {.rate = local.outer_rate, .momentum = local.outer_momentum, .exchange = local.exchange};
-}
-
 /// The mean over islands of one number of each, added in the order of the sum tree.
 double mean_of(std::span<const double> numbers) {
   return grid::sum_in_tree(grid::SumTree(std::ssize(numbers)), numbers) /
@@ -31,7 +26,7 @@ Islands::Islands(const TrainerSetup& setup, const plan::RankPlan& rank, RankStat
       groups_(setup.groups),
       context_(setup.context),
       state_(state),
-      outer_(*setup.groups.islands, outer_options(plan_), plan::island_share(plan_, rank),
+      outer_(*setup.groups.islands, plan::outer_options(plan_), plan::island_share(plan_, rank),
              rank.layout, rank.buckets, rank.coordinates.data, plan_.fragments,
              compute_dtype(plan_.config.numerics.dtype)) {
   if (!plan_.config.parallel.island_of.empty()) {
@@ -119,8 +114,15 @@ void Islands::enter(std::int64_t own_island) {
   current_ = own_island;
 }
 
+void Islands::require_finite() {
+  for (std::int64_t i = 0; i < own(); ++i) {
+    enter(i);
+    state_.require_finite();
+  }
+}
+
 void Islands::show_outer() {
-  if (!plan::islands_differ(plan_)) {
+  if (!plan::islands_differ(plan_) || current_ < 0) {
     return;
   }
   state_.drain();

@@ -34,6 +34,8 @@ class Islands {
   [[nodiscard]] std::int64_t own() const { return plan_.own_islands; }
   /// Brings an own island's weights and optimizer state into the RankState.
   void enter(std::int64_t own_island);
+  /// Throws: as RankState::require_finite(), for the weights of all own islands.
+  void require_finite();
   /// Brings the outer weights there, for an evaluation; nothing where all islands have them.
   void show_outer();
 

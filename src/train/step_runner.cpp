@@ -26,17 +26,26 @@ std::string numbers_text(const StepSummary& summary) {
   return fmt::format("the loss is {} and the gradient norm {}", summary.loss, summary.grad_norm);
 }
 
-/// Ends the run on all ranks; all have the same summary.
-[[noreturn]] void end_diverged(const plan::Plan& plan, std::int64_t step, const std::string& what) {
-  const std::string text = fmt::format(
-      "the run diverged: at step {} {}; the last good checkpoint is kept. Lower "
-      "optimizer.learning_rate, set optimizer.clip_norm or lengthen "
-      "schedule.warmup_steps",
-      step, what);
+/// Ends the run on all ranks. Those of an island have the same numbers; other islands do not know
+/// of them, so that the first rank of the island reports and ends the job.
+[[noreturn]] void end_not_finite(const plan::Plan& plan, const plan::RankPlan& rank,
+                                 const std::string& text) {
+  const grid::Coordinates first{.islands = rank.coordinates.islands};
   if (plan.grid.islands > 1) {
-    throw Error(ExitCode::kDiverged, text);  // other islands do not know
+    constexpr auto kForTheFirst = std::chrono::seconds(5);
+    std::this_thread::sleep_for(rank.coordinates == first ? std::chrono::seconds(0) : kForTheFirst);
+    throw Error(ExitCode::kDiverged, text);
   }
   throw comm::AgreedError(ExitCode::kDiverged, text);
+}
+
+[[noreturn]] void end_diverged(const plan::Plan& plan, const plan::RankPlan& rank,
+                               std::int64_t step, const std::string& what) {
+  end_not_finite(plan, rank,
+                 fmt::format("the run diverged: at step {} {}; the last good checkpoint is "
+                             "kept. Lower optimizer.learning_rate, set optimizer.clip_norm "
+                             "or lengthen schedule.warmup_steps",
+                             step, what));
 }
 
 }  // namespace
@@ -76,6 +85,10 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
 void StepRunner::train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
                                StepResult& result) {
   auto update = StepResult::Update::kDone;
+  std::int64_t last = islands_->own() - 1;
+  while (last > 0 && !islands_->trains(last, step)) {
+    --last;
+  }
   for (std::int64_t i = 0; i < islands_->own(); ++i) {
     if (!islands_->trains(i, step)) {
       result.islands.push_back({});
@@ -84,7 +97,7 @@ void StepRunner::train_islands(std::int64_t step, const std::function<StepReques
     islands_->enter(i);
     first_microbatch_ = i * plan_.microbatches;
     // What is asked between the ends of rounds would not be known everywhere.
-    const bool asks = islands_->is_round_end(step) && i + 1 == islands_->own();
+    const bool asks = islands_->is_round_end(step) && i == last;
     train(
         step, asks ? requests : [] { return StepRequests(); }, result);
     result.islands.push_back(result.summary);
@@ -210,14 +223,14 @@ StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {
     case plan::Nonfinite::kStop:
       break;
   }
-  end_diverged(plan_, step, numbers_text(result.summary));
+  end_diverged(plan_, rank_, step, numbers_text(result.summary));
 }
 
 StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summary) {
   constexpr std::int64_t kMostInARow = 10;
   ++skipped_;
   if (++skipped_in_a_row_ > kMostInARow) {
-    end_diverged(plan_, step,
+    end_diverged(plan_, rank_, step,
                  fmt::format("{}, as at {} steps before it, which were skipped",
                              numbers_text(summary), kMostInARow));
   }
@@ -232,14 +245,15 @@ void StepRunner::compute_again(std::int64_t step, StepResult& result) {
       step, {rank_, feed_, first_microbatch_}, [&] { return first.requests; }, result.times);
   const StepSummary& second = result.summary;
   if (same_bits(first, second)) {
-    end_diverged(plan_, step, numbers_text(first) + ", and the same when computed once more");
+    end_diverged(plan_, rank_, step,
+                 numbers_text(first) + ", and the same when computed once more");
   }
   const std::string differ = fmt::format(
       "at step {} {}; computed once more from the same weights and samples, {}. Two results of one "
       "computation point to a hardware fault: have the nodes' memory and GPUs checked",
       step, numbers_text(first), numbers_text(second));
   if (!is_finite(second)) {
-    throw comm::AgreedError(ExitCode::kDiverged, differ);
+    end_not_finite(plan_, rank_, differ);
   }
   setup_.log.warn("{}. The run goes on with the second result", differ);
 }

@@ -683,7 +683,13 @@ class Trainer {
     if (runner_) {
       runner_->confirm_state();
     }
-    comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
+    comm::agree(*setup_.groups.world, [&] {
+      if (islands_) {
+        islands_->require_finite();
+      } else {
+        state_.require_finite();
+      }
+    });
     writer_->begin(step, on_failure, best_step(step));
     // Islands that are jobs must not go back by more than the round that they have not saved.
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff ||

@@ -90,6 +90,16 @@ class Images(Near):
         repeat = ["--train.repeat_every=2"]
         self.same_on([((1, 1, 1), []), ((2, 1, 1), repeat), ((2, 2, 1), repeat)], *sync, name="sync")
 
+    def test_islands(self):
+        """Weights of islands lie in host memory while another one trains."""
+        local = [*self.network, "--parallel.sync=local", "--parallel.islands=2", "--local.steps=2",
+                 "--train.steps=4", "--local.fragments=2", "--local.delay=0", "--local.exchange=int8"]
+        reference = self.same_on([(grid, []) for grid in GRIDS[:2] + [(4, 2, 1)]], *local, name="islands")
+        self.train(self.config, (2, 1, 1), "islands-cpu", *local, "--run.device=cpu")
+        self.assert_near(reference, "islands-cpu")
+        self.same_on([(grid, []) for grid in GRIDS[:2]], *local, "--numerics.dtype=bfloat16",
+                     name="islands-bfloat16")
+
     def test_graphs(self):
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         self.same_on([((1, 1, 1), [])] + [(grid, graphs) for grid in GRIDS if grid[2] == 1],

@@ -100,6 +100,18 @@ class Local(harness.StrataTest):
         [saved] = harness.checkpoints(self.directory / "stopped")
         self.assertEqual(int(saved.name.split("-")[1]) % 6, 0)
 
+    def test_an_island_that_diverges_ends_the_job(self):
+        for grid in [(1, 1), (2, 2)]:
+            finished = self.launch(harness.ranks_of(grid), "train", self.config,
+                                   f"--run.dir=diverged-{grid[0]}-{grid[1]}",
+                                   *harness.grid_settings(grid), "--optimizer.kind=sgd",
+                                   "--optimizer.learning_rate=1e38", "--optimizer.clip_norm=0",
+                                   "--local.delay=1")
+            self.assertEqual(finished.code, harness.DIVERGED, finished.text)
+            # Each island that diverges may say so before the first one has ended the job.
+            self.assertIn(len(finished.reports()), range(1, grid[0] + 1), finished.text)
+            self.assertIn("the run diverged", finished.reports()[0])
+
     def test_another_mode_needs_consent(self):
         settings = ["--train.steps=12", "--checkpoint.every=6"]
         self.train(self.config, (2, 1), "mode", *settings)
@@ -198,7 +210,14 @@ class Jobs(harness.StrataTest):
         for number in range(3):
             self.assert_same_outer("replay", f"loss-{number}")
 
+    def test_a_round_that_cannot_be_committed(self):
+        (self.directory / "taken/rounds").mkdir(parents=True)
+        (self.directory / "taken/rounds/step-00000006").write_text("in the way")
+        self.assert_refused(self.island(0, "taken", "--local.deadline=0").wait(60),
+                            harness.CHECKPOINT, "round of step 6", "cannot be moved to taken/rounds")
+
     def test_a_stop_while_others_are_waited_for(self):
+        (self.directory / "alone/island-0/island.lock").mkdir(parents=True)  # cannot be read
         job = self.island(1, "alone")
         job.wait_until(lambda: (self.directory / "alone/island-1/step-00000006").exists(), 60)
         os.kill(job.ranks()[1], signal.SIGTERM)

@@ -43,6 +43,18 @@ class Memory(harness.StrataTest):
         for grid in [(1, 1), (2, 1), (1, 2)]:
             self.measure(config, grid)
 
+    def test_islands(self):
+        """Several islands on a rank; fragments in turns, with rounding errors that are kept."""
+        self.import_classes("islands", (256,), 10, train=600, test=64)
+        local = {"batch": {"global": 64}, "numerics": {"lanes": 4}, "train": {"steps": 6},
+                 "parallel": {"sync": "local", "islands": 4}}
+        streaming = {"steps": 6, "fragments": 3, "delay": 1, "exchange": "int4"}
+        for name, rounds in {"islands": {"steps": 2}, "streaming": streaming}.items():
+            config = self.config(name, "islands", ["dense 1024 relu"] * 4 + ["dense 10"], local=rounds,
+                                 checkpoint={"every": rounds["steps"]}, **local)
+            for grid in [(1, 1), (2, 1)]:
+                self.measure(config, grid)
+
     def test_many_activations(self):
         self.import_classes("deep", (64,), 4, train=40000, test=64)
         config = self.config("deep", "deep", ["dense 128", "gelu"] * 6 + ["dense 4"],

@@ -9,7 +9,8 @@ import harness
 
 # The parts of the account in the order of the report: the key in metrics.jsonl and the column's title.
 PARTS = (("compute", "compute"), ("data_group", "data group"), ("pipeline_group", "pipeline group"),
-         ("tensor_group", "tensor group"), ("bubble", "bubble"), ("data", "data wait"), ("other", "other"))
+         ("tensor_group", "tensor group"), ("islands_group", "islands group"), ("bubble", "bubble"),
+         ("data", "data wait"), ("other", "other"))
 
 NETWORK = harness.config_text(["dense 32 relu", "dense 32 relu", "dense 32 relu", "dense 4"],
                               batch={"global": 32, "micro": 4}, numerics={"lanes": 2}, train={"steps": 6})

@@ -8,6 +8,7 @@
 
 #include "strata/comm/communicator.hpp"
 #include "strata/device/buffer.hpp"
+#include "strata/nn/layer.hpp"
 #include "strata/nn/parameter.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/ops/context.hpp"
@@ -57,6 +58,13 @@ class OuterOptimizer {
       std::int64_t ranks, const OuterOptions& options, const IslandShare& islands,
       const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
       std::span<const grid::Range> fragments, DType dtype);
+
+  /// What a rank of the group sends in a round, in which each fragment is exchanged once by all
+  /// islands.
+  [[nodiscard]] static nn::LayerTraffic traffic(
+      std::int64_t ranks, std::int64_t group_rank, const OuterOptions& options,
+      const IslandShare& islands, const nn::ParameterLayout& layout, const BucketPlan& plan,
+      std::int64_t data_rank, std::span<const grid::Range> fragments, DType dtype);
 
   /// Of a fragment, or of all, in the order of the tensors below.
   [[nodiscard]] std::span<const Piece> pieces(std::size_t fragment) const;

@@ -120,7 +120,7 @@ struct Plan {
          plan.config.parallel.sync == Sync::kStep;
 }
 
-/// One kind of messages that a rank sends in a training step.
+/// One kind of messages that a rank sends in a training step, on average.
 struct Traffic {
   std::string name;
   double messages = 0.0;
@@ -212,6 +212,7 @@ struct VirtualGrid {
 /// The optimizer of a rank's own state: none in asynchronous training, where servers have it.
 [[nodiscard]] optim::OptimizerOptions rank_optimizer(const Plan& plan);
 
+[[nodiscard]] optim::OuterOptions outer_options(const Plan& plan);
 /// The islands that a rank holds.
 [[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
 

@@ -74,6 +74,7 @@ struct Account {
                                     {"data_group_seconds", "data group"},
                                     {"pipeline_group_seconds", "pipeline group"},
                                     {"tensor_group_seconds", "tensor group"},
+                                    {"islands_group_seconds", "islands group"},
                                     {"bubble_seconds", "bubble"},
                                     {"data_seconds", "data wait"},
                                     {"other_seconds", "other"}};

@@ -1,6 +1,7 @@
 #include "strata/grid/grid.hpp"
 
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <vector>
 
@@ -10,24 +11,30 @@ namespace strata::grid {
 namespace {
 
 TEST(Grid, RanksAndCoordinatesAreInverse) {
-  for (std::int64_t data = 1; data <= 5; ++data) {
-    for (std::int64_t pipeline = 1; pipeline <= 5; ++pipeline) {
-      for (std::int64_t tensor = 1; tensor <= 4; ++tensor) {
-        const Grid grid{data, pipeline, tensor};
-        // Tensor varies fastest, then data, then pipeline.
-        std::int64_t rank = 0;
-        for (std::int64_t p = 0; p < pipeline; ++p) {
-          for (std::int64_t d = 0; d < data; ++d) {
-            for (std::int64_t t = 0; t < tensor; ++t, ++rank) {
-              const Coordinates coordinates{.data = d, .pipeline = p, .tensor = t};
-              ASSERT_EQ(grid.coordinates_of(rank), coordinates) << grid.text();
-              ASSERT_EQ(grid.rank_of(coordinates), rank) << grid.text();
+  for (std::int64_t shape = 0; shape < 4 * 4 * 4 * 4; ++shape) {
+    const Grid grid{.data = shape % 4 + 1,
+                    .pipeline = shape / 4 % 4 + 1,
+                    .tensor = shape / 16 % 4 + 1,
+                    .islands = shape / 64 + 1};
+    // Tensor varies fastest, then data, then islands, then pipeline.
+    std::int64_t rank = 0;
+    for (std::int64_t p = 0; p < grid.pipeline; ++p) {
+      for (std::int64_t i = 0; i < grid.islands; ++i) {
+        for (std::int64_t d = 0; d < grid.data; ++d) {
+          for (std::int64_t t = 0; t < grid.tensor; ++t, ++rank) {
+            const Coordinates coordinates{.data = d, .pipeline = p, .tensor = t, .islands = i};
+            ASSERT_EQ(grid.coordinates_of(rank), coordinates) << grid.text();
+            ASSERT_EQ(grid.rank_of(coordinates), rank) << grid.text();
+            const std::int64_t places[] = {d, p, t, i};  // in the order of the axes
+            for (std::size_t axis = 0; axis < std::size(places); ++axis) {
+              const auto group = grid.group_of(rank, static_cast<Axis>(axis));
+              ASSERT_EQ(group[static_cast<std::size_t>(places[axis])], rank) << grid.text();
             }
           }
         }
-        ASSERT_EQ(grid.ranks(), rank);
       }
     }
+    ASSERT_EQ(grid.ranks(), rank);
   }
 }
 
@@ -42,8 +49,8 @@ TEST(Grid, GroupsRunAlongOneAxis) {
 }
 
 TEST(Grid, EveryMemberOfAGroupSeesTheSameGroup) {
-  for (const Grid& grid : {Grid{2, 3, 1}, Grid{3, 2, 1}, Grid{4, 2, 3}}) {
-    for (const Axis axis : {Axis::kData, Axis::kPipeline, Axis::kTensor}) {
+  for (const Grid& grid : {Grid{2, 3, 1}, Grid{3, 2, 1}, Grid{4, 2, 3}, Grid{2, 3, 2, 3}}) {
+    for (const Axis axis : {Axis::kData, Axis::kPipeline, Axis::kTensor, Axis::kIslands}) {
       for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
         const std::vector<std::int64_t> group = grid.group_of(rank, axis);
         for (const std::int64_t member : group) {
@@ -60,6 +67,7 @@ TEST(Grid, RefusesWhatIsNotOnIt) {
   EXPECT_THROW(static_cast<void>(grid.coordinates_of(-1)), std::logic_error);
   EXPECT_THROW(static_cast<void>(grid.rank_of({.data = 2})), std::logic_error);
   EXPECT_THROW(static_cast<void>(grid.rank_of({.tensor = 1})), std::logic_error);
+  EXPECT_THROW(static_cast<void>(grid.rank_of({.islands = 1})), std::logic_error);
 }
 
 TEST(EvenPart, AssignsEverythingInOrderAndEvenly) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <span>
@@ -696,6 +697,204 @@ TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
       [](const Plan& candidate) { return candidate.config.batch.micro <= 8; });
   EXPECT_EQ(plan.config.batch.micro, 8);
   EXPECT_EQ(plan.config.numerics.loss_pieces, 2);
+}
+
+RunConfig local_gpt(std::int64_t islands) {
+  RunConfig config = gpt();
+  config.batch.global = 24;
+  config.batch.micro = 1;
+  config.train.steps = 12;
+  config.numerics.lanes = 12;
+  config.parallel.sync = Sync::kLocal;
+  config.parallel.islands = islands;
+  config.local.steps = 4;
+  return config;
+}
+
+// Every sample of a step belongs to one microbatch of one island, on every grid.
+TEST(Local, IslandsCoverTheBatch) {
+  struct Case {
+    std::int64_t islands;
+    grid::Grid grid;  ///< replicas as asked for, without islands
+    grid::Grid resolved;
+  };
+  for (const Case& c : {Case{4, {1, 1, 1}, {1, 1, 1, 1}}, Case{4, {2, 1, 1}, {1, 1, 1, 2}},
+                        Case{4, {4, 2, 1}, {1, 2, 1, 4}}, Case{2, {4, 1, 2}, {2, 1, 2, 2}},
+                        Case{6, {3, 1, 1}, {1, 1, 1, 3}}, Case{3, {12, 1, 1}, {4, 1, 1, 3}},
+                        Case{0, {4, 1, 1}, {1, 1, 1, 4}}}) {
+    SCOPED_TRACE(fmt::format("{} islands on {}", c.islands, c.grid.text()));
+    RunConfig config = local_gpt(c.islands);
+    config.parallel.data = c.grid.data;
+    config.parallel.pipeline = c.grid.pipeline;
+    config.parallel.tensor = c.grid.tensor;
+    const Plan plan = prepare(config, c.grid.ranks(), tokens(), {});
+    EXPECT_EQ(plan.grid, c.resolved);
+    EXPECT_EQ(plan.config.parallel.data, c.grid.data);
+    EXPECT_EQ(plan.islands, c.islands == 0 ? c.grid.data : c.islands);
+    EXPECT_EQ(plan.own_islands * plan.grid.islands, plan.islands);
+    std::vector<int> seen(24, 0);
+    for (std::int64_t rank = 0; rank < plan.grid.ranks(); ++rank) {
+      const RankPlan found = rank_plan(plan, rank);
+      if (found.coordinates.pipeline > 0 || found.coordinates.tensor > 0) {
+        continue;
+      }
+      EXPECT_EQ(found.first_island, found.coordinates.islands * plan.own_islands);
+      for (std::size_t m = 0; m < found.offsets.size(); ++m) {
+        ++seen.at(static_cast<std::size_t>(found.offsets[m]));
+        // A part of the batch for each island, in order.
+        EXPECT_EQ(found.offsets[m] / island_batch(plan),
+                  found.first_island + static_cast<std::int64_t>(m) / plan.microbatches);
+      }
+    }
+    EXPECT_EQ(seen, std::vector<int>(24, 1));
+  }
+}
+
+TEST(Local, AJobHasTheSamplesOfItsIsland) {
+  std::vector<int> seen(24, 0);
+  for (std::int64_t island = 0; island < 3; ++island) {
+    RunConfig config = local_gpt(3);
+    config.parallel.island_of = "meet";
+    config.parallel.island = island;
+    const Plan plan = prepare(config, 2, tokens(), {});
+    EXPECT_EQ(plan.grid, (grid::Grid{2, 1, 1}));
+    EXPECT_EQ(plan.config.checkpoint.every, config.local.steps);
+    EXPECT_EQ(job_batch(plan), 8);
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      for (const std::int64_t offset : rank_plan(plan, rank).offsets) {
+        ++seen.at(static_cast<std::size_t>(offset));
+        EXPECT_EQ(offset / 8, island);
+      }
+    }
+  }
+  EXPECT_EQ(seen, std::vector<int>(24, 1));
+}
+
+TEST(Local, FragmentsCoverTheLayers) {
+  for (std::int64_t fragments = 1; fragments <= 4; ++fragments) {
+    RunConfig config = local_gpt(2);
+    config.local.fragments = fragments;
+    const Plan plan = prepare(config, 1, tokens(), {});
+    ASSERT_EQ(std::ssize(plan.fragments), fragments);
+    std::int64_t next = 0;
+    for (const grid::Range& fragment : plan.fragments) {
+      EXPECT_EQ(fragment.begin, next);
+      EXPECT_GT(fragment.count(), 0);
+      next = fragment.end;
+    }
+    EXPECT_EQ(next, plan.model->layer_count());
+    EXPECT_EQ(islands_differ(plan), fragments > 1);
+  }
+}
+
+TEST(Local, RefusesWhatIslandsCannotDo) {
+  struct Case {
+    std::function<void(RunConfig&)> change;
+    std::vector<std::string> words;
+    std::int64_t ranks = 1;
+  };
+  const std::vector<Case> cases{
+      {[](RunConfig& c) { c.parallel.islands = 5; },
+       {"numerics.lanes is 12", "parallel.islands = 5", "multiple of 5"}},
+      {[](RunConfig& c) { c.parallel.data = 3; }, {"parallel.islands is 4", "3 replicas"}, 3},
+      {[](RunConfig& c) { c.local.steps = 13; }, {"local.steps is 13", "12 steps", "at most 12"}},
+      {[](RunConfig& c) { c.local.steps = 5; }, {"train.steps is 12", "give 10 or 15"}},
+      {[](RunConfig& c) { c.train.evaluate_every = 3; }, {"train.evaluate_every is 3", "give 4"}},
+      {[](RunConfig& c) { c.checkpoint.every = 6; }, {"checkpoint.every is 6", "4 or 8"}},
+      {[](RunConfig& c) { c.checkpoint.keep_every = 2; }, {"checkpoint.keep_every is 2"}},
+      {[](RunConfig& c) { c.local.delay = 4; }, {"local.delay is 4", "every 4 steps"}},
+      {[](RunConfig& c) {
+         c.local.fragments = 2;
+         c.local.delay = 2;
+       },
+       {"local.delay is 2", "local.fragments 2", "every 2 steps"}},
+      {[](RunConfig& c) {
+         c.local.steps = 6;
+         c.local.fragments = 6;
+       },
+       {"local.fragments is 6", "layers"}},
+      {[](RunConfig& c) {
+         c.numerics.mode = comm::Summation::kLibrary;
+         c.numerics.lanes = 0;
+       },
+       {"parallel.sync is local", "numerics.mode is fast"}},
+      {[](RunConfig& c) { c.parallel.sync = Sync::kStep; }, {"parallel.islands is set"}},
+      {[](RunConfig& c) { c.local.deadline_seconds = 3.0; }, {"local.deadline is set"}},
+      {[](RunConfig& c) {
+         c.parallel.island_of = "meet";
+         c.parallel.island = 4;
+       },
+       {"parallel.islands = 4", "parallel.island = 4"}},
+      {[](RunConfig& c) {
+         c.parallel.island_of = "meet";
+         c.parallel.islands = 0;
+       },
+       {"parallel.island_of is set", "at least 2"}},
+      {[](RunConfig& c) {
+         c.parallel.island_of = "meet";
+         c.local.exchange = ops::Packing::kInt8;
+       },
+       {"parallel.island_of", "local.exchange"}},
+      {[](RunConfig& c) {
+         c.parallel.island_of = "meet";
+         c.local.record = "meet";
+       },
+       {"parallel.island_of and local.record"}}};
+  for (const Case& c : cases) {
+    RunConfig config = local_gpt(4);
+    c.change(config);
+    expect_refusal(config, c.ranks, {}, c.words);
+  }
+  RunConfig config = local_gpt(2);
+  expect_refusal(config, 1, {.lanes = 12, .shards = 1, .microbatch = 1, .islands = 4},
+                 {"parallel.islands is 2", "made with 4"});
+}
+
+TEST(Local, ListsMemoryTrafficAndRounds) {
+  RunConfig config = local_gpt(4);
+  config.parallel.data = 2;
+  config.local.fragments = 2;
+  config.local.delay = 1;
+  config.local.exchange = ops::Packing::kInt4;
+  const Plan plan = prepare(config, 2, tokens(), {});
+  const RankPlan rank = rank_plan(plan, 1);
+  const auto bytes = [&](const std::string& name) {
+    const auto row = std::ranges::find(rank.memory, name, &nn::MemoryItem::name);
+    return row == rank.memory.end() ? -1 : row->bytes;
+  };
+  const std::int64_t owned = rank.buckets.owned_elements(0);
+  // Outer weights, momentum, and errors of two islands and of their sum.
+  EXPECT_EQ(bytes("outer weights and momentum"), 5 * owned * 4);
+  EXPECT_GT(bytes("exchange of islands"), 0);
+  EXPECT_EQ(bytes("islands not in use"), 2 * island_slot_bytes(plan, rank));
+  EXPECT_EQ(island_slot_bytes(plan, rank), owned * 4);
+  // Differences of 2 islands and a sum, of half of the weights each, in 68 bytes for 128 numbers.
+  const Traffic& traffic = rank.traffic.back();
+  EXPECT_EQ(traffic.name, "differences and averages, between islands");
+  EXPECT_NEAR(traffic.bytes, 3.0 * static_cast<double>(owned) / 2.0 * 68.0 / 128.0 / 4.0, 1024.0);
+  EXPECT_EQ(traffic.messages, 2.0 * 3.0 / 4.0);
+  const std::string text = plan_text(plan);
+  EXPECT_THAT(text, testing::HasSubstr("2 islands x 1 data"));
+  EXPECT_THAT(text, testing::HasSubstr("islands: 4, 2 on a rank; averaged in rounds of 4 steps, in "
+                                       "2 fragments, as int4; an average arrives after 1 further "
+                                       "step\n"));
+  EXPECT_THAT(text, testing::HasSubstr("24 samples = 4 islands x 1 replica x 6 microbatches x 1"));
+  // Islands train in turns, and gather their weights once more when they are averaged.
+  config.parallel.data = 1;
+  config.parallel.islands = 2;
+  config.parallel.pipeline = 2;
+  const Plan alone = prepare(config, 2, tokens(), {});
+  config.parallel.sync = Sync::kStep;
+  config.parallel.islands = 0;
+  config.local = {};
+  const Plan synchronous = prepare(config, 2, tokens(), {});
+  for (std::int64_t stage = 0; stage < 2; ++stage) {
+    const auto local = rank_plan(alone, stage).traffic;
+    const auto step = rank_plan(synchronous, stage).traffic;
+    EXPECT_EQ(local.front().bytes, step.front().bytes);
+    EXPECT_EQ(local.at(3).bytes, step.at(3).bytes * 2.0 * (stage == 0 ? 1.5 : 1.0));
+    EXPECT_EQ(local.back().bytes, 0.0);
+  }
 }
 
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
