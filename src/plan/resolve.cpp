@@ -183,6 +183,12 @@ void check_async(const RunConfig& config, const grid::Grid& grid) {
          "train.nonfinite is repeat, but asynchronous steps cannot be repeated; set it to stop or "
          "skip");
   }
+  if (config.checkpoint.keep_every > 0) {
+    fail(ExitCode::kUsage,
+         "checkpoint.keep_every is {}, but a checkpoint of asynchronous workers may be of a later "
+         "step than the one that makes it due; leave it out and raise checkpoint.keep",
+         config.checkpoint.keep_every);
+  }
   if (config.run.cuda_graphs == Switch::kOn) {
     fail(ExitCode::kUsage,
          "run.cuda_graphs is on, but the samples of asynchronous units lie at other addresses each "

@@ -64,6 +64,15 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   };
   needs_local(c.parallel.islands != 0, "parallel.islands");
   needs_local(!c.parallel.island_of.empty(), "parallel.island_of");
+  check(c.parallel.island != 0, !c.parallel.island_of.empty(), "parallel.island",
+        "parallel.island_of is empty", "name a directory where jobs meet");
+  const auto needs_step = [&](bool given, const char* key) {
+    check(given, c.parallel.sync == Sync::kStep, key, mode, "set parallel.sync to step");
+  };
+  needs_step(c.train.check_every != 0, "train.check_every");
+  needs_step(c.train.repeat_every.value_or(0) != 0, "train.repeat_every");
+  check(c.parallel.node_ranks > 1, c.parallel.sync != Sync::kAsync, "parallel.node_ranks", mode,
+        "set parallel.sync to step");
   needs_local(c.local.steps != otherwise.local.steps, "local.steps");
   needs_local(c.local.outer_rate != otherwise.local.outer_rate, "local.outer_rate");
   needs_local(c.local.outer_momentum != otherwise.local.outer_momentum, "local.outer_momentum");

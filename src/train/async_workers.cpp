@@ -158,6 +158,23 @@ void AsyncWorkers::claim() {
                                              unit_loader(plan_, rank_, *unit));
 }
 
+void AsyncWorkers::require_progress() {
+  server_.require_serving();
+  std::vector<Word> done(static_cast<std::size_t>(world_.size()));
+  control_->get(0, kAsked + world_.size(), done);
+  const Word sum = std::accumulate(done.begin(), done.end(), Word{0});
+  if (sum != progress_) {
+    progress_ = sum;
+    progressed_ = now_seconds();
+  }
+  if (now_seconds() - progressed_ > world_.timeout().seconds) {
+    fail(ExitCode::kPeer,
+         "no worker has finished a unit for {:.0f} s, and rank {} waits for units of others; look "
+         "for a rank that stands still, or set a longer run.timeout",
+         world_.timeout().seconds, world_.rank());
+  }
+}
+
 void AsyncWorkers::await_slowest() {
   const std::int64_t bound = plan_.config.async.ahead;
   if (bound == 0) {
@@ -176,7 +193,7 @@ void AsyncWorkers::await_slowest() {
         control_->load(0, kCut) != cuts_seen_) {
       break;
     }
-    server_.require_serving();
+    require_progress();
     if (world_.rank() == 0) {
       collect();  // the slowest may need a place in the ring
     }
@@ -229,7 +246,6 @@ void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
           "or async.staleness",
           step, island_batch(plan_), summary.loss, summary.grad_norm);
     }
-    ++skipped_;
   } else {
     begin = now_seconds();
     const double limit = plan_.config.optimizer.clip_norm;
@@ -255,6 +271,7 @@ void AsyncWorkers::record(const UnitResult& result) {
   const std::int64_t word = word_of_ring(result.unit);
   // Rank 0 may be behind by the whole ring.
   while (control_->load(0, word) != 0) {
+    require_progress();
     if (world_.rank() == 0) {
       collect();
     } else {
@@ -299,7 +316,7 @@ StepResult AsyncWorkers::result_of(std::int64_t step, const StepTimes& times) {
   result.summary.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / units;
   result.summary.grad_norm = std::sqrt(squares / units);
   const optim::ParameterServer::Counts now = server_.counts();
-  StepResult::Async async;
+  StepResult::Async async{.done_units = done_count_, .all_units = units_};
   std::int64_t pushes = 0;
   for (std::size_t i = 0; i < now.staleness.size(); ++i) {
     const std::int64_t count = now.staleness[i] - counts_.staleness[i];
@@ -313,10 +330,25 @@ StepResult AsyncWorkers::result_of(std::int64_t step, const StepTimes& times) {
   async.dropped = now.dropped - counts_.dropped;
   counts_ = now;
   result.async = async;
+  if (!is_finite(result.summary)) {
+    constexpr std::int64_t kMostInARow = 10;
+    result.update = StepResult::Update::kSkipped;
+    setup_.log.warn("step {}: the gradient of a unit is not finite and is skipped", step + 1);
+    if (++skipped_in_a_row_ > kMostInARow) {
+      fail(
+          ExitCode::kDiverged,
+          "the run diverged: the gradients of units were not finite at {} steps in a row; the last "
+          "good checkpoint is kept. Lower optimizer.learning_rate, set optimizer.clip_norm or "
+          "async.staleness",
+          skipped_in_a_row_);
+    }
+  } else {
+    skipped_in_a_row_ = 0;
+  }
   return result;
 }
 
-void AsyncWorkers::decide(const Hooks& hooks) {
+AsyncWorkers::Word AsyncWorkers::report_steps(const Hooks& hooks) {
   collect();
   Word flags = 0;
   const auto add = [&flags](bool given, Word flag) { flags |= given ? flag : Word{0}; };
@@ -341,6 +373,12 @@ void AsyncWorkers::decide(const Hooks& hooks) {
     times_ = {};
     last_report_ = now_seconds();
   }
+  return flags;
+}
+
+void AsyncWorkers::decide(const Hooks& hooks) {
+  Word flags = report_steps(hooks);
+  const auto add = [&flags](bool given, Word flag) { flags |= given ? flag : Word{0}; };
   for (std::int64_t r = 0; r < world_.size(); ++r) {
     add(control_->load_own(kAsked + r) != 0, kStops);
   }
@@ -353,6 +391,7 @@ void AsyncWorkers::decide(const Hooks& hooks) {
 }
 
 AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
+  progressed_ = now_seconds();
   while (true) {
     server_.require_serving();
     if (hooks.wants_stop()) {
@@ -362,12 +401,13 @@ AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
       decide(hooks);
     }
     if (control_->load(0, kCut) != cuts_seen_) {
-      return cut();
+      return cut(hooks);
     }
     if (is_worker()) {
       claim();
     }
     if (!next_) {
+      require_progress();
       pause();
       continue;
     }
@@ -378,7 +418,7 @@ AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
   }
 }
 
-AsyncWorkers::Cut AsyncWorkers::cut() {
+AsyncWorkers::Cut AsyncWorkers::cut(const Hooks& hooks) {
   server_.finish_pushes();
   world_.barrier();
   cuts_seen_ = control_->load(0, kCut);
@@ -388,28 +428,47 @@ AsyncWorkers::Cut AsyncWorkers::cut() {
   world_.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(held)));
   const auto claims = static_cast<std::int64_t>(control_->load(0, kClaims));
   const std::int64_t first = std::min(claims, std::ssize(begun_.open));
-  done_ = {.next = std::min(units_, begun_.next + claims - first),
+  done_ = {.next = std::min(std::max(units_, begun_.next), begun_.next + claims - first),
            .open = {begun_.open.begin() + first, begun_.open.end()},
            .updates = server_.updates()};
   std::ranges::copy_if(held, std::back_inserter(done_.open),
                        [](std::int64_t unit) { return unit >= 0; });
   std::ranges::sort(done_.open);
+  Word flags = cuts_seen_ % kFlagEnd;
   if (world_.rank() == 0) {
-    collect();
+    flags |= report_steps(hooks);
     for (const auto& [step, units] : open_steps_) {
       for (const auto& [lane, unit] : units) {
         done_.results.push_back(unit);
       }
     }
   }
-  Cut cut{.stops = (cuts_seen_ & kStops) != 0,
-          .saves = (cuts_seen_ & kSaves) != 0,
-          .evaluates = (cuts_seen_ & kEvaluates) != 0,
-          .ends = (cuts_seen_ & kEnds) != 0,
-          .step = next_report_};
-  world_.broadcast(comm::payload_of(std::span(&cut.step, 1)), 0);
+  std::vector<std::int64_t> agreed{static_cast<std::int64_t>(flags), next_report_};
+  world_.broadcast(comm::payload_of(std::span(agreed)), 0);
+  flags = static_cast<Word>(agreed[0]);
+  const Cut cut{.stops = (flags & kStops) != 0,
+                .saves = (flags & kSaves) != 0,
+                .evaluates = (flags & kEvaluates) != 0,
+                .ends = (flags & kEnds) != 0,
+                .step = agreed[1]};
   fetch();
   return cut;
+}
+
+void AsyncWorkers::require_finite() const {
+  for (const optim::OwnedPiece& piece : server_.pieces()) {
+    with_floating(server_.master(piece).dtype(), [&]<typename T>(T) {
+      const std::span<const T> weights = ConstTensorView(server_.master(piece)).host<T>();
+      if (!std::ranges::all_of(weights, [](T weight) { return std::isfinite(weight); })) {
+        fail(
+            ExitCode::kDiverged,
+            "the run diverged: {} holds numbers that are not finite; no checkpoint is written, and "
+            "the last good one is kept. Lower optimizer.learning_rate, set optimizer.clip_norm or "
+            "async.staleness",
+            state_.spec_of(piece).name);
+      }
+    });
+  }
 }
 
 std::vector<io::TensorSlice> AsyncWorkers::snapshot(const device::Buffer& memory) {
@@ -458,11 +517,12 @@ std::string AsyncWorkers::summary() {
     }
     most = std::max(most, rank[3]);
   }
+  // Each push goes to all servers; those of rank 0 are counted.
   return fmt::format(
-      "asynchronous updates: {} applied in full or scaled, {} of them scaled, {} dropped; "
-      "staleness "
-      "up to {} in full; {} pushed; {} slices read again because they were being updated",
-      sums[0], sums[1], sums[2], most, bytes_text(sums[4]), sums[5]);
+      "asynchronous updates: {} applied, {} of them scaled; {} dropped; staleness up to {} in "
+      "full; "
+      "{} pushed; {} slices read again because they were being updated",
+      all[0][0], all[0][1], all[0][2], most, bytes_text(sums[4]), sums[5]);
 }
 
 }  // namespace strata::train

@@ -71,7 +71,8 @@ class AsyncWorkers {
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory);
   /// What is done. Pre: at a cut.
   [[nodiscard]] const UnitsDone& done() const { return done_; }
-  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+  /// Throws: Error(kDiverged) where a weight of the own share is not finite.
+  void require_finite() const;
   /// Updates, staleness and waits of all servers and workers, for the log on rank 0.
   /// Communication: an all-gather over the world.
   [[nodiscard]] std::string summary();
@@ -84,6 +85,8 @@ class AsyncWorkers {
   [[nodiscard]] std::optional<std::int64_t> unit_of(std::int64_t claim) const;
   void claim();
   void await_slowest();
+  /// Throws: Error(kPeer) where no rank has finished a unit for run.timeout.
+  void require_progress();
   void compute(std::int64_t unit, SampleFeed& feed);
   void fetch();
   void record(const UnitResult& result);
@@ -91,8 +94,10 @@ class AsyncWorkers {
   void collect();
   /// On rank 0: reports the steps that are complete and asks for a cut where one is due.
   void decide(const Hooks& hooks);
+  /// On rank 0: reports the steps that are complete. Returns: the flags of what they make due.
+  [[nodiscard]] Word report_steps(const Hooks& hooks);
   [[nodiscard]] StepResult result_of(std::int64_t step, const StepTimes& times);
-  [[nodiscard]] Cut cut();
+  [[nodiscard]] Cut cut(const Hooks& hooks);
   [[nodiscard]] std::int64_t word_of_ring(std::int64_t unit) const;
 
   const TrainerSetup& setup_;
@@ -117,7 +122,9 @@ class AsyncWorkers {
   std::optional<Claimed> next_;
   bool all_claimed_ = false;
   Word cuts_seen_ = 0;
-  std::int64_t skipped_ = 0;
+  Word progress_ = 0;        ///< units that all have done, when they were seen last
+  double progressed_ = 0.0;  ///< when they changed
+  std::int64_t skipped_in_a_row_ = 0;
 
   // Of rank 0.
   std::map<std::int64_t, std::map<std::int64_t, UnitResult>> open_steps_;  ///< by step, by lane

@@ -1,6 +1,7 @@
 #include "strata/train/checkpointing.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -566,6 +567,9 @@ UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   if (!metadata.contains(kUnits)) {
     return {.next = checkpoint.step() * plan.islands, .updates = checkpoint.step() * plan.islands};
   }
+  const auto number = [](const nlohmann::json& json) {
+    return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+  };
   try {
     const nlohmann::json& units = metadata.at(kUnits);
     UnitsDone done{.next = integer_at(units, "next"),
@@ -573,8 +577,8 @@ UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
                    .updates = integer_at(units, "updates")};
     for (const nlohmann::json& result : units.at("results")) {
       done.results.push_back({.unit = result.at(0).get<std::int64_t>(),
-                              .loss = result.at(1).get<double>(),
-                              .grad_norm = result.at(2).get<double>()});
+                              .loss = number(result.at(1)),
+                              .grad_norm = number(result.at(2))});
     }
     return done;
   } catch (const std::exception& error) {
@@ -647,6 +651,7 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
     const UnitsDone done = run.units();
     nlohmann::json results = nlohmann::json::array();
     for (const UnitResult& result : done.results) {
+      // JSON has no NaN: null.
       results.push_back({result.unit, result.loss, result.grad_norm});
     }
     metadata[kUnits] = {

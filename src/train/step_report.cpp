@@ -96,9 +96,10 @@ void StepReport::log_async(const StepResult& result) {
   }
   const auto samples = static_cast<double>(window_steps_ * job_batch(setup_.plan));
   setup_.log.progress(
-      "step {}/{}  loss {:.4f}  {} samples/s  staleness {:.1f}, at most {}  dropped {}",
-      result.step, setup_.plan.total_steps, result.summary.loss,
-      count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
+      "step {}/{}  loss {:.4f}  units {}/{}  {} samples/s  staleness {:.1f}, at most {}  dropped "
+      "{}",
+      result.step, setup_.plan.total_steps, result.summary.loss, result.async->done_units,
+      result.async->all_units, count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
       result.async->mean_staleness, result.async->most_staleness, result.async->dropped);
   window_seconds_ = 0.0;
   window_data_seconds_ = 0.0;

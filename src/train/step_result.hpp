@@ -30,6 +30,8 @@ struct StepResult {
     std::int64_t most_staleness = 0;
     std::int64_t scaled = 0;
     std::int64_t dropped = 0;
+    std::int64_t done_units = 0;  ///< by all workers so far
+    std::int64_t all_units = 0;
   };
   std::optional<Async> async;
 };

@@ -667,9 +667,12 @@ class Trainer {
       state_.drain();
       return;  // its weights are not trained
     }
-    if (saved_step_ == step && !writer_->has_failed()) {
+    // Workers may have done units of later steps meanwhile.
+    const std::int64_t updates = workers_ ? workers_->done().updates : 0;
+    if (saved_step_ == step && saved_updates_ == updates && !writer_->has_failed()) {
       return;
     }
+    saved_updates_ = updates;
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
     writer_->finish();  // best_step() lists committed checkpoints
     report_save();
@@ -684,7 +687,9 @@ class Trainer {
       runner_->confirm_state();
     }
     comm::agree(*setup_.groups.world, [&] {
-      if (islands_) {
+      if (workers_) {
+        workers_->require_finite();
+      } else if (islands_) {
         islands_->require_finite();
       } else {
         state_.require_finite();
@@ -723,6 +728,7 @@ class Trainer {
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
+  std::int64_t saved_updates_ = 0;  ///< of asynchronous workers
   std::int64_t evaluated_step_ = -1;
   bool patience_is_over_ = false;
 };

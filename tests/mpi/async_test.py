@@ -103,6 +103,15 @@ class Async(harness.StrataTest):
                    *settings[1:])
         self.assert_each_unit_once("killed", last + 50)
 
+    def test_a_worker_that_stands_still_ends_the_job(self):
+        job = self.start(3, "train", self.config, "--run.dir=still", "--numerics.lanes=3", "--batch.micro=4",
+                         "--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0",
+                         "--run.timeout=3")
+        job.wait_until(lambda: "step " in job.text().partition("asynchronous")[2], 60)
+        os.kill(job.ranks()[1], signal.SIGSTOP)
+        finished = job.wait(60)
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+
     def test_a_slow_worker(self):
         """Four workers, one of which sleeps: the others do its share."""
         images = sorted(pathlib.Path(os.environ.get("STRATA_DATA_DIR", "/none")).rglob(
@@ -157,6 +166,9 @@ class Async(harness.StrataTest):
                 ((2, 1), ["--async.servers=2"], ["async.servers is 2", "at most 1"]),
                 ((1, 1), ["--async.stale=drop"], ["async.stale is set", "async.staleness is 0"]),
                 ((1, 1), ["--local.steps=6"], ["local.steps is set", "parallel.sync is async"]),
+                ((1, 1), ["--checkpoint.keep_every=10"], ["checkpoint.keep_every is 10"]),
+                ((1, 1), ["--parallel.island=1"], ["parallel.island is set"]),
+                ((1, 1), ["--train.check_every=5"], ["train.check_every is set"]),
                 ((1, 1), ["--train.nonfinite=repeat"], ["train.nonfinite is repeat"]),
                 ((1, 1), ["--async.staleness=-1"], ["async.staleness"])]:
             with self.subTest(settings):

@@ -104,7 +104,8 @@ struct Plan {
 }
 /// The index of the first of them in the global batch.
 [[nodiscard]] inline std::int64_t first_of_job(const Plan& plan) {
-  return island_batch(plan) * plan.config.parallel.island;
+  return plan.config.parallel.island_of.empty() ? 0
+                                                : island_batch(plan) * plan.config.parallel.island;
 }
 
 /// Whether an island's weights differ from the outer weights at the end of a round.
