@@ -310,7 +310,7 @@ std::int64_t resolve_loss_pieces(
 }
 
 std::string schedule_name(const RunConfig& config) {
-  const std::string name(name_of(config.parallel.schedule));
+  std::string name(name_of(config.parallel.schedule));
   if (config.parallel.schedule != pipeline::ScheduleKind::kFile) {
     return name;
   }

@@ -30,9 +30,9 @@ std::int64_t group_bytes(Packing packing, DType dtype) {
   }
 }
 
-/// The largest integer of so many bits, with its negative.
+/// The largest integer of so many bits, with its negative. Pre: bits >= 1.
 float most_of(int bits) {
-  return static_cast<float>((1 << (bits - 1)) - 1);
+  return std::ldexp(1.0F, bits - 1) - 1.0F;
 }
 
 template <typename T>
