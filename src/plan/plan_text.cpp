@@ -71,7 +71,8 @@ std::string islands_text(const Plan& plan) {
 
 std::string grid_text(const Plan& plan) {
   std::string text = fmt::format(
-      "grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
+      "grid: {}; virtual grid: {} lanes x {} shards{}\n",
+      is_async(plan) ? grid::Grid{.data = plan.grid.replicas()}.text() : plan.grid.text(),
       plan.config.numerics.lanes, plan.config.numerics.shards,
       plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
                                                              : "");
@@ -82,6 +83,11 @@ std::string grid_text(const Plan& plan) {
   }
   if (is_local(plan)) {
     text += islands_text(plan);
+  }
+  if (is_async(plan)) {
+    text += fmt::format(
+        "asynchronous: {} servers, {} workers; a worker computes units of {} samples\n",
+        servers(plan), plan.grid.replicas() - plan.config.async.servers, island_batch(plan));
   }
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
@@ -120,7 +126,10 @@ std::string batch_text(const Plan& plan) {
   const std::int64_t pieces = c.numerics.loss_pieces;
   std::string text =
       fmt::format("batch: {} samples = {}{} replica{} x {} microbatches x {} samples{}; {} steps",
-                  c.batch.global, is_local(plan) ? fmt::format("{} islands x ", plan.islands) : "",
+                  c.batch.global,
+                  plan.islands == 1
+                      ? ""
+                      : fmt::format("{} {} x ", plan.islands, is_async(plan) ? "units" : "islands"),
                   plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
                   pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
   if (plan.concurrent_lanes > 1) {
