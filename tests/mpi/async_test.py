@@ -80,7 +80,7 @@ class Async(harness.StrataTest):
     def test_a_stop_and_a_resume_on_other_ranks(self):
         long = ["--train.steps=4000", "--train.evaluate_every=0", "--checkpoint.every=0"]
         job = self.start(4, "train", self.config, "--run.dir=stopped", *long)
-        job.wait_until(lambda: "step " in job.text().partition("asynchronous")[2], 60)
+        job.wait_until(lambda: "  units " in job.text(), 60)
         os.kill(job.ranks()[2], signal.SIGTERM)
         self.assertEqual(job.wait(60).code, harness.STOPPED_EARLY)
         [saved] = harness.checkpoints(self.directory / "stopped")
@@ -107,7 +107,7 @@ class Async(harness.StrataTest):
         job = self.start(3, "train", self.config, "--run.dir=still", "--numerics.lanes=3", "--batch.micro=4",
                          "--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0",
                          "--run.timeout=3")
-        job.wait_until(lambda: "step " in job.text().partition("asynchronous")[2], 60)
+        job.wait_until(lambda: "  units " in job.text(), 60)
         os.kill(job.ranks()[1], signal.SIGSTOP)
         finished = job.wait(60)
         self.assertEqual(finished.code, harness.PEER, finished.text)
