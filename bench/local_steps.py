@@ -5,7 +5,7 @@
     bench/local_steps.py build/release/bin/strata input.txt --only link --steps 400
 
 Trains jobs/shakespeare-char.ini on the characters of a text (Tiny Shakespeare for the figures of docs/benchmarks.md), on
-four ranks. `loss`: test loss after as many tokens, and what ranks send over pretended links that hold nothing back. `link`:
+four ranks. `loss`: test loss after as many tokens, and what ranks send over emulated links that hold nothing back. `link`:
 the time until the test loss that both reach over a link of --rate Mbit/s and --delay ms, and the time of a step against
 the formula of docs/strategies.md. Ends with 1 where a bar is not met.
 """
@@ -43,7 +43,7 @@ class Bench:
             raise SystemExit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stdout}{finished.stderr}")
         text = finished.stdout + finished.stderr
         records = [json.loads(line) for line in (self.directory / "run" / "metrics.jsonl").read_text().splitlines()]
-        sent = re.search(r"ranks sent ([\d.]+) (\w+) over pretended links, each at most ([\d.]+) (\w+)", text)
+        sent = re.search(r"ranks sent ([\d.]+) (\w+) over emulated links, each at most ([\d.]+) (\w+)", text)
         return {"steps": [record for record in records if record["kind"] == "train"],
                 "losses": {record["step"]: record["loss"] for record in records if record["kind"] == "evaluate"},
                 "parameters": int(re.search(r"^([\d,]+) parameters", text, re.MULTILINE)[1].replace(",", "")),

@@ -124,19 +124,19 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
 }
 
 void check_links(const RunConfig& c, const Plan& plan) {
-  const auto pretends = [&](bool given, const char* key) {
+  const auto emulates_link = [&](bool given, const char* key) {
     check(given, plan.device == device::DeviceKind::kCpu, key,
-          "GPUs do not wait for pretended links", "set run.device to cpu");
+          "GPUs do not wait for emulated links", "set run.device to cpu");
     check(given, !is_async(plan), key,
-          "parallel.sync is async, whose windows do not wait for pretended links",
+          "parallel.sync is async, whose windows do not wait for emulated links",
           "choose another way");
     check(given, (plan.islands > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
           plan.islands > 1 ? "no two ranks of this job are in different islands"
                            : "one replica sends nothing to others",
           "choose parallel.data above 1");
   };
-  pretends(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");
-  pretends(c.emulated.link_delay_milliseconds > 0.0, "emulated.link_delay");
+  emulates_link(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");
+  emulates_link(c.emulated.link_delay_milliseconds > 0.0, "emulated.link_delay");
 }
 
 }  // namespace

@@ -51,30 +51,6 @@ StepTimes divided(StepTimes times, std::int64_t parts) {
   return times;
 }
 
-/// The samples of one unit.
-class UnitSource final : public pipeline::MicrobatchSource {
- public:
-  UnitSource(const plan::Plan& plan, const SampleFeed& feed, std::int64_t first_sample,
-             std::vector<std::int64_t> offsets)
-      : microbatch_(plan.config.batch.micro),
-        feed_(feed),
-        first_sample_(first_sample),
-        offsets_(std::move(offsets)) {}
-
-  ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(m); }
-  ConstTensorView targets(std::int64_t m) override { return feed_.targets(m); }
-  std::int64_t first_row(std::int64_t m) override {
-    return first_sample_ + offsets_[static_cast<std::size_t>(m)];
-  }
-  std::int64_t valid_rows(std::int64_t /*m*/) override { return microbatch_; }
-
- private:
-  std::int64_t microbatch_;
-  const SampleFeed& feed_;
-  std::int64_t first_sample_;
-  std::vector<std::int64_t> offsets_;
-};
-
 }  // namespace
 
 AsyncWorkers::AsyncWorkers(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
@@ -204,7 +180,7 @@ void AsyncWorkers::await_slowest() {
 
 void AsyncWorkers::fetch() {
   const double begin = now_seconds();
-  const TensorView weights = state_.trained_tensors().back();
+  const TensorView& weights = state_.weights();
   server_.finish_pushes();  // a worker sees its own updates
   server_.fetch([&](const optim::OwnedPiece& piece, const ConstTensorView& fetched) {
     device::write_from_host(weights.flat_slice(piece.arena_offset, piece.range.count()),
@@ -228,7 +204,8 @@ void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
   times_.data += now_seconds() - begin;
   fetch();
   begin = now_seconds();
-  UnitSource source(plan_, feed, (step - 1) * batch, unit_offsets(plan_, unit));
+  const std::vector<std::int64_t> offsets = unit_offsets(plan_, unit);
+  BatchSource source(plan_, offsets, feed, (step - 1) * batch, step * batch);
   state_.reset_clock();
   static_cast<void>(executor_.train(
       plan_.training, source,

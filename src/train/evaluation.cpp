@@ -171,8 +171,8 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     const bool wanted = first && first->begin_round(round * round_samples - first_of_job(plan));
     std::vector<double> mine;
     for (std::int64_t island = 0; island < plan.own_islands; ++island) {
-      BatchSource source(plan, rank, feed, round * round_samples - first_of_job(plan), samples,
-                         island * plan.microbatches);
+      BatchSource source(plan, rank.offsets, feed, round * round_samples - first_of_job(plan),
+                         samples, island * plan.microbatches);
       for (const ops::LossSums& sums : executor.evaluate(
                plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see)) {
         mine.push_back(sums.loss);

@@ -92,6 +92,36 @@ std::vector<IslandRound> island_rounds(const fs::path& directory) {
                         : rounds_of(io::Checkpoint::open(newest.front().directory));
 }
 
+std::vector<io::TensorSlice> outer_slices(const RankState& state,
+                                          const optim::OuterOptimizer& outer) {
+  std::vector<io::TensorSlice> slices;
+  for (const optim::OuterOptimizer::Piece& piece : outer.summed_pieces()) {
+    const nn::ParameterSpec& spec = state.spec_of(piece.owned);
+    const auto add = [&](const std::string& name, const TensorView& data) {
+      if (auto slice = state.slice_of(name, piece.owned, data)) {
+        slices.push_back(std::move(*slice));
+      }
+    };
+    add(weight_name(spec), outer.weights(piece));
+    if (outer.has_momentum()) {
+      add(outer_name(kOuterPrefix, kOuterMomentum, spec), outer.momentum(piece));
+    }
+  }
+  return slices;
+}
+
+void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
+                optim::OuterOptimizer& outer) {
+  for (const optim::OuterOptimizer::Piece& piece : outer.pieces()) {
+    const nn::ParameterSpec& spec = state.spec_of(piece.owned);
+    state.read(checkpoint, weight_name(spec), piece.owned, outer.weights(piece));
+    if (outer.has_momentum()) {
+      state.read(checkpoint, outer_name(kOuterPrefix, kOuterMomentum, spec), piece.owned,
+                 outer.momentum(piece));
+    }
+  }
+}
+
 IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPlan& rank,
                                    RankState& state, optim::OuterOptimizer& outer)
     : setup_(setup),
@@ -178,8 +208,7 @@ void IslandRendezvous::write_differences(std::int64_t step) {
   }
   std::vector<io::TensorSlice> slices;
   outer_.add(0, 0, [&](const optim::OuterOptimizer::Piece& piece, const TensorView& into) {
-    const device::HostView masters(state_.optimizer().master(piece.owned), setup_.context.stream());
-    device::copy_tensor(masters.view(), into);
+    state_.copy_master(piece.owned, into);
   });
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
     const std::string name =
@@ -241,19 +270,6 @@ void IslandRendezvous::average(std::int64_t step) {
                   piece.owned, into);
     });
   });
-  std::vector<io::TensorSlice> slices;
-  for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-    const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
-    const auto add = [&](const std::string& name, const TensorView& data) {
-      if (auto slice = state_.slice_of(name, piece.owned, data)) {
-        slices.push_back(std::move(*slice));
-      }
-    };
-    add(weight_name(spec), outer_.weights(piece));
-    if (outer_.has_momentum()) {
-      add(outer_name(kOuterPrefix, kOuterMomentum, spec), outer_.momentum(piece));
-    }
-  }
   nlohmann::json record = nlohmann::json::array();
   comm::agree(world_, [&] {
     if (world_.rank() == 0) {
@@ -265,7 +281,7 @@ void IslandRendezvous::average(std::int64_t step) {
     }
   });
   const fs::path own = root_of(island_) / kRounds;
-  write(own, step, slices, {{"step", step}, {kRounds, record}});
+  write(own, step, outer_slices(state_, outer_), {{"step", step}, {kRounds, record}});
   comm::agree(world_, [&] {
     if (world_.rank() != 0) {
       return;
@@ -288,17 +304,7 @@ void IslandRendezvous::average(std::int64_t step) {
 }
 
 void IslandRendezvous::load(std::int64_t step) {
-  comm::agree(world_, [&] {
-    const io::Checkpoint round = open_at(rounds_, step);
-    for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-      const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
-      state_.read(round, weight_name(spec), piece.owned, outer_.weights(piece));
-      if (outer_.has_momentum()) {
-        state_.read(round, outer_name(kOuterPrefix, kOuterMomentum, spec), piece.owned,
-                    outer_.momentum(piece));
-      }
-    }
-  });
+  comm::agree(world_, [&] { load_outer(open_at(rounds_, step), state_, outer_); });
 }
 
 IslandRendezvous::Met IslandRendezvous::go_on_after(std::int64_t step) {

@@ -26,6 +26,13 @@ struct IslandRound {
 /// finished. Throws: Error(kCheckpoint) where it cannot be read.
 [[nodiscard]] std::vector<IslandRound> island_rounds(const std::filesystem::path& directory);
 
+/// The outer weights and momentum that a rank sums, in place, for a checkpoint.
+[[nodiscard]] std::vector<io::TensorSlice> outer_slices(const RankState& state,
+                                                        const optim::OuterOptimizer& outer);
+/// Reads them for all that a rank owns. Throws: as RankState::load_weights().
+void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
+                optim::OuterOptimizer& outer);
+
 /// Where islands that are jobs of their own meet at the end of a round: a shared directory. Each
 /// job writes the differences of its weights as a checkpoint, which one rename commits. The job
 /// that sees those of all islands, or whose deadline is over, adds what is there in island order,

@@ -66,15 +66,12 @@ void Islands::load(const io::Checkpoint& checkpoint) {
     }
     current_ = i;
   }
+  load_outer(checkpoint, state_, outer_);
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
     const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
     const auto read = [&](const std::string& name, const TensorView& into) {
       state_.read(checkpoint, name, piece.owned, into);
     };
-    read(weight_name(spec), outer_.weights(piece));
-    if (outer_.has_momentum()) {
-      read(outer_name(kOuterPrefix, kOuterMomentum, spec), outer_.momentum(piece));
-    }
     if (outer_.rounds()) {
       read(outer_name(kOuterPrefix, kPackingError, spec), outer_.sum_error(piece));
       for (std::int64_t i = 0; i < own(); ++i) {
@@ -192,8 +189,7 @@ double Islands::end_step(std::int64_t step) {
         enter(i);
         state_.drain();
         outer_.add(f, i, [&](const optim::OuterOptimizer::Piece& piece, const TensorView& into) {
-          const device::HostView masters(state_.optimizer().master(piece.owned), context_.stream());
-          device::copy_tensor(masters.view(), into);
+          state_.copy_master(piece.owned, into);
         });
       }
       std::vector<std::int64_t> present;
@@ -285,7 +281,7 @@ std::vector<io::TensorSlice> Islands::snapshot(const device::Buffer& memory) {
     }
     add(std::move(slices));
   }
-  std::vector<io::TensorSlice> outer;
+  std::vector<io::TensorSlice> outer = outer_slices(state_, outer_);
   const auto add_outer = [&](const optim::OuterOptimizer::Piece& piece, const std::string& name,
                              const TensorView& data) {
     if (auto slice = state_.slice_of(name, piece.owned, data)) {
@@ -293,13 +289,9 @@ std::vector<io::TensorSlice> Islands::snapshot(const device::Buffer& memory) {
     }
   };
   for (const optim::OuterOptimizer::Piece& piece : outer_.summed_pieces()) {
-    const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
-    add_outer(piece, weight_name(spec), outer_.weights(piece));
-    if (outer_.has_momentum()) {
-      add_outer(piece, outer_name(kOuterPrefix, kOuterMomentum, spec), outer_.momentum(piece));
-    }
     if (outer_.rounds()) {
-      add_outer(piece, outer_name(kOuterPrefix, kPackingError, spec), outer_.sum_error(piece));
+      add_outer(piece, outer_name(kOuterPrefix, kPackingError, state_.spec_of(piece.owned)),
+                outer_.sum_error(piece));
     }
   }
   for (std::int64_t i = 0; outer_.rounds() && i < own(); ++i) {

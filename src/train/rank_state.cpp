@@ -284,6 +284,11 @@ std::vector<TensorView> RankState::trained_tensors() const {
   return tensors;
 }
 
+void RankState::copy_master(const optim::OwnedPiece& piece, const TensorView& into) const {
+  const device::HostView masters(optimizer_.master(piece), context_.stream());
+  device::copy_tensor(masters.view(), into);
+}
+
 void RankState::drain() {
   gather_.finish();
   groups_.engine->drain();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "strata/device/buffer.hpp"
@@ -71,12 +72,13 @@ class SampleFeed {
 /// One step of a feed as the executor's source.
 class BatchSource final : public pipeline::MicrobatchSource {
  public:
+  /// `offsets`: of the first sample of each of the feed's microbatches; they outlive the source.
   /// Rows whose global sample index is `limit` or more are padding. `first_microbatch`: of the
   /// feed's, where an island has some of them.
-  BatchSource(const plan::Plan& plan, const plan::RankPlan& rank, const SampleFeed& feed,
+  BatchSource(const plan::Plan& plan, std::span<const std::int64_t> offsets, const SampleFeed& feed,
               std::int64_t first_sample, std::int64_t limit, std::int64_t first_microbatch = 0)
       : microbatch_(plan.config.batch.micro),
-        rank_(rank),
+        offsets_(offsets),
         feed_(feed),
         first_sample_(first_sample),
         limit_(limit),
@@ -85,7 +87,7 @@ class BatchSource final : public pipeline::MicrobatchSource {
   ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(first_microbatch_ + m); }
   ConstTensorView targets(std::int64_t m) override { return feed_.targets(first_microbatch_ + m); }
   std::int64_t first_row(std::int64_t m) override {
-    return first_sample_ + rank_.offsets[static_cast<std::size_t>(first_microbatch_ + m)];
+    return first_sample_ + offsets_[static_cast<std::size_t>(first_microbatch_ + m)];
   }
   std::int64_t valid_rows(std::int64_t m) override {
     return std::clamp<std::int64_t>(limit_ - first_row(m), 0, microbatch_);
@@ -93,7 +95,7 @@ class BatchSource final : public pipeline::MicrobatchSource {
 
  private:
   std::int64_t microbatch_;
-  const plan::RankPlan& rank_;
+  std::span<const std::int64_t> offsets_;
   const SampleFeed& feed_;
   std::int64_t first_sample_;
   std::int64_t limit_;

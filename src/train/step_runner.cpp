@@ -172,7 +172,7 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
                                   const std::function<StepRequests()>& requests, StepTimes& times) {
   const std::int64_t batch = plan_.config.batch.global;
   const std::int64_t first_sample = (step - 1) * batch;
-  BatchSource source(plan_, work.rank, work.feed, first_sample, first_sample + batch,
+  BatchSource source(plan_, work.rank.offsets, work.feed, first_sample, first_sample + batch,
                      work.first_microbatch);
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(

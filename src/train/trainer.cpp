@@ -310,7 +310,9 @@ class Trainer {
       }
       if (met_.step > step) {
         step = met_.step;
-        runner_.emplace(setup_, rank_, state_, &*islands_, executor_, step);
+        if (step < plan_.total_steps) {
+          runner_.emplace(setup_, rank_, state_, &*islands_, executor_, step);
+        }
       }
       const bool last = step == plan_.total_steps;
       const bool stop = asked.has(StepRequest::kStop) && !last;

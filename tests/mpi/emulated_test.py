@@ -1,5 +1,5 @@
 """run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training.
-Pretended links: steps take at least as long as the link carries their messages, and have the same bits."""
+Emulated links: steps take at least as long as the link carries their messages, and have the same bits."""
 
 import json
 import re
@@ -60,7 +60,7 @@ class Emulated(harness.StrataTest):
                 self.train(wide, (1, 1), plain, *settings)
                 finished = self.train(wide, (ranks, 1), linked, "--emulated.link_rate=6.4", "--emulated.link_delay=10",
                                       *settings)
-                self.assertIn("pretend slow links", finished.text)
+                self.assertIn("emulate slow links", finished.text)
                 self.assert_same_run(plain, linked)
                 # A rank sends and receives all slices but its own: in each step of gradients, then of weights; in a round of
                 # the differences of each island, then of their sums.
@@ -69,7 +69,7 @@ class Emulated(harness.StrataTest):
                 # The weights of the last step arrive after it.
                 whole = max(1, exchanges - 1)
                 self.assertGreaterEqual(sum(self.seconds_of_steps(linked)), whole * (bytes_of_rank / rate + 3 * delay))
-                sent = float(re.search(r"ranks sent ([\d.]+) KiB over pretended links", finished.text)[1]) * 1024
+                sent = float(re.search(r"ranks sent ([\d.]+) KiB over emulated links", finished.text)[1]) * 1024
                 self.assertAlmostEqual(sent / (exchanges * ranks * bytes_of_rank), 1, delta=0.01)
         for settings, words in [
                 ((1, "--emulated.link_rate=1"), ["emulated.link_rate is set, but one replica sends nothing"]),

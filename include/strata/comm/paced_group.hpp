@@ -12,7 +12,7 @@
 
 namespace strata::comm {
 
-/// A network link that a rank pretends to have between itself and ranks of other islands: a rate in
+/// A network link that a rank emulates between itself and ranks of other islands: a rate in
 /// each direction and a delay of each message. All messages of the rank share it: each direction
 /// carries one message after the other.
 class EmulatedLink {

@@ -257,7 +257,7 @@ struct RunConfig {
 /// The value of parallel.schedule, as in "1f1b", "auto" or "file:made.csv".
 [[nodiscard]] std::string schedule_name(const RunConfig& config);
 
-/// Whether ranks pretend slow links between islands.
+/// Whether ranks emulate slow links between islands.
 [[nodiscard]] inline bool emulates_links(const RunConfig& config) {
   return config.emulated.link_megabits_per_second > 0.0 ||
          config.emulated.link_delay_milliseconds > 0.0;

@@ -128,6 +128,9 @@ class RankState {
 
   /// The master weights, of this rank's own slices.
   [[nodiscard]] const optim::Optimizer& optimizer() const { return optimizer_; }
+  /// Copies master weights of this rank to host memory. Waits for the work that writes them.
+  void copy_master(const optim::OwnedPiece& piece, const TensorView& into) const;
+  [[nodiscard]] const TensorView& weights() const { return stage_state_.weights(); }
   /// All that update() changes.
   [[nodiscard]] std::vector<TensorView> trained_tensors() const;
 

@@ -184,7 +184,7 @@ void log_link_usage(comm::MpiSession& mpi, const comm::EmulatedLink& link, Log& 
     sum.sent_bytes += rank.sent_bytes;
     sum.peak_bytes = std::max(sum.peak_bytes, rank.peak_bytes);
   }
-  log.info("ranks sent {} over pretended links, each at most {} in any one second",
+  log.info("ranks sent {} over emulated links, each at most {} in any one second",
            bytes_text(sum.sent_bytes), bytes_text(sum.peak_bytes));
 }
 
@@ -228,7 +228,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   }
   if (environment.link() != nullptr) {
     log.warn(
-        "emulated.link_rate and link_delay pretend slow links between islands; steps take longer "
+        "emulated.link_rate and link_delay emulate slow links between islands; steps take longer "
         "than they would");
   }
   if (!environment.warning().empty()) {

@@ -607,11 +607,11 @@ std::vector<Option> running() {
       stage_times("emulated.backward_weight", "weight gradient",
                   STRATA_MEMBER(emulated.backward_weight)),
       number("emulated.link_rate", "Mbit/s",
-             "pretended rate, in each direction, of each rank's link to the replicas of other "
+             "emulated rate, in each direction, of each rank's link to the replicas of other "
              "islands, without islands to all other replicas: messages complete no sooner than it "
              "would carry them; 0: no limit. CPUs only",
              Bound::kFromZero, STRATA_MEMBER(emulated.link_megabits_per_second)),
-      number("emulated.link_delay", "ms", "pretended delay of each message over such a link",
+      number("emulated.link_delay", "ms", "emulated delay of each message over such a link",
              Bound::kFromZero, STRATA_MEMBER(emulated.link_delay_milliseconds)),
   };
 }
@@ -651,7 +651,7 @@ const std::vector<Section>& section_table() {
       {"train", "length, evaluation and progress"},
       {"checkpoint", "when the state is saved"},
       {"run", "where and how the program runs"},
-      {"emulated", "times of run.device = emulated, and pretended links"}};
+      {"emulated", "times of run.device = emulated, and emulated links"}};
   return kSections;
 }
 

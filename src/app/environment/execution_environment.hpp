@@ -44,7 +44,7 @@ class ExecutionEnvironment {
   [[nodiscard]] const std::string& warning() const { return warning_; }
   /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each, amx".
   [[nodiscard]] const std::string& text() const { return text_; }
-  /// The pretended link to other islands; null without one.
+  /// The emulated link to other islands; null without one.
   [[nodiscard]] const comm::EmulatedLink* link() const { return link_ ? &*link_ : nullptr; }
 
  private:
