@@ -131,10 +131,12 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                          StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
-  const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
+  // In global batches, of which an island that is a job reads several rounds.
   const std::int64_t limit = plan.config.train.evaluate_batches;
-  const std::int64_t rounds = limit > 0 ? std::min(limit, all_rounds) : all_rounds;
-  const std::int64_t samples = std::min(info.samples, rounds * round_samples);
+  const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
+                                   ? std::min(info.samples, limit * plan.config.batch.global)
+                                   : info.samples;
+  const std::int64_t rounds = (samples + round_samples - 1) / round_samples;
   SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
 
   pipeline::OutputObserver see;

@@ -149,7 +149,8 @@ class Local(harness.StrataTest):
 class Jobs(harness.StrataTest):
     """Islands that are jobs of their own."""
 
-    SETTINGS = ["--parallel.islands=3", "--numerics.lanes=6", "--batch.micro=2"]
+    SETTINGS = ["--parallel.islands=3", "--numerics.lanes=6", "--batch.micro=2",
+                "--train.evaluate_batches=1"]
     GRIDS = [(1, 1), (2, 1), (1, 2)]
 
     @classmethod
