@@ -1,0 +1,401 @@
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "strata/optim/gradient_norm.hpp"
+#include "strata/optim/tied_exchange.hpp"
+#include "strata/pipeline/executor.hpp"
+#include "strata/plan/plan.hpp"
+
+#include "resolve.hpp"
+
+// One rank's part of a plan: its memory and its messages.
+namespace strata::plan {
+
+namespace {
+
+/// The chunks of a stage.
+std::vector<nn::StageSpec> chunk_specs(const Plan& plan, const grid::Coordinates& coordinates) {
+  std::vector<nn::StageSpec> specs;
+  const std::vector<pipeline::StageChunk>& positions = plan.training.order.chunks();
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i].stage == coordinates.pipeline) {
+      specs.push_back({.layers = plan.split.stages[i],
+                       .pass = pass_shape(plan, coordinates.tensor),
+                       .slots = pipeline::slots_for(plan.training, positions[i]),
+                       .order = plan.backward});
+    }
+  }
+  return specs;
+}
+
+constexpr const char* kCheckpointCopy = "checkpoint's copy";
+
+/// The memory of samples; bytes_of(options) is that of one loader.
+template <typename Function>
+std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
+                                           const Function& bytes_of) {
+  const bool evaluates = rank.loads && !plan.config.data.test.empty();
+  // On one replica a repeated step has the samples of the first run.
+  const bool repeats = rank.loads && repeats_steps(plan) && plan.grid.data > 1;
+  // An asynchronous worker reads the next unit while it computes one.
+  const std::int64_t training = !rank.loads      ? 0
+                                : is_async(plan) ? 2 * bytes_of(unit_loader(plan, rank, 0))
+                                                 : bytes_of(training_loader(plan, rank, 0));
+  return {{"samples, training", training},
+          {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0},
+          {"samples, repeated step", repeats ? bytes_of(repeat_loader(plan, rank, 1)) : 0}};
+}
+
+/// The master copies of frozen weights, which lie in host memory: no step reads them.
+std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& rank) {
+  const DType dtype = plan.config.numerics.dtype;
+  if (rank.frozen.elements == 0 || dtype == compute_dtype(dtype)) {
+    return {};
+  }
+  return {{"master weights, frozen", optim::Optimizer::memory({}, rank.frozen, rank.frozen_buckets,
+                                                              rank.coordinates.data, dtype)
+                                         .back()
+                                         .bytes}};
+}
+
+/// What islands need beside the one in use, in host memory.
+std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& rank) {
+  if (!is_local(plan)) {
+    return {};
+  }
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
+      plan.grid.islands, outer_options(plan), island_share(plan, rank), rank.layout, rank.buckets,
+      rank.coordinates.data, plan.fragments, compute_dtype(c.numerics.dtype));
+  memory.push_back({"islands not in use", plan.own_islands * island_slot_bytes(plan, rank)});
+  return memory;
+}
+
+/// The share of the parameters and the messages of asynchronous training, in host memory.
+std::vector<nn::MemoryItem> server_memory(const Plan& plan, const RankPlan& rank) {
+  if (!is_async(plan)) {
+    return {};
+  }
+  std::vector<nn::MemoryItem> memory = optim::ParameterServer::memory(
+      plan.config.optimizer.options, rank.layout, *rank.server_buckets, servers(plan),
+      plan.grid.ranks(), rank.coordinates.islands, compute_dtype(plan.config.numerics.dtype));
+  memory.push_back({"window of units", 8 * async_control_words(plan, rank.coordinates.islands)});
+  return memory;
+}
+
+/// All allocations of the rank on its device.
+std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory{
+      {"weights",
+       (rank.layout.weight_elements + rank.frozen.weight_elements) * size_bytes(c.numerics.dtype)}};
+  const auto add = [&](std::vector<nn::MemoryItem> items) {
+    std::move(items.begin(), items.end(), std::back_inserter(memory));
+  };
+  add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
+                                     rank.buckets, rank.reducer_sizes));
+  add(optim::Optimizer::memory(rank_optimizer(plan), rank.layout, rank.buckets,
+                               rank.coordinates.data, c.numerics.dtype));
+  if (plan.device == device::DeviceKind::kCpu) {
+    add(frozen_masters(plan, rank));
+    add(islands_memory(plan, rank));
+    add(server_memory(plan, rank));
+  }
+  if (const auto tie = tied_stages(plan)) {
+    add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
+                                     c.numerics.dtype)});
+  }
+  add(nn::Stage::memory(*plan.model, rank.chunks));
+  add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
+  const std::vector<nn::MemoryItem> samples =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return plan.device == device::DeviceKind::kCpu
+                   ? io::Loader::memory_bytes(plan.train_data, options)
+                   : device_sample_bytes(plan.device, plan.train_data, options);
+      });
+  memory.insert(memory.end(), samples.begin(), samples.end());
+  if (plan.device == device::DeviceKind::kCpu) {
+    memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
+  } else {
+    memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
+    std::int64_t gpu_scratch_bytes = 0;
+    std::int64_t gpu_workspace_bytes = 0;
+    for (const nn::StageSpec& chunk : rank.chunks) {
+      for (std::int64_t i = chunk.layers.begin; i < chunk.layers.end; ++i) {
+        const nn::Layer& layer = plan.model->layer(i);
+        gpu_workspace_bytes = std::max(gpu_workspace_bytes, layer.gpu_workspace_bytes(chunk.pass));
+        gpu_scratch_bytes = std::max(gpu_scratch_bytes, layer.gpu_scratch_bytes(chunk.pass));
+      }
+    }
+    if (gpu_scratch_bytes > 0) {
+      memory.push_back({"padded copy of the head's weights", gpu_scratch_bytes});
+    }
+    if (c.numerics.attention == ops::LibraryKernels::kLibrary && gpu_workspace_bytes > 0) {
+      memory.push_back({"cuDNN's attention, at most", gpu_workspace_bytes});
+    }
+  }
+  return memory;
+}
+
+/// All allocations in host memory of a rank with a GPU.
+std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& rank) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return {};
+  }
+  std::vector<nn::MemoryItem> memory = frozen_masters(plan, rank);
+  const std::vector<nn::MemoryItem> islands = islands_memory(plan, rank);
+  memory.insert(memory.end(), islands.begin(), islands.end());
+  const std::vector<nn::MemoryItem> server = server_memory(plan, rank);
+  memory.insert(memory.end(), server.begin(), server.end());
+  const std::vector<nn::MemoryItem> samples =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return io::Loader::memory_bytes(plan.train_data, options) +
+               pinned_sample_bytes(plan.device, plan.train_data, options);
+      });
+  memory.insert(memory.end(), samples.begin(), samples.end());
+  memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
+  return memory;
+}
+
+/// All messages that the rank sends in a training step, on average.
+std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  const auto microbatches = static_cast<double>(plan.microbatches);
+  const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
+  const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
+  Traffic neighbours{"activations and their gradients, between stages"};
+  const auto add_crossing = [&](std::int64_t layer, const nn::PassShape& pass, bool forward) {
+    for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
+      if (tensor == nn::kModelInput && !forward) {
+        continue;  // the model's input has no gradient
+      }
+      const nn::Port& port = plan.model->port_of(tensor);
+      neighbours.messages += microbatches;
+      neighbours.bytes +=
+          microbatches * element * static_cast<double>(nn::local_shape(port, pass).count());
+    }
+  };
+  nn::LayerTraffic shards;
+  nn::LayerTraffic lanes;
+  for (std::size_t i = 0; i < rank.chunks.size(); ++i) {
+    const nn::StageSpec& chunk = rank.chunks[i];
+    const pipeline::StageChunk here{.stage = rank.coordinates.pipeline,
+                                    .chunk = static_cast<std::int64_t>(i)};
+    const auto crosses = [&](const std::optional<pipeline::StageChunk>& other) {
+      return other && other->stage != here.stage;
+    };
+    if (crosses(pipeline::downstream(plan.training, here))) {
+      add_crossing(chunk.layers.end, chunk.pass, true);
+    }
+    if (crosses(pipeline::upstream(plan.training, here))) {
+      add_crossing(chunk.layers.begin, chunk.pass, false);
+    }
+    shards += nn::Stage::traffic(*plan.model, chunk);
+    lanes += nn::Stage::lane_traffic(*plan.model, chunk, plan.grid.data);
+  }
+  const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
+                       microbatches * shards.bytes};
+  // An island gathers its weights again when a fragment is averaged.
+  const double gathers = is_local(plan) ? 1.0 + static_cast<double>(c.local.fragments) /
+                                                    static_cast<double>(c.local.steps)
+                                        : 1.0;
+  // Exchanges of partial sums, then gathers of weights: of slices inside nodes, and across them.
+  const std::int64_t nodes = plan.grid.data / plan.node_replicas;
+  const auto data = [&](const std::string& name, std::int64_t peers, std::int64_t slices,
+                        std::int64_t replicas) {
+    const std::int64_t added = plan.lanes.leaves() / plan.grid.data * replicas;
+    const auto parts = static_cast<double>(std::ssize(plan.lanes.nodes_within({0, added})));
+    const auto sent = static_cast<double>(peers * slices);
+    return Traffic{name,
+                   static_cast<double>(rank.buckets.buckets().size()) * sent * (parts + gathers),
+                   sent / static_cast<double>(plan.grid.data) *
+                       (static_cast<double>(rank.layout.elements) * gradient * parts +
+                        static_cast<double>(rank.layout.weight_elements) * element * gathers)};
+  };
+  std::vector<Traffic> all{neighbours, tensor};
+  if (plan.node_replicas == 1) {
+    all.push_back(data("gradients and weights, between replicas", nodes - 1, 1, 1));
+  } else {
+    all.push_back(data("gradients and weights, inside a node", plan.node_replicas - 1, nodes, 1));
+    all.push_back(data("gradients and weights, between nodes", nodes - 1, 1, plan.node_replicas));
+  }
+  if (plan.model->joins_lanes()) {
+    const auto executions = static_cast<double>(plan.training.microbatches);
+    all.push_back({"batch statistics, between replicas", executions * lanes.messages,
+                   executions * lanes.bytes});
+  }
+  if (const auto tie = tied_stages(plan)) {
+    const nn::LayerTraffic tied = optim::TiedExchange::traffic(
+        rank.buckets, rank.coordinates.data, rank.coordinates.pipeline, *tie, c.numerics.dtype);
+    const double times = rank.coordinates.pipeline == tie->owner ? gathers : 1.0;
+    all.push_back(
+        {"gradients or weights of a tied table", times * tied.messages, times * tied.bytes});
+  }
+  for (Traffic& traffic : all) {
+    traffic.messages *= static_cast<double>(plan.own_islands);
+    traffic.bytes *= static_cast<double>(plan.own_islands);
+  }
+  if (is_local(plan)) {
+    const nn::LayerTraffic round = optim::OuterOptimizer::traffic(
+        plan.grid.islands, rank.coordinates.islands, outer_options(plan), island_share(plan, rank),
+        rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
+        compute_dtype(c.numerics.dtype));
+    const auto steps = static_cast<double>(c.local.steps);
+    all.push_back(
+        {"differences and averages, between islands", round.messages / steps, round.bytes / steps});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> chunk_stages(const Plan& plan) {
+  std::vector<std::int64_t> stages;
+  std::ranges::transform(plan.training.order.chunks(), std::back_inserter(stages),
+                         &pipeline::StageChunk::stage);
+  return stages;
+}
+
+std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  const auto borrowed = std::find_if(
+      parameters.begin(), parameters.end(),
+      [](const nn::ParameterSpec& spec) { return spec.ownership == nn::Ownership::kBorrowed; });
+  if (borrowed == parameters.end() || !nn::has_gradient(*borrowed)) {
+    return std::nullopt;
+  }
+  const auto owner =
+      std::find_if(parameters.begin(), parameters.end(), [&](const nn::ParameterSpec& spec) {
+        return spec.name == borrowed->name && spec.ownership == nn::Ownership::kOwned;
+      });
+  const auto stage_of = [&, stages = chunk_stages(plan)](std::int64_t layer) {
+    return stages[static_cast<std::size_t>(plan.split.stage_of(layer))];
+  };
+  return optim::TiedExchange::Stages{.owner = stage_of(owner->layer),
+                                     .borrower = stage_of(borrowed->layer)};
+}
+
+optim::OptimizerOptions rank_optimizer(const Plan& plan) {
+  return is_async(plan) ? optim::OptimizerOptions{} : plan.config.optimizer.options;
+}
+
+optim::OuterOptions outer_options(const Plan& plan) {
+  const auto& local = plan.config.local;
+  return {.rate = local.outer_rate, .momentum = local.outer_momentum, .exchange = local.exchange};
+}
+
+optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {
+  return {.count = plan.islands, .own = {rank.first_island, rank.first_island + plan.own_islands}};
+}
+
+std::int64_t slot_bytes_of(std::int64_t tensor_bytes) {
+  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
+  return (tensor_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
+  if (plan.own_islands == 1 && !islands_differ(plan) && plan.config.parallel.island_of.empty()) {
+    return 0;
+  }
+  const RunConfig& c = plan.config;
+  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
+  const std::int64_t state =
+      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data) * full;
+  const bool masters = c.numerics.dtype != compute_dtype(c.numerics.dtype);
+  return std::ssize(optim::Optimizer::state_names(c.optimizer.options)) * slot_bytes_of(state) +
+         (masters ? slot_bytes_of(rank.buckets.owned_elements(rank.coordinates.data) * full) : 0) +
+         slot_bytes_of(rank.layout.weight_elements * size_bytes(c.numerics.dtype));
+}
+
+std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  const bool in_place =
+      plan.device == device::DeviceKind::kCpu && !is_local(plan) && !is_async(plan) &&
+      (c.checkpoint.background == Switch::kOff ||
+       (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
+  if (in_place) {
+    return 0;
+  }
+  const std::int64_t owned = rank.buckets.owned_elements(rank.coordinates.data);
+  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options)) *
+                      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data);
+  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
+  // Frozen masters in host memory do not change while they are written.
+  const bool on_host = plan.device == device::DeviceKind::kCpu ||
+                       c.numerics.dtype != compute_dtype(c.numerics.dtype);
+  const std::int64_t frozen =
+      on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
+  if (is_async(plan)) {
+    return frozen * full;  // a server's memory is on the host and does not change meanwhile
+  }
+  if (!is_local(plan)) {
+    // The master weights (the weights themselves in full precision) and the optimizer's state.
+    return (owned + frozen + states) * full;
+  }
+  const std::int64_t errors = c.local.exchange != ops::Packing::kFull ? 1 : 0;
+  const std::int64_t island = states + (errors + (islands_differ(plan) ? 1 : 0)) * owned;
+  const std::int64_t outer = 1 + errors + (c.local.outer_momentum != 0.0 ? 1 : 0);
+  return (plan.own_islands * island + outer * owned + frozen) * full;
+}
+
+RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
+  const RunConfig& c = plan.config;
+  const grid::Coordinates coordinates = plan.grid.coordinates_of(rank);
+  std::vector<nn::StageSpec> chunks = chunk_specs(plan, coordinates);
+  std::vector<grid::Range> layers;
+  std::ranges::transform(chunks, std::back_inserter(layers), &nn::StageSpec::layers);
+  const nn::Shards& shards = chunks.front().pass.shards;
+  nn::ParameterLayout layout = nn::layout_of(plan.model->parameters(), layers, shards);
+  nn::ParameterLayout frozen =
+      nn::layout_of(plan.model->parameters(), layers, shards, nn::Placed::kWithoutGradients);
+  const auto bucket_elements = std::max<std::int64_t>(
+      nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
+                                       size_bytes(compute_dtype(c.numerics.dtype)));
+  // Messages between GPUs are fast where they are large.
+  const bool on_gpu = plan.device == device::DeviceKind::kCuda;
+  optim::BucketPlan buckets(
+      layout, plan.grid.data, bucket_elements,
+      on_gpu ? optim::BucketPlan::Division::kLayers : optim::BucketPlan::Division::kElements);
+  optim::BucketPlan frozen_buckets(frozen, plan.grid.data, bucket_elements);
+  const bool first = chunks.front().layers.begin == 0;
+  const bool last = chunks.back().layers.end == plan.model->layer_count();
+  RankPlan result{.coordinates = coordinates,
+                  .first_island = c.parallel.island_of.empty()
+                                      ? coordinates.islands * plan.own_islands
+                                      : c.parallel.island,
+                  .chunks = std::move(chunks),
+                  .layout = std::move(layout),
+                  .buckets = std::move(buckets),
+                  .frozen = std::move(frozen),
+                  .frozen_buckets = std::move(frozen_buckets),
+                  .parts = first && last ? io::Parts::kBoth
+                           : first       ? io::Parts::kInputs
+                                         : io::Parts::kTargets,
+                  .loads = first || last};
+  result.reducer_sizes = {.elements = result.layout.elements,
+                          .microbatches_per_lane = plan.microbatches_per_lane,
+                          .dtype = c.numerics.dtype,
+                          .summation = c.numerics.mode,
+                          .joins_lanes = plan.model->joins_lanes(),
+                          .reach = repeats_steps(plan) ? optim::GradientReducer::Reach::kAnyLanes
+                                                       : optim::GradientReducer::Reach::kOwnLanes,
+                          .in_flight = on_gpu ? 1 : 4,
+                          .node_ranks = plan.node_replicas};
+  if (is_async(plan)) {
+    result.server_buckets.emplace(result.layout, servers(plan), bucket_elements);
+  }
+  for (std::int64_t i = 0; i < plan.own_islands; ++i) {
+    const std::int64_t replica = (result.first_island + i) * plan.grid.data + coordinates.data;
+    for (std::int64_t m = 0; m < plan.microbatches; ++m) {
+      result.offsets.push_back((replica * plan.microbatches + m) * c.batch.micro);
+    }
+  }
+  result.memory = memory_of(plan, result);
+  result.host_memory = host_memory_of(plan, result);
+  result.traffic = traffic_of(plan, result);
+  return result;
+}
+
+}  // namespace strata::plan
