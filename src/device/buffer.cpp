@@ -36,6 +36,11 @@ std::byte* allocate(const Device& device, std::int64_t bytes) {
   if (device.kind() == DeviceKind::kCuda) {
     return static_cast<std::byte*>(cuda::allocate(device.index(), bytes));
   }
+  if (device.is_planned()) {
+    void* range = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return range == MAP_FAILED ? nullptr : static_cast<std::byte*>(range);
+  }
   void* memory = ::operator new(static_cast<std::size_t>(bytes), alignment_of(bytes), std::nothrow);
   if (memory != nullptr) {
     advise_huge_pages(memory, bytes);
@@ -50,6 +55,8 @@ void release(const Device& device, std::byte* memory, std::int64_t bytes) noexce
   }
   if (device.kind() == DeviceKind::kCuda) {
     cuda::release(device.index(), memory);
+  } else if (device.is_planned()) {
+    ::munmap(memory, static_cast<std::size_t>(bytes));
   } else {
     ::operator delete(memory, alignment_of(bytes));
   }

@@ -29,6 +29,31 @@ Context Context::cuda(const device::Device& device, const CudaOptions& options) 
   return {device::Stream(device), options};
 }
 
+Context::Context(Observer& observer)
+    : threads_(1), observer_(&observer), stream_(device::Device::planned()) {}
+
+Context Context::planned(Observer& observer) {
+  return Context(observer);
+}
+
+bool Context::begin_operation(const OperationWork& work) {
+  const bool left_out = depth_ == 0 && observer_->begin(work);
+  ++depth_;
+  return left_out;
+}
+
+void Context::end_operation(bool left_out) {
+  --depth_;
+  if (depth_ == 0 && !left_out && observer_ != nullptr) {
+    observer_->end();
+  }
+}
+
+ThreadPool& Context::pool() {
+  require(pool_ != nullptr, "an operation of a planned context, or of a GPU's, on the CPU");
+  return *pool_;
+}
+
 PrimitiveCache& Context::primitives() {
   require(primitives_ != nullptr, "a CPU operation got a context of {}", device().text());
   return *primitives_;

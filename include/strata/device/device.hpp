@@ -19,6 +19,10 @@ constexpr auto enum_names(DeviceKind) {
 class Device {
  public:
   [[nodiscard]] static Device cpu() { return {DeviceKind::kCpu, 0}; }
+  /// A processor without memory, of which tensors have addresses only: to go through what a rank
+  /// would do, and do nothing.
+  [[nodiscard]] static Device planned() { return {DeviceKind::kCpu, kPlanned}; }
+  [[nodiscard]] bool is_planned() const { return index_ == kPlanned; }
   /// Throws: Error(kPeer) where the build has no CUDA or there is no GPU with this index.
   [[nodiscard]] static Device cuda(std::int64_t index);
 
@@ -34,6 +38,8 @@ class Device {
   friend bool operator==(const Device&, const Device&) = default;
 
  private:
+  static constexpr std::int64_t kPlanned = -1;
+
   Device(DeviceKind kind, std::int64_t index) : kind_(kind), index_(index) {}
 
   DeviceKind kind_;

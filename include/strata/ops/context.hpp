@@ -9,6 +9,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stream.hpp"
+#include "strata/ops/observer.hpp"
 
 namespace strata::ops {
 
@@ -58,6 +59,10 @@ class Context {
   /// has executed them (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
   [[nodiscard]] static Context cuda(const device::Device& device, const CudaOptions& options = {});
+  /// A context that computes nothing: its operations do no more than tell `observer` of their work.
+  /// Its device's memory is not there. Pre: the observer leaves out every operation, and outlives
+  /// the context.
+  [[nodiscard]] static Context planned(Observer& observer);
   /// Device memory that a GPU's context allocates at construction: cuBLASLt's workspace.
   static constexpr std::int64_t kCudaBytes = std::int64_t{32} << 20;
   ~Context();
@@ -70,7 +75,7 @@ class Context {
   /// Threads on the CPU; 1 where the device is a GPU.
   [[nodiscard]] int threads() const { return threads_; }
   /// The threads of parallel_for(). Pre: the device is the CPU.
-  [[nodiscard]] ThreadPool& pool() { return *pool_; }
+  [[nodiscard]] ThreadPool& pool();
   /// The stream on which operations are enqueued.
   [[nodiscard]] device::Stream& stream() { return stream_; }
   /// Waits for all enqueued operations. Throws: Error(kPeer) where one failed.
@@ -81,6 +86,14 @@ class Context {
   /// Throws: std::logic_error where one needs it.
   void on_stream(device::Stream& other, const std::function<void()>& work);
   [[nodiscard]] bool is_on_own_stream() const { return is_on_own_stream_; }
+
+  /// Tells `observer` of each operation from now on; null: nobody.
+  void set_observer(Observer* observer) { observer_ = observer; }
+  [[nodiscard]] bool is_observed() const { return observer_ != nullptr; }
+  /// The begin and the end of an operation, which may consist of others. Returns: whether to leave
+  /// it out.
+  [[nodiscard]] bool begin_operation(const OperationWork& work);
+  void end_operation(bool left_out);
 
   /// Device memory allocated for scratch so far; 0 on the CPU.
   [[nodiscard]] std::int64_t scratch_bytes() const;
@@ -97,12 +110,16 @@ class Context {
 
  private:
   Context(device::Stream stream, const CudaOptions& options);
+  explicit Context(Observer& observer);
 
   int threads_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<PrimitiveCache> primitives_;
   std::unique_ptr<CudaResources> cuda_resources_;
   bool is_on_own_stream_ = true;
+  Observer* observer_ = nullptr;
+  /// Operations that have begun and not ended, each part of the one before.
+  int depth_ = 0;
   // Destroyed first: its pending work may use the memory above.
   device::Stream stream_;
 };

@@ -10,6 +10,7 @@
 #include "attention/attention_tiles.hpp"
 #include "attention/cudnn_attention_limits.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 
 namespace strata::ops {
 namespace {
@@ -236,6 +237,13 @@ std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums) {
+  const Observed observed(context, [&] {
+    return attention_work("attention_forward", 2.0, shape,
+                          Observed::bytes_of(qkv) + Observed::bytes_of(y), qkv.dtype());
+  });
+  if (observed.skips()) {
+    return;
+  }
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   require_like(log_sums, compute_dtype(qkv.dtype()),
@@ -252,6 +260,10 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
                       const TensorView& y) {
+  const Observed observed(context, "cached_attention", qkv, keys, values, y);
+  if (observed.skips()) {
+    return;
+  }
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
@@ -284,6 +296,10 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
 
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                      std::int64_t past, const TensorView& keys, const TensorView& values) {
+  const Observed observed(context, "append_to_cache", qkv, keys, values);
+  if (observed.skips()) {
+    return;
+  }
   require_qkv(shape, qkv);
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");

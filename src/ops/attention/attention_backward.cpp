@@ -4,6 +4,7 @@
 
 #include "attention/attention_tiles.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 
 namespace strata::ops {
 namespace {
@@ -187,6 +188,13 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv) {
+  const Observed observed(context, [&] {
+    return attention_work("attention_backward", 5.0, shape,
+                          2.0 * (Observed::bytes_of(qkv) + Observed::bytes_of(y)), qkv.dtype());
+  });
+  if (observed.skips()) {
+    return;
+  }
   require_qkv(shape, qkv);
   const Shape output{shape.rows(), shape.width()};
   require_like(y, qkv.dtype(), output, "attention's y");

@@ -12,6 +12,7 @@
 #include "strata/ops/context.hpp"
 
 #include "checks.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/tile_product.hpp"
@@ -37,6 +38,18 @@ inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv)
           "attention over {} x {} tokens with {} x {} heads of {}", shape.sequences, shape.tokens,
           shape.kv_heads, shape.queries, shape.head_size);
   require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
+}
+
+/// The work of a pass of `products` products of half a score matrix (causal) each.
+inline OperationWork attention_work(std::string_view name, double products,
+                                    const AttentionShape& shape, double bytes, DType dtype) {
+  const auto tokens = static_cast<double>(shape.tokens);
+  return {
+      .name = name,
+      .dtype = dtype,
+      .extents = {shape.sequences * shape.heads(), shape.tokens, shape.head_size},
+      .flops = products * static_cast<double>(shape.sequences * shape.width()) * tokens * tokens,
+      .bytes = bytes};
 }
 
 /// The scale of the scores, 1 / sqrt(head_size).

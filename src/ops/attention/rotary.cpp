@@ -7,6 +7,7 @@
 
 #include "attention/attention_tiles.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
 
@@ -66,6 +67,10 @@ void rotate_head(Stored* head, std::int64_t half, const T* cosines, const T* sin
 
 void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
             std::int64_t offset, Rotation rotation, const TensorView& qkv) {
+  const Observed observed(context, "rotary", qkv);
+  if (observed.skips()) {
+    return;
+  }
   require_qkv(shape, qkv);
   require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
   require(angles.theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}",

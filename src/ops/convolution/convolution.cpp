@@ -10,6 +10,7 @@
 #include "checks.hpp"
 #include "convolution/double_convolution.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/relu_run.hpp"
 #include "simd/simd_reduction.hpp"
@@ -25,6 +26,19 @@ void require_shape(const ConvolutionShape& shape) {
               shape.in_channels % shape.groups == 0 && shape.out_channels % shape.groups == 0,
           "a convolution of {} to {} channels in {} groups", shape.in_channels, shape.out_channels,
           shape.groups);
+}
+
+OperationWork convolution_work(std::string_view name, const ConvolutionShape& shape, double bytes,
+                               DType dtype) {
+  const std::int64_t pixels = shape.images * shape.height.out * shape.width.out;
+  const std::int64_t window =
+      shape.in_channels / shape.groups * shape.height.window * shape.width.window;
+  return {.name = name,
+          .dtype = dtype,
+          .extents = {pixels, shape.out_channels, window},
+          .flops = 2.0 * static_cast<double>(pixels) * static_cast<double>(shape.out_channels) *
+                   static_cast<double>(window),
+          .bytes = bytes};
 }
 
 /// A result has the operands' dtype, or float32 where they are bfloat16.
@@ -199,6 +213,14 @@ class WeightSum {
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
+  const Observed observed(context, [&] {
+    return convolution_work("convolution_forward", shape,
+                            Observed::bytes_of(x) + Observed::bytes_of(w) + Observed::bytes_of(y),
+                            x.dtype());
+  });
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   const DType dtype = x.dtype();
   const DType result = result_dtype(y, dtype);
@@ -246,6 +268,14 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
 void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                                 const ConstTensorView& dy, const ConstTensorView& w,
                                 const TensorView& dx) {
+  const Observed observed(context, [&] {
+    return convolution_work("convolution_backward_input", shape,
+                            Observed::bytes_of(dy) + Observed::bytes_of(w) + Observed::bytes_of(dx),
+                            dy.dtype());
+  });
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   const DType dtype = dy.dtype();
   const DType result = result_dtype(dx, dtype);
@@ -280,6 +310,14 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
 void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
                                  const ConstTensorView& x, const ConstTensorView& dy,
                                  const TensorView& dw, Accumulate accumulate) {
+  const Observed observed(context, [&] {
+    return convolution_work("convolution_backward_weight", shape,
+                            Observed::bytes_of(x) + Observed::bytes_of(dy) + Observed::bytes_of(dw),
+                            x.dtype());
+  });
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   const DType dtype = x.dtype();
   require(shape.images >= 1, "a weight gradient of {} images", shape.images);

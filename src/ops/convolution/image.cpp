@@ -10,6 +10,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 
 namespace strata::ops {
 namespace {
@@ -64,6 +65,10 @@ void require_border(const BorderShape& shape, const ConstTensorView& inner,
 
 void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
                 const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "swap_inner", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_count(x, x.dtype(), images * rows * columns, "swap_inner's x");
   require_count(y, x.dtype(), x.count(), "swap_inner's y");
   if (run_on_gpu<cuda::swap_inner>(context, images, rows, columns, x, y)) {
@@ -89,6 +94,10 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
+  const Observed observed(context, "add_border", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_border(shape, x, y);
   if (run_on_gpu<cuda::add_border>(context, shape, x, y)) {
     return;
@@ -110,6 +119,10 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
+  const Observed observed(context, "remove_border", y, x);
+  if (observed.skips()) {
+    return;
+  }
   require_border(shape, x, y);
   if (run_on_gpu<cuda::remove_border>(context, shape, y, x)) {
     return;
@@ -127,6 +140,10 @@ void remove_border(Context& context, const BorderShape& shape, const ConstTensor
 }
 
 void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "widen_rows", x, y);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, narrow] = rows_of(x.shape());
   const std::int64_t wide = rows_of(y.shape()).columns;
   require(wide >= narrow, "rows of {} cannot be widened to {}", narrow, wide);
@@ -145,6 +162,10 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
 }
 
 void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x) {
+  const Observed observed(context, "narrow_rows", y, x);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, wide] = rows_of(y.shape());
   const std::int64_t narrow = rows_of(x.shape()).columns;
   require(wide >= narrow, "rows of {} cannot be narrowed from {}", narrow, wide);

@@ -10,6 +10,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
 #include "windows.hpp"
@@ -182,6 +183,10 @@ void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const 
 
 void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
                       const TensorView& y, const TensorView& at) {
+  const Observed observed(context, "max_pool_forward", x, y, at);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   constexpr std::int64_t kPlaces = 256;
   require(shape.height.window * shape.width.window <= kPlaces, "a window of {} x {} elements",
@@ -226,6 +231,10 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
 
 void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
                        const ConstTensorView& at, const TensorView& dx) {
+  const Observed observed(context, "max_pool_backward", dy, at, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "max pooling's dy");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
@@ -253,6 +262,10 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
 
 void average_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
                           const TensorView& y) {
+  const Observed observed(context, "average_pool_forward", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.input().count(), "average pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "average pooling's y");
@@ -287,6 +300,10 @@ void average_pool_forward(Context& context, const PoolingShape& shape, const Con
 
 void average_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
                            const TensorView& dx) {
+  const Observed observed(context, "average_pool_backward", dy, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "average pooling's dy");
   require_count(dx, dy.dtype(), shape.input().count(), "average pooling's dx");

@@ -8,6 +8,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -77,6 +78,10 @@ void map_slope(Context& context, const ConstTensorView& at, const ConstTensorVie
 
 void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
                         const TensorView& y) {
+  const Observed observed(context, "activation_forward", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_like(y, x.dtype(), x.shape(), "an activation's y");
   if (activation == Activation::kNone) {
     copy(context, x, y);
@@ -109,6 +114,10 @@ void activation_forward(Context& context, Activation activation, const ConstTens
 void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
                          const ConstTensorView& y, const ConstTensorView& dy,
                          const TensorView& dx) {
+  const Observed observed(context, "activation_backward", x, y, dy, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_like(dx, dy.dtype(), dy.shape(), "an activation's dx");
   if (activation == Activation::kNone) {
     copy(context, dy, dx);

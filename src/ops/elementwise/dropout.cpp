@@ -13,6 +13,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "elementwise/dropout_threshold.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
 
@@ -64,6 +65,10 @@ void set_sample_origin(Context& context, std::int64_t sample) {
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
                      const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns) {
+  const Observed observed(context, "dropout_forward", x, y, mask);
+  if (observed.skips()) {
+    return;
+  }
   require_probability(probability);
   require_like(y, x.dtype(), x.shape(), "dropout's y");
   require_like(mask, DType::kUint8, x.shape(), "dropout's mask");
@@ -99,6 +104,10 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
                            const ConstTensorView& bias, const ConstTensorView& residual,
                            double probability, const RandomStream& stream, const SampleRow& first,
                            const TensorView& y, const TensorView& mask) {
+  const Observed observed(context, "bias_dropout_residual", sum, bias, residual, y, mask);
+  if (observed.skips()) {
+    return;
+  }
   require_probability(probability);
   require_bias_residual(sum, bias, residual, y);
   require(y.shape().rank() == 2, "dropout behind a bias of {}", y.shape().text());
@@ -116,6 +125,10 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
 
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx) {
+  const Observed observed(context, "dropout_backward", dy, mask, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_probability(probability);
   require_like(mask, DType::kUint8, dy.shape(), "dropout's mask");
   require_like(dx, dy.dtype(), dy.shape(), "dropout's dx");

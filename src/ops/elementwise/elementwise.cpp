@@ -13,6 +13,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
 
@@ -106,6 +107,10 @@ struct BiasResidualRow {
 }  // namespace
 
 void fill_zero(Context& context, const TensorView& x) {
+  const Observed observed(context, "fill_zero", x);
+  if (observed.skips()) {
+    return;
+  }
   if (run_on_gpu<cuda::fill_zero>(context, x)) {
     return;
   }
@@ -116,6 +121,10 @@ void fill_zero(Context& context, const TensorView& x) {
 }
 
 void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "copy", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_count(y, x.dtype(), x.count(), "copy's y");
   if (run_on_gpu<cuda::copy>(context, x, y)) {
     return;
@@ -131,6 +140,10 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
 }
 
 void add(Context& context, const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "add", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_count(y, x.dtype(), x.count(), "add's y");
   if (run_on_gpu<cuda::add>(context, x, y)) {
     return;
@@ -140,6 +153,10 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate) {
+  const Observed observed(context, "scaled", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_count(y, x.dtype(), x.count(), "scaled's y");
   if (run_on_gpu<cuda::scaled>(context, factor, x, y, accumulate)) {
     return;
@@ -161,6 +178,10 @@ void scaled(Context& context, double factor, const ConstTensorView& x, const Ten
 }
 
 void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "convert", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_count(y, y.dtype(), x.count(), "convert's y");
   if (x.dtype() == y.dtype()) {
     copy(context, x, y);
@@ -176,6 +197,10 @@ void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void add_bias_residual(Context& context, const ConstTensorView& sum, const ConstTensorView& bias,
                        const ConstTensorView& residual, const TensorView& y) {
+  const Observed observed(context, "add_bias_residual", sum, bias, residual, y);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(y.shape());
   require_bias_residual(sum, bias, residual, y);
   if (run_on_gpu<cuda::add_bias_residual>(context, sum, bias, residual, y)) {

@@ -5,6 +5,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -51,6 +52,10 @@ void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
 }  // namespace
 
 void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
+  const Observed observed(context, "softmax_forward", x, y);
+  if (observed.skips()) {
+    return;
+  }
   require_like(y, x.dtype(), x.shape(), "softmax's y");
   if (run_on_gpu<cuda::softmax_forward>(context, x, y)) {
     return;
@@ -66,6 +71,10 @@ void softmax_forward(Context& context, const ConstTensorView& x, const TensorVie
 
 void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
                       const TensorView& dx) {
+  const Observed observed(context, "softmax_backward", y, dy, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_like(dy, y.dtype(), y.shape(), "softmax's dy");
   require_like(dx, y.dtype(), y.shape(), "softmax's dx");
   if (run_on_gpu<cuda::softmax_backward>(context, y, dy, dx)) {

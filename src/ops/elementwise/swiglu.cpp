@@ -4,6 +4,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -12,6 +13,10 @@ namespace strata::ops {
 
 void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                     const TensorView& y) {
+  const Observed observed(context, "swiglu_forward", gate, up, y);
+  if (observed.skips()) {
+    return;
+  }
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(y, gate.dtype(), gate.shape(), "swiglu's y");
   if (run_on_gpu<cuda::swiglu_forward>(context, gate, up, y)) {
@@ -34,6 +39,10 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
 
 void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                      const ConstTensorView& dy, const TensorView& dgate, const TensorView& dup) {
+  const Observed observed(context, "swiglu_backward", gate, up, dy, dgate, dup);
+  if (observed.skips()) {
+    return;
+  }
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(dy, gate.dtype(), gate.shape(), "swiglu's dy");
   require_like(dgate, gate.dtype(), gate.shape(), "swiglu's dgate");

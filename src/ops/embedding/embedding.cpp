@@ -14,6 +14,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "embedding/pieces.hpp"
+#include "observed.hpp"
 #include "simd/column_sums.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -108,6 +109,10 @@ std::int64_t positions_reached(const PositionRows& positions, std::int64_t rows)
 
 void embedding_forward(Context& context, const ConstTensorView& ids, const ConstTensorView& table,
                        std::int64_t first_id, const TensorView& y, Accumulate accumulate) {
+  const Observed observed(context, "embedding_forward", y, y, ids);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(y.shape());
   require_count(ids, DType::kInt64, rows, "an embedding's ids");
   check_table(table, n, "an embedding's table");
@@ -138,6 +143,10 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
 
 void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
+  const Observed observed(context, "embedding_backward", dy, dtable, ids);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(dy.shape());
   require_count(ids, DType::kInt64, rows, "an embedding's ids");
   check_table(dtable, n, "an embedding's dtable");
@@ -172,6 +181,10 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
 
 void add_positions(Context& context, const ConstTensorView& x, const ConstTensorView& table,
                    const PositionRows& positions, const TensorView& y) {
+  const Observed observed(context, "add_positions", x, table, y);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(y.shape());
   const bool same = x.dtype() == y.dtype();
   require_count(x, same ? y.dtype() : compute_dtype(y.dtype()), y.count(), "the x of positions");
@@ -207,6 +220,10 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
 
 void positions_backward(Context& context, const ConstTensorView& dy, std::int64_t tokens,
                         const TensorView& dtable, Accumulate accumulate) {
+  const Observed observed(context, "positions_backward", dy, dtable);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(dy.shape());
   check_table(dtable, n, "a table of positions' gradient");
   require_count(dtable, compute_dtype(dy.dtype()), dtable.count(),

@@ -13,6 +13,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "loss/loss_rows.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -119,6 +120,10 @@ void require_labels(const LossSums& sums, std::int64_t classes) {
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
                    const TensorView& sums) {
+  const Observed observed(context, "cross_entropy", logits, labels, dlogits, sums);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, classes] = rows_of(logits.shape());
   require_count(labels, DType::kInt64, rows, "cross-entropy's labels");
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
@@ -153,6 +158,10 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
                         const TensorView& sums) {
+  const Observed observed(context, "mean_squared_error", prediction, target, dprediction, sums);
+  if (observed.skips()) {
+    return;
+  }
   require(prediction.shape().rank() >= 1, "a squared error of a scalar");
   require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
   require_count(sums, DType::kInt64, kLossElements, "squared error's sums");

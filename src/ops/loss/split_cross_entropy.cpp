@@ -11,6 +11,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "loss/loss_rows.hpp"
+#include "observed.hpp"
 #include "simd/math.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -61,6 +62,10 @@ void require_ids(std::int64_t first_id, std::int64_t ids, std::int64_t columns) 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                          const TensorView& parts) {
+  const Observed observed(context, "cross_entropy_parts", logits, targets, parts);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
@@ -84,6 +89,10 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums) {
+  const Observed observed(context, "combine_cross_entropy", parts, targets, log_sums, sums);
+  if (observed.skips()) {
+    return;
+  }
   require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
           parts.shape().text());
   const std::int64_t shards = parts.shape()[0];
@@ -131,6 +140,10 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits) {
+  const Observed observed(context, "cross_entropy_gradient", logits, targets, log_sums, dlogits);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");

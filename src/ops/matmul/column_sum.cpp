@@ -3,6 +3,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/column_sums.hpp"
 
 namespace strata::ops {
@@ -15,6 +16,10 @@ void column_sum(Context& context, const ConstTensorView& x, const TensorView& su
 
 void column_sums(Context& context, std::span<const ColumnSum> sums, Accumulate accumulate) {
   if (sums.empty()) {
+    return;
+  }
+  const Observed observed(context, "column_sum", sums.front().x);
+  if (observed.skips()) {
     return;
   }
   const DType dtype = sums.front().x.dtype();

@@ -15,6 +15,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "matmul/double_product.hpp"
+#include "observed.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/relu_run.hpp"
 #include "simd/simd_reduction.hpp"
@@ -81,6 +82,39 @@ class Tiles {
   std::int64_t across_;
   std::int64_t down_;
 };
+
+/// The name of a product, as OperationWork has it.
+std::string_view product_name(const MatmulOptions& options) {
+  const bool ta = options.transpose_a == Transpose::kYes;
+  const bool tb = options.transpose_b == Transpose::kYes;
+  if (options.activation == Activation::kGelu) {
+    return tb ? "matmul_nt_gelu" : "matmul_nn_gelu";
+  }
+  if (!options.gelu_gradient_of.empty()) {
+    return tb ? "matmul_nt_gelu_gradient" : "matmul_nn_gelu_gradient";
+  }
+  return ta ? (tb ? "matmul_tt" : "matmul_tn") : (tb ? "matmul_nt" : "matmul_nn");
+}
+
+OperationWork product_work(const Extents& extents, const ConstTensorView& a,
+                           const ConstTensorView& b, const ConstTensorView& c,
+                           const MatmulOptions& options) {
+  double bytes = 0.0;
+  for (const ConstTensorView& tensor :
+       {a, b, c, options.bias, options.addend, ConstTensorView(options.pre_activation),
+        options.gelu_gradient_of}) {
+    bytes += Observed::bytes_of(tensor);
+  }
+  if (options.accumulate == Accumulate::kAdd) {
+    bytes += Observed::bytes_of(c);
+  }
+  return {.name = product_name(options),
+          .dtype = a.dtype(),
+          .extents = {extents.m, extents.n, extents.k},
+          .flops = 2.0 * static_cast<double>(extents.m) * static_cast<double>(extents.n) *
+                   static_cast<double>(extents.k),
+          .bytes = bytes};
+}
 
 /// The longer rows of MatmulOptions::padded_rows.
 void require_padded(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& c,
@@ -424,6 +458,10 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   require_options(c, options);
+  const Observed observed(context, [&] { return product_work(extents, a, b, c, options); });
+  if (observed.skips()) {
+    return;
+  }
   if (run_on_gpu<cuda::matmul>(context, a, b, c, options)) {
     return;
   }

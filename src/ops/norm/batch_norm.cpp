@@ -10,6 +10,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/run_sums.hpp"
 #include "simd/simd_reduction.hpp"
@@ -146,6 +147,10 @@ T folded_mean(std::span<T> values, std::span<const ReductionStep> steps) {
 void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance) {
+  const Observed observed(context, "combine_statistics", parts, mean, variance);
+  if (observed.skips()) {
+    return;
+  }
   const std::int64_t n = mean.count();
   require_count(variance, mean.dtype(), n, "a variance of parts");
   require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
@@ -177,6 +182,10 @@ void combine_statistics(Context& context, std::span<const ReductionStep> steps,
 
 void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
                    const ConstTensorView& parts, const TensorView& mean) {
+  const Observed observed(context, "mean_of_parts", parts, mean);
+  if (observed.skips()) {
+    return;
+  }
   const std::int64_t n = mean.count();
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
   require(parts.shape()[0] >= 1, "a mean of no parts");
@@ -198,6 +207,10 @@ void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
 
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance) {
+  const Observed observed(context, "column_statistics", x, mean, variance);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require(rows >= 1, "statistics of {} rows", rows);
   require_count(mean, compute_dtype(x.dtype()), n, "column_statistics' mean");
@@ -243,6 +256,10 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
                         const ConstTensorView& variance, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y) {
+  const Observed observed(context, "batch_norm_forward", x, mean, variance, weight, bias, y);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_count(weight, x.dtype(), n, "batch norm's weight");
@@ -289,6 +306,11 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& variance,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
                               const TensorView& dweight, const TensorView& dbias) {
+  const Observed observed(context, "batch_norm_backward_sums", x, mean, variance, y, dy, dweight,
+                          dbias);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);
@@ -337,6 +359,11 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& y, const ConstTensorView& dy,
                                const ConstTensorView& dweight, const ConstTensorView& dbias,
                                const TensorView& dx) {
+  const Observed observed(context, "batch_norm_backward_input", x, mean, variance, weight, y, dy,
+                          dweight, dbias, dx);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);

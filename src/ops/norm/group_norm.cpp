@@ -10,6 +10,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/run_sums.hpp"
 #include "simd/to_storage.hpp"
@@ -139,6 +140,10 @@ void require_statistics(const GroupNormShape& shape, DType dtype, const ConstTen
 void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
                         const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                         const TensorView& y, const TensorView& mean, const TensorView& rstd) {
+  const Observed observed(context, "group_norm_forward", x, weight, bias, y, mean, rstd);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(weight, x.dtype(), shape.channels, "group norm's weight");
@@ -170,6 +175,10 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
                                const ConstTensorView& x, const ConstTensorView& weight,
                                const ConstTensorView& mean, const ConstTensorView& rstd,
                                const ConstTensorView& dy, const TensorView& dx) {
+  const Observed observed(context, "group_norm_backward_input", x, weight, mean, rstd, dy, dx);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(weight, x.dtype(), shape.channels, "group norm's weight");
@@ -200,6 +209,10 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const ConstTensorView& rstd, const ConstTensorView& dy,
                                 const TensorView& dweight, const TensorView& dbias,
                                 Accumulate accumulate) {
+  const Observed observed(context, "group_norm_backward_weight", x, mean, rstd, dy, dweight, dbias);
+  if (observed.skips()) {
+    return;
+  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(dy, x.dtype(), x.count(), "group norm's dy");

@@ -4,6 +4,7 @@
 
 #include "cuda/ops.hpp"
 #include "norm/row_norm.hpp"
+#include "observed.hpp"
 
 namespace strata::ops {
 namespace {
@@ -38,6 +39,10 @@ void check_backward_weight(const ConstTensorView& x, const ConstTensorView& mean
 void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd) {
+  const Observed observed(context, "layer_norm_forward", x, weight, bias, y, mean, rstd);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require_count(weight, x.dtype(), n, "layer norm's weight");
   if (!bias.empty()) {
@@ -57,6 +62,11 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& weight, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
                                const ConstTensorView& addend, const TensorView& dx) {
+  const Observed observed(context, "layer_norm_backward_input", x, weight, mean, rstd, dy, addend,
+                          dx);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_input(x, weight, mean, rstd, dy, addend, dx);
   if (run_on_gpu<cuda::layer_norm_backward_input>(context, x, weight, mean, rstd, dy, addend, dx)) {
     return;
@@ -68,6 +78,10 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
                                 const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate) {
+  const Observed observed(context, "layer_norm_backward_weight", x, mean, rstd, dy, dweight, dbias);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_weight(x, mean, rstd, dy, dweight);
   if (run_on_gpu<cuda::layer_norm_backward_weight>(context, x, mean, rstd, dy, dweight, dbias,
                                                    accumulate)) {
@@ -84,6 +98,11 @@ void layer_norm_backward(Context& context, const ConstTensorView& x, const Const
                          const ConstTensorView& dy, const ConstTensorView& addend,
                          const TensorView& dx, const TensorView& dweight, const TensorView& dbias,
                          Accumulate accumulate) {
+  const Observed observed(context, "layer_norm_backward", x, weight, mean, rstd, dy, addend, dx,
+                          dweight, dbias);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_input(x, weight, mean, rstd, dy, addend, dx);
   check_backward_weight(x, mean, rstd, dy, dweight);
   if (run_on_gpu<cuda::layer_norm_backward>(context, x, weight, mean, rstd, dy, addend, dx, dweight,

@@ -2,6 +2,7 @@
 
 #include "cuda/ops.hpp"
 #include "norm/row_norm.hpp"
+#include "observed.hpp"
 
 namespace strata::ops {
 namespace {
@@ -31,6 +32,10 @@ void check_backward_weight(const ConstTensorView& x, const ConstTensorView& rstd
 
 void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                       double epsilon, const TensorView& y, const TensorView& rstd) {
+  const Observed observed(context, "rms_norm_forward", x, weight, y, rstd);
+  if (observed.skips()) {
+    return;
+  }
   const auto [rows, n] = rows_of(x.shape());
   require_count(weight, x.dtype(), n, "rms norm's weight");
   require_like(y, x.dtype(), x.shape(), "rms norm's y");
@@ -45,6 +50,10 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& rstd,
                              const ConstTensorView& dy, const ConstTensorView& addend,
                              const TensorView& dx) {
+  const Observed observed(context, "rms_norm_backward_input", x, weight, rstd, dy, addend, dx);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_input(x, weight, rstd, dy, addend, dx);
   if (run_on_gpu<cuda::rms_norm_backward_input>(context, x, weight, rstd, dy, addend, dx)) {
     return;
@@ -55,6 +64,10 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dweight, Accumulate accumulate) {
+  const Observed observed(context, "rms_norm_backward_weight", x, rstd, dy, dweight);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_weight(x, rstd, dy, dweight);
   if (run_on_gpu<cuda::rms_norm_backward_weight>(context, x, rstd, dy, dweight, accumulate)) {
     return;
@@ -66,6 +79,10 @@ void rms_norm_backward(Context& context, const ConstTensorView& x, const ConstTe
                        const ConstTensorView& rstd, const ConstTensorView& dy,
                        const ConstTensorView& addend, const TensorView& dx,
                        const TensorView& dweight, Accumulate accumulate) {
+  const Observed observed(context, "rms_norm_backward", x, weight, rstd, dy, addend, dx, dweight);
+  if (observed.skips()) {
+    return;
+  }
   check_backward_input(x, weight, rstd, dy, addend, dx);
   check_backward_weight(x, rstd, dy, dweight);
   if (run_on_gpu<cuda::rms_norm_backward>(context, x, weight, rstd, dy, addend, dx, dweight,

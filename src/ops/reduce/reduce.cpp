@@ -9,6 +9,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 
 namespace strata::ops {
@@ -17,6 +18,15 @@ namespace {
 /// Bytes of one chunk of all parts, so that they stay in the L2 cache from the first addition to
 /// the last.
 constexpr std::int64_t kFoldBytes = 256 * 1024;
+
+OperationWork fold_work(std::span<const TensorView> parts, std::span<const ReductionStep> steps) {
+  const ConstTensorView& part = parts.front();
+  // Each addition reads two parts and writes one.
+  return {.name = "fold",
+          .dtype = part.dtype(),
+          .extents = {std::ssize(steps), part.count()},
+          .bytes = 3.0 * static_cast<double>(steps.size()) * Observed::bytes_of(part)};
+}
 
 template <typename T>
 void add_chunk(T* into, const T* from, std::int64_t begin, std::int64_t end) {
@@ -39,6 +49,10 @@ double block_sum_of_squares(const T* x, std::int64_t count) {
 void fold(Context& context, std::span<const TensorView> parts,
           std::span<const ReductionStep> steps) {
   if (parts.empty() || steps.empty()) {
+    return;
+  }
+  const Observed observed(context, [&] { return fold_work(parts, steps); });
+  if (observed.skips()) {
     return;
   }
   for (const TensorView& part : parts) {
@@ -68,6 +82,10 @@ void fold(Context& context, std::span<const TensorView> parts,
 
 void fold_into(Context& context, std::span<const TensorView> parts,
                std::span<const ReductionStep> steps, const TensorView& out) {
+  const Observed observed(context, [&] { return fold_work(parts, steps); });
+  if (observed.skips()) {
+    return;
+  }
   for (const TensorView& part : parts) {
     require_count(part, DType::kBfloat16, out.count(), "a fold's part");
   }
@@ -98,6 +116,10 @@ void fold_into(Context& context, std::span<const TensorView> parts,
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out) {
+  const Observed observed(context, "sum_of_squares_blocks", x, out);
+  if (observed.skips()) {
+    return;
+  }
   require(block_elements >= 1, "blocks of {} elements", block_elements);
   const std::int64_t count = x.count();
   const std::int64_t blocks = (count + block_elements - 1) / block_elements;

@@ -8,6 +8,8 @@
 #include "strata/core/error.hpp"
 #include "strata/ops/parallel_for.hpp"
 
+#include "observed.hpp"
+
 namespace strata::ops {
 namespace {
 
@@ -105,6 +107,10 @@ std::int64_t packed_bytes(Packing packing, DType dtype, std::int64_t count) {
 
 void pack(Context& context, const ConstTensorView& values, Packing packing,
           std::span<std::byte> packed) {
+  const Observed observed(context, "pack", values);
+  if (observed.skips()) {
+    return;
+  }
   check_sizes(values, packing, packed.size());
   with_floating(values.dtype(), [&]<typename T>(T) {
     const T* from = values.host<T>().data();
@@ -127,6 +133,10 @@ void pack(Context& context, const ConstTensorView& values, Packing packing,
 
 void unpack(Context& context, std::span<const std::byte> packed, Packing packing,
             const TensorView& values) {
+  const Observed observed(context, "unpack", values);
+  if (observed.skips()) {
+    return;
+  }
   check_sizes(values, packing, packed.size());
   with_floating(values.dtype(), [&]<typename T>(T) {
     T* into = values.host<T>().data();

@@ -9,6 +9,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "observed.hpp"
 #include "simd/simd_reduction.hpp"
 #include "update/update_factors.hpp"
 
@@ -55,6 +56,10 @@ void adam_chunk(T* w, const T* gradient, T* m, T* v, const AdamFactors<T>& facto
 
 void sgd_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                 const TensorView& momentum, const SgdOptions& options) {
+  const Observed observed(context, "sgd_update", weight, gradient, momentum);
+  if (observed.skips()) {
+    return;
+  }
   require_count(gradient, weight.dtype(), weight.count(), "sgd's gradient");
   const bool has_momentum = options.momentum != 0.0;
   if (has_momentum) {
@@ -85,6 +90,10 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
 void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                  const TensorView& m, const TensorView& v, const AdamOptions& options,
                  const TensorView& rounded) {
+  const Observed observed(context, "adam_update", weight, gradient, m, v, rounded);
+  if (observed.skips()) {
+    return;
+  }
   require_count(gradient, weight.dtype(), weight.count(), "adam's gradient");
   require_count(m, weight.dtype(), weight.count(), "adam's m");
   require_count(v, weight.dtype(), weight.count(), "adam's v");
@@ -112,6 +121,10 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
 
 void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                     const TensorView& sum, const AdagradOptions& options) {
+  const Observed observed(context, "adagrad_update", weight, gradient, sum);
+  if (observed.skips()) {
+    return;
+  }
   require_count(gradient, weight.dtype(), weight.count(), "adagrad's gradient");
   require_count(sum, weight.dtype(), weight.count(), "adagrad's sum");
   if (run_on_gpu<cuda::adagrad_update>(context, weight, gradient, sum, options)) {
@@ -136,6 +149,10 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
 
 void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
                     double keep) {
+  const Observed observed(context, "average_update", weight, term);
+  if (observed.skips()) {
+    return;
+  }
   require_count(term, weight.dtype(), weight.count(), "a running average's term");
   if (run_on_gpu<cuda::average_update>(context, weight, term, keep)) {
     return;

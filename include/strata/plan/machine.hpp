@@ -1,0 +1,105 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strata/comm/trace.hpp"
+#include "strata/core/dtype.hpp"
+#include "strata/device/device.hpp"
+#include "strata/ops/observer.hpp"
+
+namespace strata::plan {
+
+/// A measured operation: its extents (ops::OperationWork) and the seconds that it took.
+struct MeasuredOperation {
+  std::array<std::int64_t, 3> extents{};
+  double flops = 0.0;
+  double bytes = 0.0;
+  double seconds = 0.0;
+};
+
+/// Messages of a size and the rate at which one rank sends them.
+struct MeasuredMessage {
+  double bytes = 0.0;
+  double bytes_per_second = 0.0;
+};
+
+/// A kind of link between ranks.
+struct Link {
+  double latency_seconds = 0.0;   ///< of a message without contents
+  double bytes_per_second = 0.0;  ///< of a rank, in one direction, with large messages
+  /// By message size, ascending; empty: latency and rate alone.
+  std::vector<MeasuredMessage> measured;
+  /// By number of nodes that take part, ascending: the part of the rate that is left. Empty: all.
+  std::vector<std::pair<double, double>> rate_by_nodes;
+};
+
+/// What a node is and how fast. Figures are from data sheets, fitted to published measurements, or
+/// measured by calibrate(); docs/planning.md says which are which.
+struct Machine {
+  std::string name;
+  std::string source;
+  device::DeviceKind device = device::DeviceKind::kCpu;
+  std::int64_t node_devices = 1;  ///< GPUs of a node, or cores that ranks compute on
+  double memory_bytes = 0.0;      ///< of a GPU; of a node without
+  double reserved_bytes = 0.0;    ///< of a rank, outside its arenas: the driver's and libraries'
+  /// Dense matrix products, FLOP/s of a device; absent: cannot compute in that dtype.
+  std::map<DType, double> peak_flops;
+  double memory_bytes_per_second = 0.0;
+
+  /// A product of m x k by k x n reaches efficiency x m / (m + half[0]) x n / (n + half[1]) x k /
+  /// (k + half[2]) of the peak.
+  double product_efficiency = 0.0;
+  std::array<double, 3> product_half{};
+  double attention_efficiency = 0.0;  ///< of the peak, in fused attention
+  double convolution_efficiency = 0.0;
+  /// Operations that memory bounds reach efficiency x b / (b + half) of the bandwidth.
+  double memory_efficiency = 0.0;
+  double memory_half_bytes = 0.0;
+  double launch_seconds = 0.0;  ///< of one operation, at least
+  /// Instead of the formulas, by name and dtype.
+  std::map<std::pair<std::string, DType>, std::vector<MeasuredOperation>> measured;
+  /// By ranks that compute on a node at once, ascending: how much longer an operation takes than on
+  /// one alone.
+  std::vector<std::pair<double, double>> slowdown_by_ranks;
+
+  Link node;     ///< between devices of a node
+  Link network;  ///< between nodes
+
+  double file_write_bytes_per_second = 0.0;  ///< of a node
+  double file_read_bytes_per_second = 0.0;
+  double device_watts = 0.0;  ///< in training; 0: not known
+  double node_watts = 0.0;    ///< of the rest of a node
+};
+
+/// The machine of a file, or, where there is no such file, the shipped one of that name.
+/// Throws: Error(kUsage) that names the first missing, negative or absurd figure and what it is
+/// used for, or the shipped names.
+[[nodiscard]] Machine read_machine(const std::string& file_or_name);
+/// As a file.
+[[nodiscard]] std::string machine_text(const Machine& machine);
+[[nodiscard]] std::vector<std::string> shipped_machines();
+
+/// Seconds of an operation on one device, of `ranks` that compute on its node.
+/// Throws: Error(kUsage) that names the figure which the machine lacks.
+[[nodiscard]] double seconds_of(const Machine& machine, const ops::OperationWork& work,
+                                std::int64_t ranks = 1);
+
+/// Where the ranks of a group are.
+struct GroupPlace {
+  std::int64_t ranks = 1;
+  std::int64_t in_node = 1;  ///< consecutive ones of them that share a node
+  /// Groups like it on the same node that send at the same time over the network.
+  std::int64_t beside = 1;
+};
+
+/// Seconds from the start of messages that a rank sends to all others of its group alike, to their
+/// end.
+[[nodiscard]] double seconds_of(const Machine& machine, const comm::TracedMessages& messages,
+                                const GroupPlace& place);
+
+}  // namespace strata::plan
