@@ -7,44 +7,75 @@ namespace strata::comm {
 /// Complete at the first test, which is the wait.
 class PlannedGroup::Started final : public Request::Operation {
  public:
-  Started(Trace& trace, std::size_t event) : trace_(trace), event_(event) {}
+  Started(Trace& trace, std::size_t number, device::Stream* stream)
+      : trace_(trace), number_(number), stream_(stream) {}
 
   bool test() override {
-    trace_.wait(event_);
+    trace_.wait(number_);
+    return true;
+  }
+  bool follow(const std::function<void(device::Stream&)>& work) override {
+    if (stream_ == nullptr) {
+      return false;
+    }
+    trace_.follow(number_);
+    work(*stream_);
+    trace_.follow(0);
     return true;
   }
 
  private:
   Trace& trace_;
-  std::size_t event_;
+  std::size_t number_;
+  device::Stream* stream_;
 };
 
-PlannedGroup::PlannedGroup(Trace& trace, grid::Axis axis, std::int64_t rank, std::int64_t size)
-    : Communicator(rank, size, "planned group"), trace_(trace) {
-  set_axis(axis);
+PlannedGroup::PlannedGroup(Trace& trace, const GroupSite& site)
+    : Communicator(site.rank, site.ranks, "planned group"),
+      trace_(trace),
+      site_(site),
+      stream_(device::Device::planned()) {
+  set_axis(site.axis);
 }
 
-std::unique_ptr<Request::Operation> PlannedGroup::started(std::int64_t messages, double bytes) {
-  return std::make_unique<Started>(
-      trace_,
-      trace_.start({.axis = axis(), .ranks = size(), .messages = messages, .bytes = bytes}));
+void PlannedGroup::add(TracedMessages& messages, std::int64_t peer, double bytes) const {
+  const bool inside = peer / site_.in_node == rank() / site_.in_node;
+  ++(inside ? messages.messages : messages.messages_between_nodes);
+  (inside ? messages.bytes : messages.bytes_between_nodes) += bytes;
 }
 
-void PlannedGroup::blocking(std::int64_t messages, double bytes) {
-  static_cast<void>(started(messages, bytes)->test());
+TracedMessages PlannedGroup::to_all(double bytes) const {
+  TracedMessages messages{.axis = axis(), .ranks = size()};
+  for (std::int64_t peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) {
+      add(messages, peer, bytes);
+    }
+  }
+  return messages;
 }
 
-void PlannedGroup::broadcast(TensorView payload, std::int64_t /*root*/) {
-  blocking(1, static_cast<double>(payload.bytes()));
+std::unique_ptr<Request::Operation> PlannedGroup::started(const TracedMessages& messages) {
+  return std::make_unique<Started>(trace_, trace_.start(messages),
+                                   site_.has_streams ? &stream_ : nullptr);
+}
+
+void PlannedGroup::blocking(const TracedMessages& messages) {
+  static_cast<void>(started(messages)->test());
+}
+
+void PlannedGroup::broadcast(TensorView payload, std::int64_t root) {
+  TracedMessages messages{.axis = axis(), .ranks = size()};
+  add(messages, rank() == root ? (root + 1) % size() : root, static_cast<double>(payload.bytes()));
+  blocking(messages);
 }
 
 void PlannedGroup::all_gather(ConstTensorView mine, TensorView /*all*/) {
-  blocking(size() - 1, static_cast<double>((size() - 1) * mine.bytes()));
+  blocking(to_all(static_cast<double>(mine.bytes())));
 }
 
 void PlannedGroup::all_reduce(TensorView sum) {
-  const auto ranks = static_cast<double>(size());
-  blocking(2 * (size() - 1), 2.0 * (ranks - 1.0) / ranks * static_cast<double>(sum.bytes()));
+  // A reduce-scatter and an all-gather.
+  blocking(to_all(2.0 * static_cast<double>(sum.bytes()) / static_cast<double>(size())));
 }
 
 std::unique_ptr<Communicator> PlannedGroup::subgroup(std::span<const std::int64_t> /*members*/,
@@ -53,30 +84,30 @@ std::unique_ptr<Communicator> PlannedGroup::subgroup(std::span<const std::int64_
 }
 
 std::unique_ptr<Request::Operation> PlannedGroup::begin_send(ConstTensorView payload,
-                                                             std::int64_t /*peer*/, Tag /*tag*/) {
-  return started(1, static_cast<double>(payload.bytes()));
+                                                             std::int64_t peer, Tag /*tag*/) {
+  TracedMessages messages{.axis = axis(), .ranks = size()};
+  add(messages, peer, static_cast<double>(payload.bytes()));
+  return started(messages);
 }
 
 std::unique_ptr<Request::Operation> PlannedGroup::begin_receive(TensorView /*payload*/,
                                                                 std::int64_t /*peer*/,
                                                                 Tag /*tag*/) {
-  return started(0, 0.0);
+  return started({.axis = axis(), .ranks = size()});
 }
 
 std::unique_ptr<Request::Operation> PlannedGroup::begin_reduce_scatter(
-    TensorView tensor, std::span<const grid::Range> slices) {
-  const std::int64_t own = slices[static_cast<std::size_t>(rank())].count();
-  return started(size() - 1,
-                 static_cast<double>((tensor.count() - own) * size_bytes(tensor.dtype())));
+    TensorView tensor, std::span<const grid::Range> /*slices*/) {
+  return started(to_all(static_cast<double>(tensor.bytes()) / static_cast<double>(size())));
 }
 
 std::unique_ptr<Request::Operation> PlannedGroup::begin_exchange(
     std::span<const Outgoing> sends, std::span<const Incoming> /*receives*/, Tag /*tag*/) {
-  double bytes = 0.0;
+  TracedMessages messages{.axis = axis(), .ranks = size()};
   for (const Outgoing& send : sends) {
-    bytes += static_cast<double>(send.payload.bytes());
+    add(messages, send.peer, static_cast<double>(send.payload.bytes()));
   }
-  return started(std::ssize(sends), bytes);
+  return started(messages);
 }
 
 }  // namespace strata::comm

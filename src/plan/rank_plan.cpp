@@ -166,16 +166,10 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
   Traffic neighbours{"activations and their gradients, between stages"};
-  const auto add_crossing = [&](std::int64_t layer, const nn::PassShape& pass, bool forward) {
-    for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
-      if (tensor == nn::kModelInput && !forward) {
-        continue;  // the model's input has no gradient
-      }
-      const nn::Port& port = plan.model->port_of(tensor);
-      neighbours.messages += microbatches;
-      neighbours.bytes +=
-          microbatches * element * static_cast<double>(nn::local_shape(port, pass).count());
-    }
+  const auto add_crossing = [&](std::int64_t layer, const nn::PassShape& pass, bool gradients) {
+    const Traffic crossing = crossing_traffic(plan, layer, pass, gradients);
+    neighbours.messages += microbatches * crossing.messages;
+    neighbours.bytes += microbatches * crossing.bytes;
   };
   nn::LayerTraffic shards;
   nn::LayerTraffic lanes;
@@ -187,10 +181,10 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
       return other && other->stage != here.stage;
     };
     if (crosses(pipeline::downstream(plan.training, here))) {
-      add_crossing(chunk.layers.end, chunk.pass, true);
+      add_crossing(chunk.layers.end, chunk.pass, false);
     }
     if (crosses(pipeline::upstream(plan.training, here))) {
-      add_crossing(chunk.layers.begin, chunk.pass, false);
+      add_crossing(chunk.layers.begin, chunk.pass, true);
     }
     shards += nn::Stage::traffic(*plan.model, chunk);
     lanes += nn::Stage::lane_traffic(*plan.model, chunk, plan.grid.data);
@@ -250,6 +244,21 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
 }
 
 }  // namespace
+
+Traffic crossing_traffic(const Plan& plan, std::int64_t layer, const nn::PassShape& pass,
+                         bool gradients) {
+  Traffic crossing;
+  for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
+    if (tensor == nn::kModelInput && gradients) {
+      continue;  // the model's input has no gradient
+    }
+    const nn::Port& port = plan.model->port_of(tensor);
+    crossing.messages += 1.0;
+    crossing.bytes += static_cast<double>(nn::local_shape(port, pass).count() *
+                                          size_bytes(plan.config.numerics.dtype));
+  }
+  return crossing;
+}
 
 std::vector<std::int64_t> chunk_stages(const Plan& plan) {
   std::vector<std::int64_t> stages;

@@ -16,11 +16,18 @@ struct LayerTrace {
   std::vector<comm::TraceEvent> backward_weight;  ///< empty with BackwardOrder::kFused
 };
 
-/// Runs the passes of one layer of a stage in training on a planned context. `replicas`: ranks of
-/// the data group, which matter where layers join lanes; `accumulate`: whether weight gradients are
-/// added to others. Allocates no memory for tensors.
+/// The groups of a traced layer.
+struct LayerSites {
+  comm::GroupSite tensor{.axis = grid::Axis::kTensor};
+  comm::GroupSite data;  ///< matters where layers join lanes
+  comm::Summation summation = comm::Summation::kInvariant;
+};
+
+/// Runs the passes of one layer of a stage in training on a planned context. `accumulate`: whether
+/// weight gradients are added to others. Allocates no memory for tensors.
+/// Pre: the sites agree with the stage's shards and lanes.
 [[nodiscard]] LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& stage,
-                                     std::int64_t replicas, ops::Accumulate accumulate);
+                                     const LayerSites& sites, ops::Accumulate accumulate);
 
 /// Equal for layers whose traces are equal.
 [[nodiscard]] std::string trace_key(const Model& model, std::int64_t layer);

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "strata/comm/trace.hpp"
 #include "strata/core/dtype.hpp"
 #include "strata/device/device.hpp"
 #include "strata/ops/observer.hpp"
@@ -89,17 +88,9 @@ struct Machine {
 [[nodiscard]] double seconds_of(const Machine& machine, const ops::OperationWork& work,
                                 std::int64_t ranks = 1);
 
-/// Where the ranks of a group are.
-struct GroupPlace {
-  std::int64_t ranks = 1;
-  std::int64_t in_node = 1;  ///< consecutive ones of them that share a node
-  /// Groups like it on the same node that send at the same time over the network.
-  std::int64_t beside = 1;
-};
-
-/// Seconds from the start of messages that a rank sends to all others of its group alike, to their
-/// end.
-[[nodiscard]] double seconds_of(const Machine& machine, const comm::TracedMessages& messages,
-                                const GroupPlace& place);
+/// Seconds from the start of messages that a rank sends over links of one kind, one after the
+/// other, to their end. `nodes`: that take part.
+[[nodiscard]] double seconds_of(const Machine& machine, const Link& link, double messages,
+                                double bytes, double nodes = 1.0);
 
 }  // namespace strata::plan

@@ -208,6 +208,11 @@ struct VirtualGrid {
   return plan.training.order.chunks().back().stage;
 }
 
+/// Messages and bytes of one microbatch that cross a stage's boundary before `layer`: activations,
+/// or their gradients.
+[[nodiscard]] Traffic crossing_traffic(const Plan& plan, std::int64_t layer,
+                                       const nn::PassShape& pass, bool gradients);
+
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
 /// The optimizer of a rank's own state: none in asynchronous training, where servers have it.

@@ -28,10 +28,6 @@ device::Buffer planned(const Shape& shape, DType dtype) {
   return {device::Device::planned(), std::max<std::int64_t>(1, shape.count()) * size_bytes(dtype)};
 }
 
-std::int64_t rank_of(const grid::Range& own) {
-  return own.begin / own.count();
-}
-
 }  // namespace
 
 std::string trace_key(const Model& model, std::int64_t layer) {
@@ -57,7 +53,7 @@ std::string trace_key(const Model& model, std::int64_t layer) {
 }
 
 LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& stage,
-                       std::int64_t replicas, ops::Accumulate accumulate) {
+                       const LayerSites& sites, ops::Accumulate accumulate) {
   StageSpec spec = stage;
   spec.layers = {layer, layer + 1};
   const bool first = layer == 0;
@@ -69,16 +65,15 @@ LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& 
   ops::Context context = ops::Context::planned(trace);
   comm::ProgressEngine engine;
   const Shards& own = spec.pass.shards;
-  comm::PlannedGroup tensor_group(trace, grid::Axis::kTensor, rank_of(own.own),
-                                  own.count / own.own.count());
+  comm::PlannedGroup tensor_group(trace, sites.tensor);
   comm::ShardGroup shards =
-      tensor_group.size() == 1
-          ? comm::ShardGroup(own.count)
-          : comm::ShardGroup(tensor_group, engine, own.count, comm::Summation::kInvariant);
-  comm::PlannedGroup data_group(trace, grid::Axis::kData, 0, replicas);
+      sites.tensor.ranks == 1 ? comm::ShardGroup(own.count)
+                              : comm::ShardGroup(tensor_group, engine, own.count, sites.summation);
+  comm::PlannedGroup data_group(trace, sites.data);
   comm::PartitionedGroup lanes =
-      replicas == 1 ? comm::PartitionedGroup(concurrent)
-                    : comm::PartitionedGroup(data_group, engine, concurrent * replicas);
+      sites.data.ranks == 1
+          ? comm::PartitionedGroup(concurrent)
+          : comm::PartitionedGroup(data_group, engine, concurrent * sites.data.ranks);
 
   const ParameterLayout layout = layout_of(model.parameters(), spec.layers, own);
   const ParameterLayout frozen =
