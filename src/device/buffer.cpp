@@ -1,5 +1,6 @@
 #include "strata/device/buffer.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -32,14 +33,22 @@ void advise_huge_pages(void* memory, std::int64_t bytes) {
   }
 }
 
+/// Addresses of a planned device's memory, each given once; nothing is there.
+std::byte* planned_address(std::int64_t bytes) {
+  constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 52;
+  static std::atomic<std::uintptr_t> next{kFirst};
+  constexpr auto kAlignment = static_cast<std::uintptr_t>(Buffer::kAlignmentBytes);
+  const auto size = (static_cast<std::uintptr_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): never dereferenced.
+  return reinterpret_cast<std::byte*>(next.fetch_add(size));
+}
+
 std::byte* allocate(const Device& device, std::int64_t bytes) {
   if (device.kind() == DeviceKind::kCuda) {
     return static_cast<std::byte*>(cuda::allocate(device.index(), bytes));
   }
   if (device.is_planned()) {
-    void* range = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return range == MAP_FAILED ? nullptr : static_cast<std::byte*>(range);
+    return planned_address(bytes);
   }
   void* memory = ::operator new(static_cast<std::size_t>(bytes), alignment_of(bytes), std::nothrow);
   if (memory != nullptr) {
@@ -55,9 +64,7 @@ void release(const Device& device, std::byte* memory, std::int64_t bytes) noexce
   }
   if (device.kind() == DeviceKind::kCuda) {
     cuda::release(device.index(), memory);
-  } else if (device.is_planned()) {
-    ::munmap(memory, static_cast<std::size_t>(bytes));
-  } else {
+  } else if (!device.is_planned()) {
     ::operator delete(memory, alignment_of(bytes));
   }
 }

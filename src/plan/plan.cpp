@@ -243,7 +243,7 @@ std::vector<grid::Range> fragments_of(const nn::Model& model, std::int64_t count
 /// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
 Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
                   const io::DatasetInfo& train_data, const VirtualGrid& stored,
-                  device::DeviceKind device) {
+                  device::DeviceKind device, ProvenSchedules* proven) {
   check_optimizer(given.optimizer.options);
   check_augmentation(given.data.augmentation, train_data);
   Plan plan;
@@ -298,7 +298,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   }
   const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
   TrainingSchedule training =
-      training_schedule(plan.config, *plan.model, plan.grid.pipeline, microbatches, device);
+      training_schedule(plan.config, *plan.model, plan.grid.pipeline, microbatches, device, proven);
   plan.training = std::move(training.schedule);
   plan.made_for = std::move(training.made_for);
   plan.backward = backward_order(plan.config, plan.training);
@@ -307,7 +307,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
     plan.config.checkpoint.minutes = 0.0;
   }
   plan.evaluation =
-      evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device);
+      evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device, proven);
   plan.split =
       nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
   check_stages(plan);
@@ -317,12 +317,13 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
 }  // namespace
 
 Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
-             const VirtualGrid& stored, device::DeviceKind device) {
+             const VirtualGrid& stored, device::DeviceKind device, ProvenSchedules* proven) {
   if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
-    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device);
+    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device,
+                   proven);
   }
   const auto with = [&](nn::Placement token_rows) {
-    return prepare_rows(given, token_rows, ranks, train_data, stored, device);
+    return prepare_rows(given, token_rows, ranks, train_data, stored, device, proven);
   };
   // The library's sums of numerics.mode = fast send whole rows either way.
   const bool worth_it = given.parallel.tensor > 1 && train_data.task == io::Task::kNextToken &&

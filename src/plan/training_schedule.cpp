@@ -213,6 +213,17 @@ TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, 
           MadeFor{.costs = std::move(best.costs), .gap = gap}};
 }
 
+/// The schedule of the key, made by make() unless it is among `proven`.
+template <typename Make>
+pipeline::Schedule proven_schedule(ProvenSchedules* proven, const std::string& key,
+                                   const Make& make) {
+  if (proven == nullptr) {
+    return make();
+  }
+  const auto found = proven->find(key);
+  return found != proven->end() ? found->second : proven->emplace(key, make()).first->second;
+}
+
 bool has_chunks(pipeline::ScheduleKind kind) {
   return kind == pipeline::ScheduleKind::kInterleaved || kind == pipeline::ScheduleKind::kZbV;
 }
@@ -259,7 +270,7 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
 
 TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
                                    std::int64_t stages, std::int64_t microbatches,
-                                   device::DeviceKind device) {
+                                   device::DeviceKind device, ProvenSchedules* proven) {
   const auto& p = config.parallel;
   const auto refuse = [&](const std::string& because) {
     fail(ExitCode::kUsage, "parallel.chunks is {}, but parallel.schedule = {} {}", p.chunks,
@@ -299,22 +310,33 @@ TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& mod
   }
   const bool one = stages == 1 && (has_chunks(p.schedule) || is_made(config));
   check_layers(config, model, stages, one ? 1 : stages * chunks_of(config));
-  pipeline::Schedule schedule =
-      pipeline::make_schedule(one ? pipeline::ScheduleKind::k1f1b : p.schedule,
-                              {stages, microbatches, one ? 1 : chunks_of(config)});
-  return {for_device(config, std::move(schedule), device), std::nullopt};
+  const pipeline::ScheduleKind kind = one ? pipeline::ScheduleKind::k1f1b : p.schedule;
+  const pipeline::ScheduleSize size{stages, microbatches, one ? 1 : chunks_of(config)};
+  const std::string key = fmt::format("{} {} {} {} {}", name_of(kind), size.stages,
+                                      size.microbatches, size.chunks, name_of(device));
+  return {proven_schedule(
+              proven, key,
+              [&] { return for_device(config, pipeline::make_schedule(kind, size), device); }),
+          std::nullopt};
 }
 
 pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order, std::int64_t stages,
-                                       std::int64_t microbatches, device::DeviceKind device) {
-  pipeline::Schedule schedule =
-      pipeline::insert_communication(pipeline::forward_order(order, stages, microbatches));
-  if (!pipeline::check(schedule).passes_with_rendezvous_sends ||
-      !pipeline::training_hang(schedule, device).empty()) {
-    schedule = pipeline::insert_communication(pipeline::one_by_one(order, stages, microbatches));
+                                       std::int64_t microbatches, device::DeviceKind device,
+                                       ProvenSchedules* proven) {
+  std::string key = fmt::format("forward {} {}", microbatches, name_of(device));
+  for (const pipeline::StageChunk& chunk : order.chunks()) {
+    key += fmt::format(" {}", chunk.stage);
   }
-  pipeline::require_sound(schedule);
-  return schedule;
+  return proven_schedule(proven, key, [&] {
+    pipeline::Schedule schedule =
+        pipeline::insert_communication(pipeline::forward_order(order, stages, microbatches));
+    if (!pipeline::check(schedule).passes_with_rendezvous_sends ||
+        !pipeline::training_hang(schedule, device).empty()) {
+      schedule = pipeline::insert_communication(pipeline::one_by_one(order, stages, microbatches));
+    }
+    pipeline::require_sound(schedule);
+    return schedule;
+  });
 }
 
 }  // namespace strata::plan

@@ -33,11 +33,13 @@ struct TrainingSchedule {
 /// A schedule made to measure takes the costs of the model's layers.
 [[nodiscard]] TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
                                                  std::int64_t stages, std::int64_t microbatches,
-                                                 device::DeviceKind device);
+                                                 device::DeviceKind device,
+                                                 ProvenSchedules* proven = nullptr);
 
 /// The proven schedule of forward passes through the chunks of a training schedule.
 [[nodiscard]] pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order,
                                                      std::int64_t stages, std::int64_t microbatches,
-                                                     device::DeviceKind device);
+                                                     device::DeviceKind device,
+                                                     ProvenSchedules* proven = nullptr);
 
 }  // namespace strata::plan

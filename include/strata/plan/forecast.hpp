@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,13 +42,41 @@ struct Forecast {
   double exposed_seconds = 0.0;  ///< communication that no computation hides
   /// Whether each rank's memory fits its device.
   bool fits = true;
-  double free_bytes = 0.0;  ///< of a device, for arenas
+  double free_bytes = 0.0;  ///< of a rank, for its arenas
   double checkpoint_bytes = 0.0;
   double checkpoint_seconds = 0.0;
 };
 
-/// Goes through a step on paper: allocates nothing and sends nothing.
-/// Throws: Error(kUsage) that names a figure which the machine lacks.
-[[nodiscard]] Forecast forecast(const Plan& plan, const Machine& machine);
+/// How closely a step is looked at.
+enum class Detail {
+  kAll,    ///< the memory of the largest rank of each stage, and each action of the schedule
+  kTotals  ///< the memory of the first rank of each stage, and totals of the schedule
+};
+
+/// Goes through steps on a machine on paper: allocates nothing and sends nothing. Remembers the
+/// layers that it has priced.
+class Forecaster {
+ public:
+  explicit Forecaster(const Machine& machine);
+  ~Forecaster();
+  Forecaster(const Forecaster&) = delete;
+  Forecaster& operator=(const Forecaster&) = delete;
+
+  /// A step on nodes of `node_ranks` ranks each.
+  /// Throws: Error(kUsage) that names a figure which the machine lacks, or a setting whose step it
+  /// cannot foresee.
+  [[nodiscard]] Forecast forecast(const Plan& plan, std::int64_t node_ranks,
+                                  Detail detail = Detail::kAll);
+  /// What a rank's arenas may take of its device.
+  [[nodiscard]] double free_bytes(const Plan& plan, std::int64_t node_ranks) const;
+  [[nodiscard]] const Machine& machine() const { return machine_; }
+
+ private:
+  struct LayerPrice;
+  class Step;
+
+  const Machine& machine_;
+  std::map<std::string, LayerPrice> layers_;
+};
 
 }  // namespace strata::plan

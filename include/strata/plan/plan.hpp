@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -182,13 +183,17 @@ struct VirtualGrid {
 /// are imported. Throws: Error(kUsage) where the config does not give the model's vocabulary.
 [[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
 
+/// Schedules that have been proven, by what they follow from: for many plans of one search.
+using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
+
 /// Resolves the config and derives the plan. `ranks`: of the job; 0 before a launch, for as many as
 /// the grid needs. `stored`: the virtual grid of the checkpoint that the run continues, if any.
-/// `device`: what all ranks compute on.
+/// `device`: what all ranks compute on. `proven`: where to find and leave schedules, or null.
 /// Throws: Error(kUsage) that names the setting and a valid value.
 [[nodiscard]] Plan prepare(const RunConfig& given, std::int64_t ranks,
                            const io::DatasetInfo& train_data, const VirtualGrid& stored,
-                           device::DeviceKind device = device::DeviceKind::kCpu);
+                           device::DeviceKind device = device::DeviceKind::kCpu,
+                           ProvenSchedules* proven = nullptr);
 
 /// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
 /// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the
