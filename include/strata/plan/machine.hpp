@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,16 @@ struct MeasuredOperation {
   double flops = 0.0;
   double bytes = 0.0;
   double seconds = 0.0;
+
+  friend bool operator==(const MeasuredOperation&, const MeasuredOperation&) = default;
 };
 
-/// Messages of a size and the rate at which one rank sends them.
+/// Messages of a size and the rate at which one rank sends them, latency apart.
 struct MeasuredMessage {
   double bytes = 0.0;
   double bytes_per_second = 0.0;
+
+  friend bool operator==(const MeasuredMessage&, const MeasuredMessage&) = default;
 };
 
 /// A kind of link between ranks.
@@ -35,10 +40,21 @@ struct Link {
   std::vector<MeasuredMessage> measured;
   /// By number of nodes that take part, ascending: the part of the rate that is left. Empty: all.
   std::vector<std::pair<double, double>> rate_by_nodes;
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+/// How much longer operations take while `ranks` ranks of a node compute than on one alone.
+struct Slowdown {
+  double ranks = 1.0;
+  double products = 1.0;  ///< of operations with FLOPs
+  double memory = 1.0;    ///< of the others
+
+  friend bool operator==(const Slowdown&, const Slowdown&) = default;
 };
 
 /// What a node is and how fast. Figures are from data sheets, fitted to published measurements, or
-/// measured by calibrate(); docs/planning.md says which are which.
+/// measured by calibrate(); docs/planning.md says which are which. 0: not known.
 struct Machine {
   std::string name;
   std::string source;
@@ -51,7 +67,7 @@ struct Machine {
   double memory_bytes_per_second = 0.0;
 
   /// A product of m x k by k x n reaches efficiency x m / (m + half[0]) x n / (n + half[1]) x k /
-  /// (k + half[2]) of the peak.
+  /// (k + half[2]) of the peak, unless its bytes take longer.
   double product_efficiency = 0.0;
   std::array<double, 3> product_half{};
   double attention_efficiency = 0.0;  ///< of the peak, in fused attention
@@ -62,9 +78,7 @@ struct Machine {
   double launch_seconds = 0.0;  ///< of one operation, at least
   /// Instead of the formulas, by name and dtype.
   std::map<std::pair<std::string, DType>, std::vector<MeasuredOperation>> measured;
-  /// By ranks that compute on a node at once, ascending: how much longer an operation takes than on
-  /// one alone.
-  std::vector<std::pair<double, double>> slowdown_by_ranks;
+  std::vector<Slowdown> slowdown_by_ranks;  ///< ascending; empty: none
 
   Link node;     ///< between devices of a node
   Link network;  ///< between nodes
@@ -73,17 +87,23 @@ struct Machine {
   double file_read_bytes_per_second = 0.0;
   double device_watts = 0.0;  ///< in training; 0: not known
   double node_watts = 0.0;    ///< of the rest of a node
+
+  friend bool operator==(const Machine&, const Machine&) = default;
 };
 
 /// The machine of a file, or, where there is no such file, the shipped one of that name.
 /// Throws: Error(kUsage) that names the first missing, negative or absurd figure and what it is
 /// used for, or the shipped names.
 [[nodiscard]] Machine read_machine(const std::string& file_or_name);
-/// As a file.
+/// The machine of a file's text; `file` names it in errors. Throws: as read_machine().
+[[nodiscard]] Machine parse_machine(std::string_view text, const std::string& file);
+/// As a file (docs/formats.md), which gives an equal machine when it is read.
 [[nodiscard]] std::string machine_text(const Machine& machine);
 [[nodiscard]] std::vector<std::string> shipped_machines();
 
-/// Seconds of an operation on one device, of `ranks` that compute on its node.
+/// Seconds of an operation on one device, of `ranks` that compute on its node. Measured operations
+/// of its name and dtype come first: at a measured one, its time; elsewhere the rates of those
+/// near by. A product whose name was not measured takes those of the nearest name.
 /// Throws: Error(kUsage) that names the figure which the machine lacks.
 [[nodiscard]] double seconds_of(const Machine& machine, const ops::OperationWork& work,
                                 std::int64_t ranks = 1);
