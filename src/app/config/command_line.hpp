@@ -11,6 +11,13 @@ namespace strata::app {
 
 using Arguments = std::span<const std::string>;
 
+/// The arguments of a command that has options of its own beside the config's settings.
+struct SplitArguments {
+  std::vector<std::string> options;
+  std::vector<std::string> settings;  ///< their names have a dot
+};
+[[nodiscard]] SplitArguments split_settings(Arguments arguments);
+
 /// Arguments split into positions and "--name=value" or "--name value" pairs.
 class CommandLine {
  public:
