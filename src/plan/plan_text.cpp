@@ -10,6 +10,8 @@
 namespace strata::plan {
 namespace {
 
+using Rows = std::vector<std::vector<std::string>>;
+
 std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
   std::int64_t total = 0;
   for (const nn::MemoryItem& item : items) {
@@ -206,10 +208,39 @@ std::int64_t bytes_of(const std::vector<nn::MemoryItem>& items, const std::strin
   return found == items.end() ? 0 : found->bytes;
 }
 
-/// One memory list of each stage as a table, without items that no stage has.
-std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
-                         std::vector<nn::MemoryItem> RankPlan::*items) {
-  std::vector<std::vector<std::string>> rows{{title}};
+/// A table with a column for each stage. Of many stages, consecutive ones with the same cells share
+/// a column.
+Rows with_joined_stages(Rows rows) {
+  constexpr std::size_t kFew = 8;
+  const std::size_t stages = rows[0].size() - 1;
+  if (stages <= kFew) {
+    return rows;
+  }
+  Rows joined(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    joined[r].push_back(std::move(rows[r][0]));
+  }
+  for (std::size_t begin = 0; begin < stages;) {
+    std::size_t end = begin + 1;
+    while (end < stages && std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
+             return row[end + 1] == row[begin + 1];
+           })) {
+      ++end;
+    }
+    joined[0].push_back(end == begin + 1 ? rows[0][begin + 1]
+                                         : fmt::format("stages {}-{}", begin, end - 1));
+    for (std::size_t r = 1; r < rows.size(); ++r) {
+      joined[r].push_back(std::move(rows[r][begin + 1]));
+    }
+    begin = end;
+  }
+  return joined;
+}
+
+/// One memory list of each stage, without items that no stage has.
+Rows memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
+                  std::vector<nn::MemoryItem> RankPlan::*items) {
+  Rows rows{{title}};
   std::vector<std::string> names;
   for (std::size_t s = 0; s < ranks.size(); ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
@@ -234,19 +265,29 @@ std::string memory_table(const std::string& title, const std::vector<RankPlan>& 
   for (const RankPlan& rank : ranks) {
     rows.back().push_back(bytes_text(total_bytes(rank.*items)));
   }
-  return table_text(rows);
+  return with_joined_stages(std::move(rows));
 }
 
 std::string memory_tables(const Plan& plan, const std::vector<RankPlan>& ranks) {
-  if (plan.device == device::DeviceKind::kCpu) {
-    return memory_table("memory per rank", ranks, &RankPlan::memory);
+  std::string text;
+  for (const Rows& rows : memory_rows(plan, ranks)) {
+    text += (text.empty() ? "" : "\n") + table_text(rows);
   }
-  return memory_table("GPU memory per rank", ranks, &RankPlan::memory) + "\n" +
-         memory_table("host memory per rank", ranks, &RankPlan::host_memory);
+  return text;
 }
 
-std::string traffic_text(const std::vector<RankPlan>& ranks) {
-  std::vector<std::vector<std::string>> rows{{"traffic per rank and step"}};
+}  // namespace
+
+std::vector<Rows> memory_rows(const Plan& plan, const std::vector<RankPlan>& ranks) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return {memory_table("memory per rank", ranks, &RankPlan::memory)};
+  }
+  return {memory_table("GPU memory per rank", ranks, &RankPlan::memory),
+          memory_table("host memory per rank", ranks, &RankPlan::host_memory)};
+}
+
+Rows traffic_rows(const std::vector<RankPlan>& ranks) {
+  Rows rows{{"traffic per rank and step"}};
   for (std::size_t s = 0; s < ranks.size(); ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
   }
@@ -263,10 +304,8 @@ std::string traffic_text(const std::vector<RankPlan>& ranks) {
                             bytes_text(static_cast<std::int64_t>(traffic.bytes))));
     }
   }
-  return table_text(rows);
+  return with_joined_stages(std::move(rows));
 }
-
-}  // namespace
 
 std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
   std::vector<RankPlan> ranks;
@@ -289,7 +328,7 @@ std::string plan_text(const Plan& plan) {
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
   text += groups_text(plan) + grid_text(plan) + batch_text(plan) + schedule_text(plan) +
           memory_tables(plan, ranks);
-  return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
+  return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
 }
 
 }  // namespace strata::plan
