@@ -134,7 +134,7 @@ TEST(StepTrace, HasTheMessagesOfThePlan) {
           add(of.events, grid::Axis::kData, 1.0, data);
         }
       }
-      const Sums expected = planned(
+      const Sums even = planned(
           rank, {"gradients and weights, between replicas", "gradients and weights, inside a node",
                  "gradients and weights, between nodes"});
       expected.messages += even.messages;
