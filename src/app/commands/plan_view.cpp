@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::app {
@@ -31,7 +32,51 @@ std::string counted(std::int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+/// The conditions that options give, and the option's unit.
+struct ConditionOption {
+  const char* name;
+  double plan::RunConditions::*value;
+  double unit;
+};
+
+constexpr double kMinute = 60.0;
+constexpr ConditionOption kConditionOptions[] = {
+    {"failures", &plan::RunConditions::failures_per_node_day, 1.0},
+    {"restart", &plan::RunConditions::restart_seconds, kMinute},
+    {"kwh-price", &plan::RunConditions::kwh_price, 1.0},
+    {"node-hour-price", &plan::RunConditions::node_hour_price, 1.0}};
+
 }  // namespace
+
+std::vector<std::string> condition_options() {
+  std::vector<std::string> names;
+  for (const ConditionOption& option : kConditionOptions) {
+    names.emplace_back(option.name);
+  }
+  return names;
+}
+
+plan::RunConditions with_options(plan::RunConditions conditions, const CommandLine& line) {
+  constexpr double kDefaultRestart = 10.0 * kMinute;
+  conditions.restart_seconds = kDefaultRestart;
+  for (const ConditionOption& option : kConditionOptions) {
+    if (!line.has(option.name)) {
+      continue;
+    }
+    const std::string text = line.value(option.name, "");
+    double value = 0.0;
+    if (!parse_double(text, value) || !(value >= 0.0 && std::isfinite(value))) {
+      fail(ExitCode::kUsage, "--{} is {}, but must be a number from 0", option.name, text);
+    }
+    conditions.*option.value = value * option.unit;
+  }
+  if (conditions.kwh_price > 0.0 && conditions.watts == 0.0) {
+    fail(ExitCode::kUsage,
+         "--kwh-price needs the power of a node, which the machine lacks; give it a file with "
+         "power.device_w and power.node_w (--machine=FILE)");
+  }
+  return conditions;
+}
 
 std::string time_text(double seconds) {
   if (seconds >= 60.0) {
@@ -116,9 +161,10 @@ std::vector<std::string> completion_lines(const PlanView& view) {
   lines.push_back(std::move(saves));
   if (done.failures > 0.0) {
     lines.push_back(fmt::format(
-        "failures: one in {} on {}{}", time_text(done.seconds_between_failures),
+        "failures: one in {} on {}{}; a restart takes {}", time_text(done.seconds_between_failures),
         counted(static_cast<std::int64_t>(c.nodes), "node"),
-        std::isfinite(done.failures) ? fmt::format("; {:.3g} are expected", done.failures) : ""));
+        std::isfinite(done.failures) ? fmt::format(", {:.3g} until the end", done.failures) : "",
+        time_text(c.restart_seconds)));
   }
   if (done.failures > 0.0 && std::isfinite(done.best_expected_seconds)) {
     const double minutes = done.best_interval_seconds / 60.0;
