@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::app {
@@ -32,51 +31,7 @@ std::string counted(std::int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-/// The conditions that options give, and the option's unit.
-struct ConditionOption {
-  const char* name;
-  double plan::RunConditions::*value;
-  double unit;
-};
-
-constexpr double kMinute = 60.0;
-constexpr ConditionOption kConditionOptions[] = {
-    {"failures", &plan::RunConditions::failures_per_node_day, 1.0},
-    {"restart", &plan::RunConditions::restart_seconds, kMinute},
-    {"kwh-price", &plan::RunConditions::kwh_price, 1.0},
-    {"node-hour-price", &plan::RunConditions::node_hour_price, 1.0}};
-
 }  // namespace
-
-std::vector<std::string> condition_options() {
-  std::vector<std::string> names;
-  for (const ConditionOption& option : kConditionOptions) {
-    names.emplace_back(option.name);
-  }
-  return names;
-}
-
-plan::RunConditions with_options(plan::RunConditions conditions, const CommandLine& line) {
-  constexpr double kDefaultRestart = 10.0 * kMinute;
-  conditions.restart_seconds = kDefaultRestart;
-  for (const ConditionOption& option : kConditionOptions) {
-    if (!line.has(option.name)) {
-      continue;
-    }
-    const std::string text = line.value(option.name, "");
-    double value = 0.0;
-    if (!parse_double(text, value) || !(value >= 0.0 && std::isfinite(value))) {
-      fail(ExitCode::kUsage, "--{} is {}, but must be a number from 0", option.name, text);
-    }
-    conditions.*option.value = value * option.unit;
-  }
-  if (conditions.kwh_price > 0.0 && conditions.watts == 0.0) {
-    fail(ExitCode::kUsage,
-         "--kwh-price needs the power of a node, which the machine lacks; give it a file with "
-         "power.device_w and power.node_w (--machine=FILE)");
-  }
-  return conditions;
-}
 
 std::string time_text(double seconds) {
   if (seconds >= 60.0) {

@@ -10,7 +10,6 @@
 #include "strata/plan/plan.hpp"
 
 #include "commands/page.hpp"
-#include "config/command_line.hpp"
 
 namespace strata::app {
 
@@ -21,18 +20,6 @@ struct PlanView {
   const plan::Forecast& forecast;  ///< with Detail::kAll
   plan::RunConditions conditions;
 };
-
-/// The options that say what a run meets until its end, and their help.
-[[nodiscard]] std::vector<std::string> condition_options();
-inline constexpr const char* kConditionHelp =
-    R"(  --failures=N          failures per node and day (default 0)
-  --restart=MINUTES     from a failure to the first repeated step, with the queue (default 10)
-  --kwh-price=P         price of a kWh, in any currency
-  --node-hour-price=P   price of a node hour, in the same
-)";
-/// The conditions with what a command line says. Throws: Error(kUsage).
-[[nodiscard]] plan::RunConditions with_options(plan::RunConditions conditions,
-                                               const CommandLine& line);
 
 /// The forecast of a step, the memory, the traffic and the end of training.
 [[nodiscard]] std::string forecast_text(const PlanView& view);

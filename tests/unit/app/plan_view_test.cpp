@@ -2,13 +2,10 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "error_of.hpp"
 #include "planned_runs.hpp"
 
 namespace strata::app {
@@ -82,36 +79,6 @@ TEST(PlanView, TellsTheEndWithFailuresAndPrices) {
                   "node hours: 7,184; energy: 57,471 kWh; cost: 86,207"));
   run.conditions.failures_per_node_day = 1e9;
   EXPECT_THAT(completion_lines(run.view()), Contains(HasSubstr("end of training: never")));
-}
-
-plan::RunConditions with(const std::vector<std::string>& words, double watts = 0.0) {
-  return with_options({.watts = watts}, CommandLine(words, condition_options(), {}));
-}
-
-TEST(PlanView, TakesWhatARunMeetsFromOptions) {
-  EXPECT_EQ(with({}).failures_per_node_day, 0.0);
-  EXPECT_EQ(with({}).restart_seconds, 600.0);
-  const plan::RunConditions given = with(
-      {"--failures=0.004", "--restart=5", "--kwh-price=0.25", "--node-hour-price=12"}, 10000.0);
-  EXPECT_EQ(given.failures_per_node_day, 0.004);
-  EXPECT_EQ(given.restart_seconds, 300.0);
-  EXPECT_EQ(given.kwh_price, 0.25);
-  EXPECT_EQ(given.node_hour_price, 12.0);
-}
-
-TEST(PlanView, RefusesOptionsThatAreNoNumbers) {
-  for (const std::string& name : condition_options()) {
-    for (const char* value : {"-1", "nan", "inf", "often", "1x"}) {
-      EXPECT_THAT(strata::test::error_of(
-                      [&] { static_cast<void>(with({fmt::format("--{}={}", name, value)}, 1.0)); },
-                      ExitCode::kUsage),
-                  HasSubstr(fmt::format("--{} is {}, but must be a number from 0", name, value)));
-    }
-    EXPECT_THAT(kConditionHelp, HasSubstr("--" + name + "="));
-  }
-  EXPECT_THAT(
-      strata::test::error_of([] { static_cast<void>(with({"--kwh-price=1"})); }, ExitCode::kUsage),
-      HasSubstr("power.device_w"));
 }
 
 TEST(PlanView, WritesTimesWithThreeDigits) {
