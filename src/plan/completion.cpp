@@ -46,6 +46,11 @@ void check(const RunConditions& c) {
   from_zero(c.restart_seconds, "--restart");
   from_zero(c.watts, "the machine's power");
   from_zero(c.kwh_price, "--kwh-price");
+  if (c.kwh_price > 0.0 && c.watts == 0.0) {
+    fail(ExitCode::kUsage,
+         "--kwh-price needs the power of a node, which the machine lacks; give a machine's file "
+         "with power.device_w and power.node_w");
+  }
   from_zero(c.node_hour_price, "--node-hour-price");
 }
 

@@ -51,9 +51,8 @@ class GridPicture {
     row_ranks_ =
         std::min(node_ranks_, node_ranks_ <= kFewRanks ? std::int64_t{8} : std::int64_t{16});
     inner_width_ = single_ ? rank_x(row_ranks_ - 1) + kRank : kGroupWidth;
-    inner_height_ =
-        single_ ? static_cast<double>((node_ranks_ + row_ranks_ - 1) / row_ranks_) * (kRank + kGap)
-                : kGroupHeight;
+    const std::int64_t rank_rows = (node_ranks_ + row_ranks_ - 1) / row_ranks_;
+    inner_height_ = single_ ? static_cast<double>(rank_rows) * (kRank + kGap) : kGroupHeight;
     columns_ =
         std::clamp(static_cast<std::int64_t>(kPageWidth / (inner_width_ + 2 * kPad + kBoxGap)),
                    std::int64_t{1}, boxes_);
@@ -70,8 +69,9 @@ class GridPicture {
         "viewBox=\"0 0 {0:.0f} {1:.0f}\" role=\"img\" aria-label=\"{2} on nodes of {3} ranks\">\n",
         width, height, escaped(grid_.text()), node_ranks_);
     for (std::int64_t box = 0; box < boxes_; ++box) {
+      const std::int64_t row = box / columns_;
       text += box_text(box, static_cast<double>(box % columns_) * step_x + 1.0,
-                       static_cast<double>(box / columns_) * step_y + 1.0);
+                       static_cast<double>(row) * step_y + 1.0);
     }
     return text + "</svg></div>\n";
   }
@@ -102,8 +102,8 @@ class GridPicture {
 
   /// The left edge of a rank in its row.
   [[nodiscard]] double rank_x(std::int64_t in_row) const {
-    return static_cast<double>(in_row) * (kRank + kGap) +
-           static_cast<double>(in_row / grid_.tensor) * kGroupGap;
+    const std::int64_t group = in_row / grid_.tensor;
+    return static_cast<double>(in_row) * (kRank + kGap) + static_cast<double>(group) * kGroupGap;
   }
 
   [[nodiscard]] std::string box_text(std::int64_t box, double x, double y) const {
@@ -128,7 +128,8 @@ class GridPicture {
       const grid::Coordinates at = grid_.coordinates_of(rank);
       const std::int64_t in_node = rank - first;
       const double left = x + rank_x(in_node % row_ranks_);
-      const double top = y + static_cast<double>(in_node / row_ranks_) * (kRank + kGap);
+      const std::int64_t row = in_node / row_ranks_;
+      const double top = y + static_cast<double>(row) * (kRank + kGap);
       text += fmt::format(
           "<g><title>rank {}: {}data {}, pipeline {}, tensor {}</title><rect x=\"{:.1f}\" "
           "y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"3\" style=\"fill: {}\"/><text "

@@ -116,9 +116,10 @@ std::vector<std::string> completion_lines(const PlanView& view) {
   lines.push_back(std::move(saves));
   if (done.failures > 0.0) {
     lines.push_back(fmt::format(
-        "failures: one in {} on {}{}", time_text(done.seconds_between_failures),
+        "failures: one in {} on {}{}; a restart takes {}", time_text(done.seconds_between_failures),
         counted(static_cast<std::int64_t>(c.nodes), "node"),
-        std::isfinite(done.failures) ? fmt::format("; {:.3g} are expected", done.failures) : ""));
+        std::isfinite(done.failures) ? fmt::format(", {:.3g} until the end", done.failures) : "",
+        time_text(c.restart_seconds)));
   }
   if (done.failures > 0.0 && std::isfinite(done.best_expected_seconds)) {
     const double minutes = done.best_interval_seconds / 60.0;

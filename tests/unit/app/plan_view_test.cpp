@@ -70,7 +70,8 @@ TEST(PlanView, TellsTheEndWithFailuresAndPrices) {
               testing::ElementsAre(
                   "10,000 steps without a break: 4 d 4 h",
                   "checkpoint: 3.00 GiB in 5 min 00 s, every 1 h 00 min: 8 h 20 min in all",
-                  "failures: one in 20 h 00 min on 64 nodes; 5.57 are expected",
+                  "failures: one in 20 h 00 min on 64 nodes, 5.57 until the end; a restart takes "
+                  "10 min 00 s",
                   "best time between checkpoints: checkpoint.minutes = 106, the end then after "
                   "4 d 15 h",
                   "end of training: after 4 d 16 h, of which 10.9 % go into checkpoints, repeated "

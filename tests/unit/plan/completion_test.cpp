@@ -98,6 +98,10 @@ TEST(Completion, CostsEnergyAndNodeHours) {
   conditions.node_hour_price = 10.0;
   EXPECT_NEAR(completion_of(conditions).cost, (0.25 * 512.0 + 640.0) * hours, 1e-6);
   conditions.watts = 0.0;
+  EXPECT_THAT(
+      test::error_of([&] { static_cast<void>(completion_of(conditions)); }, ExitCode::kUsage),
+      testing::HasSubstr("power.device_w"));
+  conditions.kwh_price = 0.0;
   EXPECT_NEAR(completion_of(conditions).cost, 640.0 * hours, 1e-6);
 }
 
