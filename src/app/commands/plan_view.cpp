@@ -121,7 +121,11 @@ std::vector<std::string> completion_lines(const PlanView& view) {
         std::isfinite(done.failures) ? fmt::format(", {:.3g} until the end", done.failures) : "",
         time_text(c.restart_seconds)));
   }
-  if (done.failures > 0.0 && std::isfinite(done.best_expected_seconds)) {
+  if (c.checkpoint_seconds == 0.0) {
+    lines.emplace_back(
+        "the machine has no files.write_gbs, so saves count as free; the best time between them is "
+        "not known");
+  } else if (done.failures > 0.0 && std::isfinite(done.best_expected_seconds)) {
     const double minutes = done.best_interval_seconds / 60.0;
     lines.push_back(fmt::format(
         "best time between checkpoints: checkpoint.minutes = {}, the end then after {}",
