@@ -184,8 +184,8 @@ ExitCode calibrate_for(comm::MpiSession& mpi, const SplitArguments& arguments,
   std::vector<plan::Plan> plans;
   comm::agree(mpi.world(), [&] {
     options.file = line.value("calibrate", "");
-    options.cores = line.count("cores", 0, 1, 65536);
-    options.threads = line.count("threads", 0, 1, 4096);
+    options.cores = line.has("cores") ? line.count("cores", 1, 1, 65536) : 0;
+    options.threads = line.has("threads") ? line.count("threads", 1, 1, 4096) : 0;
     for (const std::string& path : line.positions()) {
       plan::RunConfig config = read_config(path, arguments.settings).config;
       config.parallel.data = config.parallel.pipeline = config.parallel.tensor = 1;
