@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -208,64 +209,74 @@ std::int64_t bytes_of(const std::vector<nn::MemoryItem>& items, const std::strin
   return found == items.end() ? 0 : found->bytes;
 }
 
-/// A table with a column for each stage. Of many stages, consecutive ones with the same cells share
-/// a column.
-Rows with_joined_stages(Rows rows) {
-  constexpr std::size_t kFew = 8;
-  const std::size_t stages = rows[0].size() - 1;
-  if (stages <= kFew) {
-    return rows;
-  }
-  Rows joined(rows.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    joined[r].push_back(std::move(rows[r][0]));
-  }
-  for (std::size_t begin = 0; begin < stages;) {
-    std::size_t end = begin + 1;
-    while (end < stages && std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
-             return row[end + 1] == row[begin + 1];
-           })) {
-      ++end;
+/// The stages of each column of a table: one, or, of many stages, consecutive ones that are alike.
+std::vector<grid::Range> columns_of(
+    std::int64_t stages, const std::function<bool(std::int64_t, std::int64_t)>& are_alike) {
+  constexpr std::int64_t kFew = 8;
+  std::vector<grid::Range> columns;
+  for (std::int64_t s = 0; s < stages; ++s) {
+    if (stages > kFew && s > 0 && are_alike(columns.back().begin, s)) {
+      ++columns.back().end;
+    } else {
+      columns.push_back({s, s + 1});
     }
-    joined[0].push_back(end == begin + 1 ? rows[0][begin + 1]
-                                         : fmt::format("stages {}-{}", begin, end - 1));
-    for (std::size_t r = 1; r < rows.size(); ++r) {
-      joined[r].push_back(std::move(rows[r][begin + 1]));
-    }
-    begin = end;
   }
-  return joined;
+  return columns;
 }
 
-/// One memory list of each stage, without items that no stage has.
+void add_heads(std::vector<std::string>& row, const std::vector<grid::Range>& columns) {
+  for (const grid::Range& stages : columns) {
+    row.push_back(stages.count() == 1 ? fmt::format("stage {}", stages.begin)
+                                      : fmt::format("stages {}-{}", stages.begin, stages.end - 1));
+  }
+}
+
+/// One memory list of each stage, without items that no stage has. Of many stages, consecutive ones
+/// with the same items share a column.
 Rows memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
                   std::vector<nn::MemoryItem> RankPlan::*items) {
-  Rows rows{{title}};
   std::vector<std::string> names;
-  for (std::size_t s = 0; s < ranks.size(); ++s) {
-    rows[0].push_back(fmt::format("stage {}", s));
-    for (const nn::MemoryItem& item : ranks[s].*items) {
+  for (const RankPlan& rank : ranks) {
+    for (const nn::MemoryItem& item : rank.*items) {
       if (std::ranges::find(names, item.name) == names.end()) {
         names.push_back(item.name);
       }
     }
   }
+  std::erase_if(names, [&](const std::string& name) {
+    return std::ranges::all_of(
+        ranks, [&](const RankPlan& rank) { return bytes_of(rank.*items, name) == 0; });
+  });
+  const auto list = [&](std::int64_t stage) -> const std::vector<nn::MemoryItem>& {
+    return ranks[static_cast<std::size_t>(stage)].*items;
+  };
+  const std::vector<grid::Range> columns =
+      columns_of(std::ssize(ranks), [&](std::int64_t a, std::int64_t b) {
+        return std::ranges::all_of(names, [&](const std::string& name) {
+          return (bytes_of(list(a), name) > 0) == (bytes_of(list(b), name) > 0);
+        });
+      });
+  Rows rows{{title}};
+  add_heads(rows[0], columns);
+  const auto add = [&](const std::string& name, const auto& bytes) {
+    rows.push_back({name});
+    for (const grid::Range& stages : columns) {
+      std::int64_t least = bytes(list(stages.begin));
+      std::int64_t most = least;
+      for (std::int64_t s = stages.begin + 1; s < stages.end; ++s) {
+        least = std::min(least, bytes(list(s)));
+        most = std::max(most, bytes(list(s)));
+      }
+      rows.back().push_back(least == most
+                                ? bytes_text(most)
+                                : fmt::format("{} to {}", bytes_text(least), bytes_text(most)));
+    }
+  };
   for (const std::string& name : names) {
-    std::vector<std::string> row{name};
-    std::int64_t most = 0;
-    for (const RankPlan& rank : ranks) {
-      row.push_back(bytes_text(bytes_of(rank.*items, name)));
-      most = std::max(most, bytes_of(rank.*items, name));
-    }
-    if (most > 0) {
-      rows.push_back(std::move(row));
-    }
+    add(name, [&](const auto& of_stage) { return bytes_of(of_stage, name); });
   }
-  rows.push_back({"total"});
-  for (const RankPlan& rank : ranks) {
-    rows.back().push_back(bytes_text(total_bytes(rank.*items)));
-  }
-  return with_joined_stages(std::move(rows));
+  add("total", [](const auto& of_stage) { return total_bytes(of_stage); });
+  return rows;
 }
 
 std::string memory_tables(const Plan& plan, const std::vector<RankPlan>& ranks) {
@@ -287,24 +298,34 @@ std::vector<Rows> memory_rows(const Plan& plan, const std::vector<RankPlan>& ran
 }
 
 Rows traffic_rows(const std::vector<RankPlan>& ranks) {
+  const auto cell = [&](std::int64_t stage, std::size_t row) {
+    const Traffic& traffic = ranks[static_cast<std::size_t>(stage)].traffic[row];
+    return traffic.messages == 0.0
+               ? "-"
+               : fmt::format("{} messages, {}",
+                             traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
+                                                     : fmt::format("{:.0f}", traffic.messages),
+                             bytes_text(static_cast<std::int64_t>(traffic.bytes)));
+  };
+  const std::size_t kinds = ranks.front().traffic.size();
+  const std::vector<grid::Range> columns =
+      columns_of(std::ssize(ranks), [&](std::int64_t a, std::int64_t b) {
+        for (std::size_t row = 0; row < kinds; ++row) {
+          if (cell(a, row) != cell(b, row)) {
+            return false;
+          }
+        }
+        return true;
+      });
   Rows rows{{"traffic per rank and step"}};
-  for (std::size_t s = 0; s < ranks.size(); ++s) {
-    rows[0].push_back(fmt::format("stage {}", s));
-  }
-  for (std::size_t i = 0; i < ranks.front().traffic.size(); ++i) {
-    rows.push_back({ranks.front().traffic[i].name});
-    for (const RankPlan& rank : ranks) {
-      const Traffic& traffic = rank.traffic[i];
-      rows.back().push_back(
-          traffic.messages == 0.0
-              ? "-"
-              : fmt::format("{} messages, {}",
-                            traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
-                                                    : fmt::format("{:.0f}", traffic.messages),
-                            bytes_text(static_cast<std::int64_t>(traffic.bytes))));
+  add_heads(rows[0], columns);
+  for (std::size_t row = 0; row < kinds; ++row) {
+    rows.push_back({ranks.front().traffic[row].name});
+    for (const grid::Range& stages : columns) {
+      rows.back().push_back(cell(stages.begin, row));
     }
   }
-  return with_joined_stages(std::move(rows));
+  return rows;
 }
 
 std::vector<RankPlan> largest_rank_plans(const Plan& plan) {

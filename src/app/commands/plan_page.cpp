@@ -89,7 +89,7 @@ class GridPicture {
  private:
   static constexpr std::int64_t kMostSingle = 512;
   static constexpr std::int64_t kMostBoxes = 512;
-  static constexpr double kPageWidth = 1340.0;
+  static constexpr double kPageWidth = 1360.0;
   static constexpr double kLeastWidth = 120.0;
   static constexpr double kRank = 24.0;
   static constexpr double kGap = 2.0;

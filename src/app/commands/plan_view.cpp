@@ -191,7 +191,7 @@ Rows choice_rows(const std::vector<plan::GridChoice>& choices, std::size_t most)
                             : fmt::format("{}, {} chunks", choice.schedule, choice.chunks),
          std::string(name_of(choice.recompute)), fmt::format("{:.4g}", choice.bucket_mib),
          time_text(choice.step_seconds), choice.mfu > 0.0 ? share_text(choice.mfu) : "-",
-         memory_size(choice.memory_bytes), choice.bits.empty() ? "the same" : "other"});
+         memory_size(choice.memory_bytes), choice.bits.empty() ? "same" : "other"});
   }
   return rows;
 }
