@@ -26,7 +26,7 @@ SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 1), (2, 1, 2), (1, 2, 2)]
 # Of each its grids, its batch, its microbatch and the steps to run.
 MODELS = {
-    "gpt": {"model": {"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256}, "batch": (16, 2),
+    "gpt": {"model": {"preset": "gpt", "blocks": 6, "width": 384, "heads": 8, "context": 256}, "batch": (16, 2),
             "grids": GRIDS[:4] + GRIDS[5:], "steps": 5, "data": "tokens"},
     "gpt2-124m": {"model": {"preset": "gpt2-124m", "context": 256}, "batch": (4, 1), "grids": GRIDS[:4] + GRIDS[7:],
                   "steps": 4, "data": "tokens"},
