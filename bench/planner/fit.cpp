@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -23,10 +25,16 @@ void fit(Constants& constants, Predictor& predictor, const std::vector<Run>& run
   std::ranges::copy_if(runs, std::back_inserter(known), [](const Run& run) {
     return run.outside.empty() && !run.judged && run.outlier == Outlier::kNone;
   });
+  // A source counts as the square root of its runs: the largest one has nine of ten.
+  std::map<std::string, double> sources;
+  for (const Run& run : known) {
+    sources[run.source] += 1.0;
+  }
   const auto loss = [&] {
     double sum = 0.0;
     for (const Run& run : known) {
-      sum += huber(std::log(predictor.step_seconds(run, constants) / run.seconds));
+      sum += huber(std::log(predictor.step_seconds(run, constants) / run.seconds)) /
+             std::sqrt(sources.at(run.source));
     }
     return sum;
   };

@@ -31,8 +31,9 @@ struct Profile {
   double host_layer = 1e-3;         ///< of the host for the passes of a layer (Python, launches)
   double host_peer = 0.0;           ///< of a layer and tensor rank in jobs larger than a node
   double host_peer_network = 0.0;   ///< the same where the tensor group crosses nodes
-  double hop = 1e-4;                ///< latency of a message between stages
   double hop_share = 0.25;          ///< of a node's link, for one pair of GPUs
+  double hop_network_share = 1.0;   ///< of the network's, for the same
+  double row_messages = 8.0;        ///< gathers and scatters of a layer where ranks share rows
   double all_reduce = 2.0;          ///< bytes of an all-reduce in a node, to those of a gather
   double bucket_step = 2e-6;        ///< of a ring's step of a bucket that follows others
   double bucket_bytes = 50e6;

@@ -153,8 +153,9 @@ class Predictor::Step {
         blocks_(blocks_of(run, profile_.placing)) {
     const Passes block = layer(layers.block);
     const Passes head = passes(layers.head);
-    const Passes loss{.forward = memory(logits() * profile_.loss_forward_bytes),
-                      .backward_input = memory(logits() * profile_.loss_backward_bytes)};
+    const Passes loss{
+        .forward = memory(logits() * profile_.loss_forward_bytes * profile_.pass_factor),
+        .backward_input = memory(logits() * profile_.loss_backward_bytes * profile_.pass_factor)};
     // Ranks that share rows wait for the hosts of their peers, but not while the pipeline fills.
     const bool waits =
         run.mode == TensorMode::kShareRows && run.tensor > 1 && run.gpus > machine_.node_devices;
@@ -250,9 +251,8 @@ class Predictor::Step {
     const double one = ring_seconds(machine_, run_.tensor, in_node(machine_, run_.tensor),
                                     reduces ? profile_.all_reduce * bytes : bytes,
                                     machine_.network.latency_seconds, reduces ? 2.0 : 1.0);
-    // Gathers and reduce-scatters: 2 and 2 forward, as many backward and, where inputs are not
-    // kept, 2 more gathers; or 2 all-reduces each.
-    const double backward = reduces ? 2.0 : run_.profile == "nanotron" ? 6.0 : 4.0;
+    // Of gathers and scatters 4 are forward; of all-reduces 2 forward and 2 backward.
+    const double backward = reduces ? 2.0 : profile_.row_messages - 4.0;
     const double messages = (reduces ? 2.0 : 4.0) * one * (1.0 - profile_.tensor_hidden);
     const double forward = result.forward + messages;
     result.forward = forward;
@@ -296,8 +296,8 @@ class Predictor::Step {
           2.0 * tokens() * real(logits_go ? run_.vocabulary : run_.hidden) / real(run_.tensor);
       const bool out = crosses(static_cast<std::int64_t>(s));
       const plan::Link link{
-          .latency_seconds = profile_.hop,
-          .bytes_per_second = out ? machine_.network.bytes_per_second
+          .latency_seconds = (out ? machine_.network : machine_.node).latency_seconds,
+          .bytes_per_second = out ? machine_.network.bytes_per_second * profile_.hop_network_share
                                   : machine_.node.bytes_per_second * profile_.hop_share};
       const double seconds = plan::seconds_of(machine_, link, 1.0, bytes);
       result.push_back({seconds, seconds});
