@@ -45,6 +45,7 @@ constexpr const char* kUsage =
   strata checkpoint import PATH --output=DIR                      a run from the weights of another program
   strata checkpoint export RUN --format=FORMAT --output=DIR       weights for other programs
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
+  strata plan CONFIG.ini --nodes=N --machine=M [--search] ...      the time of a step, the memory, the best grid
   strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
@@ -135,6 +136,7 @@ std::vector<Help> all_help() {
           {"checkpoint import", model_import_help()},
           {"checkpoint export", model_export_help()},
           {"job", job_help()},
+          {"plan", plan_help()},
           {"sweep", sweep_help()},
           {"schedule", schedule_help()},
           {"timeline", timeline_help()},
@@ -346,6 +348,14 @@ int run_command(int argc, char** argv) {
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });
   }
+  if (command == "plan") {
+    if (!plan_needs_mpi(rest)) {
+      return run_alone([&] { return plan_command(rest, nullptr); });
+    }
+    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
+      return plan_command(rest, &mpi);
+    });
+  }
   if (command == "sweep") {
     return run_alone([&] { return sweep_command(rest); });
   }
@@ -370,9 +380,9 @@ int run_command(int argc, char** argv) {
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train",  "evaluate", "generate", "data",     "checkpoint",
-                                         "job",    "sweep",    "schedule", "timeline", "watch",
-                                         "report", "metrics",  "doctor"};
+    const std::vector<std::string> known{"train", "evaluate", "generate", "data",     "checkpoint",
+                                         "job",   "plan",     "sweep",    "schedule", "timeline",
+                                         "watch", "report",   "metrics",  "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

@@ -60,7 +60,12 @@ std::string duration_text(double seconds) {
   if (whole < 3600) {
     return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   }
-  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+  constexpr std::int64_t kHours = 3600;
+  if (whole < 48 * kHours) {
+    return fmt::format("{} h {:02} min", whole / kHours, whole % kHours / 60);
+  }
+  const std::int64_t hours = (whole + kHours / 2) / kHours;
+  return fmt::format("{} d {} h", hours / 24, hours % 24);
 }
 
 std::string count_text(std::int64_t count) {

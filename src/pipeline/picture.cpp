@@ -19,6 +19,7 @@ constexpr double kDigitWidth = 6.5;
 constexpr double kLeastWidth = 900.0;
 constexpr double kMostWidth = 24000.0;
 constexpr double kBoxWidth = 22.0;
+constexpr double kLeastOutlined = 3.0;
 constexpr double kTickDistance = 100.0;
 
 constexpr const char* kStyle = R"(<style>
@@ -64,10 +65,11 @@ std::string colour_text(const Colours& colours, std::int64_t chunk, std::int64_t
 
 std::string box(double x, double y, double width, const std::string& fill, const std::string& label,
                 bool dark) {
+  // An outline would hide the colour of a narrow box.
   std::string text = fmt::format(
-      "<rect class=\"paper box\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" "
+      "<rect{} x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" "
       "style=\"fill: {}\"/>\n",
-      x, y, width, kBoxHeight, fill);
+      width < kLeastOutlined ? "" : " class=\"paper box\"", x, y, width, kBoxHeight, fill);
   if (!label.empty()) {
     text += fmt::format(
         "<text x=\"{:.2f}\" y=\"{:.2f}\" fill=\"{}\" text-anchor=\"middle\">{}</text>\n",
@@ -127,7 +129,7 @@ std::string axis(double y, double span, double scale) {
 }  // namespace
 
 std::string picture_of(const Schedule& schedule, const Simulation& simulation,
-                       std::span<const std::int64_t> ranks) {
+                       std::span<const std::int64_t> ranks, double width) {
   double shortest = simulation.makespan_seconds;
   for (const TimedAction& timed : simulation.actions) {
     const double seconds = timed.end_seconds - timed.begin_seconds;
@@ -142,7 +144,9 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation,
   const double most =
       std::clamp(9.0 * kBoxWidth * static_cast<double>(schedule.microbatches * schedule.chunks),
                  kLeastWidth, kMostWidth);
-  const double width = std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, most);
+  if (width == 0.0) {
+    width = std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, most);
+  }
   const double scale = width / span;
   const double rows = static_cast<double>(schedule.stages) * kRowHeight;
   const Legend legend = legend_of(simulation, kMargin + rows + kAxisHeight + 8.0, schedule.chunks);

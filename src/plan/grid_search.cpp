@@ -228,7 +228,11 @@ class Search {
   [[nodiscard]] std::optional<Plan> prepared(RunConfig config, std::int64_t microbatches) {
     config.batch.global = microbatches * config.batch.micro * config.parallel.data;
     try {
-      return prepare(config, space_.ranks, data_, space_.stored, space_.device, &proven_);
+      Plan plan = prepare(config, space_.ranks, data_, space_.stored, space_.device, &proven_);
+      if (config.parallel.node_ranks == 0) {
+        plan.node_replicas = node_replicas(plan.config, plan.grid, space_.node_ranks);
+      }
+      return plan;
     } catch (const Error&) {
       return std::nullopt;
     }

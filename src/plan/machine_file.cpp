@@ -102,8 +102,11 @@ std::optional<double> scaled(std::string_view text, int power) {
 
 /// The shortest text that scaled() turns into `value`.
 std::string unscaled(double value, int power) {
-  for (int digits = 3; digits < 17; ++digits) {
-    std::string text = fmt::format("{:.{}g}", value * std::pow(10.0, -power), digits);
+  for (int digits = 1; digits < 17; ++digits) {
+    // Without an exponent where the number has few digits before the point.
+    const double number = value * std::pow(10.0, -power);
+    const double rounded = std::strtod(fmt::format("{:.{}e}", number, digits).c_str(), nullptr);
+    std::string text = fmt::format("{}", rounded);
     if (scaled(text, power) == value) {
       return text;
     }
@@ -157,6 +160,9 @@ class Reader {
     } else if (line.key == "machine.node_devices") {
       machine_.node_devices = static_cast<std::int64_t>(number(
           line, line.value, 0, 1.0, 1e5, "the GPUs of a node, or the cores that ranks compute on"));
+    } else if (line.key == "machine.device_threads") {
+      machine_.device_threads = static_cast<std::int64_t>(
+          number(line, line.value, 0, 1.0, 1e5, "the threads of a rank that was measured"));
     } else if (line.key == "link.node.message" || line.key == "link.network.message") {
       const auto [bytes, rate] =
           values<2>(line, {"bytes :", "GB/s"}, {0, 9}, "the rate of messages of a size");
@@ -378,8 +384,11 @@ std::string machine_text(const Machine& machine) {
     }
   }
   std::string text = fmt::format(
-      "[machine]\nname = {}\nsource = {}\ndevice = {}\nnode_devices = {}\n{}", machine.name,
-      machine.source, name_of(machine.device), machine.node_devices, sections["machine"]);
+      "[machine]\nname = {}\nsource = {}\ndevice = {}\nnode_devices = {}\n{}{}", machine.name,
+      machine.source, name_of(machine.device), machine.node_devices,
+      machine.device_threads == 0 ? ""
+                                  : fmt::format("device_threads = {}\n", machine.device_threads),
+      sections["machine"]);
   for (const char* section : {"peak", "product", "attention", "convolution", "memory", "link.node",
                               "link.network", "files", "power", "ranks", "measured"}) {
     if (!sections[section].empty()) {

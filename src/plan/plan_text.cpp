@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,8 @@
 
 namespace strata::plan {
 namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
 
 std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
   std::int64_t total = 0;
@@ -206,67 +209,124 @@ std::int64_t bytes_of(const std::vector<nn::MemoryItem>& items, const std::strin
   return found == items.end() ? 0 : found->bytes;
 }
 
-/// One memory list of each stage as a table, without items that no stage has.
-std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
-                         std::vector<nn::MemoryItem> RankPlan::*items) {
-  std::vector<std::vector<std::string>> rows{{title}};
+/// The stages of each column of a table: one, or, of many stages, consecutive ones that are alike.
+std::vector<grid::Range> columns_of(
+    std::int64_t stages, const std::function<bool(std::int64_t, std::int64_t)>& are_alike) {
+  constexpr std::int64_t kFew = 8;
+  std::vector<grid::Range> columns;
+  for (std::int64_t s = 0; s < stages; ++s) {
+    if (stages > kFew && s > 0 && are_alike(columns.back().begin, s)) {
+      ++columns.back().end;
+    } else {
+      columns.push_back({s, s + 1});
+    }
+  }
+  return columns;
+}
+
+void add_heads(std::vector<std::string>& row, const std::vector<grid::Range>& columns) {
+  for (const grid::Range& stages : columns) {
+    row.push_back(stages.count() == 1 ? fmt::format("stage {}", stages.begin)
+                                      : fmt::format("stages {}-{}", stages.begin, stages.end - 1));
+  }
+}
+
+/// One memory list of each stage, without items that no stage has. Of many stages, consecutive ones
+/// with the same items share a column.
+Rows memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
+                  std::vector<nn::MemoryItem> RankPlan::*items) {
   std::vector<std::string> names;
-  for (std::size_t s = 0; s < ranks.size(); ++s) {
-    rows[0].push_back(fmt::format("stage {}", s));
-    for (const nn::MemoryItem& item : ranks[s].*items) {
+  for (const RankPlan& rank : ranks) {
+    for (const nn::MemoryItem& item : rank.*items) {
       if (std::ranges::find(names, item.name) == names.end()) {
         names.push_back(item.name);
       }
     }
   }
+  std::erase_if(names, [&](const std::string& name) {
+    return std::ranges::all_of(
+        ranks, [&](const RankPlan& rank) { return bytes_of(rank.*items, name) == 0; });
+  });
+  const auto list = [&](std::int64_t stage) -> const std::vector<nn::MemoryItem>& {
+    return ranks[static_cast<std::size_t>(stage)].*items;
+  };
+  const std::vector<grid::Range> columns =
+      columns_of(std::ssize(ranks), [&](std::int64_t a, std::int64_t b) {
+        return std::ranges::all_of(names, [&](const std::string& name) {
+          return (bytes_of(list(a), name) > 0) == (bytes_of(list(b), name) > 0);
+        });
+      });
+  Rows rows{{title}};
+  add_heads(rows[0], columns);
+  const auto add = [&](const std::string& name, const auto& bytes) {
+    rows.push_back({name});
+    for (const grid::Range& stages : columns) {
+      std::int64_t least = bytes(list(stages.begin));
+      std::int64_t most = least;
+      for (std::int64_t s = stages.begin + 1; s < stages.end; ++s) {
+        least = std::min(least, bytes(list(s)));
+        most = std::max(most, bytes(list(s)));
+      }
+      rows.back().push_back(least == most
+                                ? bytes_text(most)
+                                : fmt::format("{} to {}", bytes_text(least), bytes_text(most)));
+    }
+  };
   for (const std::string& name : names) {
-    std::vector<std::string> row{name};
-    std::int64_t most = 0;
-    for (const RankPlan& rank : ranks) {
-      row.push_back(bytes_text(bytes_of(rank.*items, name)));
-      most = std::max(most, bytes_of(rank.*items, name));
-    }
-    if (most > 0) {
-      rows.push_back(std::move(row));
-    }
+    add(name, [&](const auto& of_stage) { return bytes_of(of_stage, name); });
   }
-  rows.push_back({"total"});
-  for (const RankPlan& rank : ranks) {
-    rows.back().push_back(bytes_text(total_bytes(rank.*items)));
-  }
-  return table_text(rows);
+  add("total", [](const auto& of_stage) { return total_bytes(of_stage); });
+  return rows;
 }
 
 std::string memory_tables(const Plan& plan, const std::vector<RankPlan>& ranks) {
-  if (plan.device == device::DeviceKind::kCpu) {
-    return memory_table("memory per rank", ranks, &RankPlan::memory);
+  std::string text;
+  for (const Rows& rows : memory_rows(plan, ranks)) {
+    text += (text.empty() ? "" : "\n") + table_text(rows);
   }
-  return memory_table("GPU memory per rank", ranks, &RankPlan::memory) + "\n" +
-         memory_table("host memory per rank", ranks, &RankPlan::host_memory);
-}
-
-std::string traffic_text(const std::vector<RankPlan>& ranks) {
-  std::vector<std::vector<std::string>> rows{{"traffic per rank and step"}};
-  for (std::size_t s = 0; s < ranks.size(); ++s) {
-    rows[0].push_back(fmt::format("stage {}", s));
-  }
-  for (std::size_t i = 0; i < ranks.front().traffic.size(); ++i) {
-    rows.push_back({ranks.front().traffic[i].name});
-    for (const RankPlan& rank : ranks) {
-      const Traffic& traffic = rank.traffic[i];
-      rows.back().push_back(
-          traffic.messages == 0.0
-              ? "-"
-              : fmt::format("{} messages, {}",
-                            traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
-                                                    : fmt::format("{:.0f}", traffic.messages),
-                            bytes_text(static_cast<std::int64_t>(traffic.bytes))));
-    }
-  }
-  return table_text(rows);
+  return text;
 }
 
 }  // namespace
+
+std::vector<Rows> memory_rows(const Plan& plan, const std::vector<RankPlan>& ranks) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return {memory_table("memory per rank", ranks, &RankPlan::memory)};
+  }
+  return {memory_table("GPU memory per rank", ranks, &RankPlan::memory),
+          memory_table("host memory per rank", ranks, &RankPlan::host_memory)};
+}
+
+Rows traffic_rows(const std::vector<RankPlan>& ranks) {
+  const auto cell = [&](std::int64_t stage, std::size_t row) {
+    const Traffic& traffic = ranks[static_cast<std::size_t>(stage)].traffic[row];
+    return traffic.messages == 0.0
+               ? "-"
+               : fmt::format("{} messages, {}",
+                             traffic.messages < 10.0 ? fmt::format("{:.2g}", traffic.messages)
+                                                     : fmt::format("{:.0f}", traffic.messages),
+                             bytes_text(static_cast<std::int64_t>(traffic.bytes)));
+  };
+  const std::size_t kinds = ranks.front().traffic.size();
+  const std::vector<grid::Range> columns =
+      columns_of(std::ssize(ranks), [&](std::int64_t a, std::int64_t b) {
+        for (std::size_t row = 0; row < kinds; ++row) {
+          if (cell(a, row) != cell(b, row)) {
+            return false;
+          }
+        }
+        return true;
+      });
+  Rows rows{{"traffic per rank and step"}};
+  add_heads(rows[0], columns);
+  for (std::size_t row = 0; row < kinds; ++row) {
+    rows.push_back({ranks.front().traffic[row].name});
+    for (const grid::Range& stages : columns) {
+      rows.back().push_back(cell(stages.begin, row));
+    }
+  }
+  return rows;
+}
 
 std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
   std::vector<RankPlan> ranks;
@@ -289,7 +349,7 @@ std::string plan_text(const Plan& plan) {
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
   text += groups_text(plan) + grid_text(plan) + batch_text(plan) + schedule_text(plan) +
           memory_tables(plan, ranks);
-  return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
+  return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
 }
 
 }  // namespace strata::plan

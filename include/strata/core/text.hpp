@@ -32,7 +32,7 @@ template <typename Enum>
 /// A byte count for people, as in "1.25 MiB".
 [[nodiscard]] std::string bytes_text(std::int64_t bytes);
 
-/// A duration for people, as in "2 h 05 min", "3 min 20 s" or "4.2 s".
+/// A duration for people, as in "3 d 4 h", "2 h 05 min", "3 min 20 s" or "4.2 s".
 [[nodiscard]] std::string duration_text(double seconds);
 
 /// A count with thousands separated, as in "101,770".

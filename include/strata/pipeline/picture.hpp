@@ -12,9 +12,10 @@ namespace strata::pipeline {
 /// An SVG of one step: ranks downwards, time to the right, a box for each compute action with the
 /// number of its microbatch where the box has room, and for each sharding action that takes time.
 /// Readable on light and dark backgrounds.
-/// `ranks`: the rank of each stage; empty: the stage itself. Units: the simulation's times are
-/// milliseconds here. Pre: the simulation has its actions.
+/// `ranks`: the rank of each stage; empty: the stage itself. `width`: of the step; 0: with room for
+/// numbers. Units: pixels; the simulation's times are milliseconds here. Pre: the simulation has
+/// its actions.
 [[nodiscard]] std::string picture_of(const Schedule& schedule, const Simulation& simulation,
-                                     std::span<const std::int64_t> ranks = {});
+                                     std::span<const std::int64_t> ranks = {}, double width = 0.0);
 
 }  // namespace strata::pipeline

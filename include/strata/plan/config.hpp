@@ -237,6 +237,7 @@ struct RunConfig {
     double time_limit_minutes = 0.0;
     std::optional<StepRange> timeline;  // nothing: off
     double peak_tflops = 0.0;
+    std::string machine;  // of Forecaster; empty: none
     Switch cuda_graphs = Switch::kOff;
     Switch tensorboard = Switch::kOff;
     std::int64_t tensorboard_histograms = 0;

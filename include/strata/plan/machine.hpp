@@ -59,9 +59,10 @@ struct Machine {
   std::string name;
   std::string source;
   device::DeviceKind device = device::DeviceKind::kCpu;
-  std::int64_t node_devices = 1;  ///< GPUs of a node, or cores that ranks compute on
-  double memory_bytes = 0.0;      ///< of a GPU; of a node without
-  double reserved_bytes = 0.0;    ///< of a rank, outside its arenas: the driver's and libraries'
+  std::int64_t node_devices = 1;    ///< GPUs of a node, or cores that ranks compute on
+  std::int64_t device_threads = 0;  ///< of a rank, while operations were measured; 0: not known
+  double memory_bytes = 0.0;        ///< of a GPU; of a node without
+  double reserved_bytes = 0.0;      ///< of a rank, outside its arenas: the driver's and libraries'
   /// Dense matrix products, FLOP/s of a device; absent: cannot compute in that dtype.
   std::map<DType, double> peak_flops;
   double memory_bytes_per_second = 0.0;

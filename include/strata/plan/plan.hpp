@@ -278,6 +278,13 @@ inline constexpr std::int64_t kUnitRingWords = 3;
 [[nodiscard]] std::vector<RankPlan> largest_rank_plans(const Plan& plan);
 /// A rank's planned allocations in host memory, in bytes.
 [[nodiscard]] std::int64_t host_bytes(const Plan& plan, const RankPlan& rank);
+/// Tables (table_text) of the memory that these ranks take, one of each stage: on its device and,
+/// where that is a GPU, on the host.
+[[nodiscard]] std::vector<std::vector<std::vector<std::string>>> memory_rows(
+    const Plan& plan, const std::vector<RankPlan>& ranks);
+/// The same of what they send in a step.
+[[nodiscard]] std::vector<std::vector<std::string>> traffic_rows(
+    const std::vector<RankPlan>& ranks);
 /// Tables of the memory that a rank of each stage takes.
 [[nodiscard]] std::string memory_text(const Plan& plan);
 

@@ -272,14 +272,14 @@ std::string chart_style() {
 .chart { font: 12px system-ui, sans-serif }
 .paper { fill: #ffffff } .ink { fill: #1d2733 } .soft { fill: #52606d } .onto { fill: #ffffff }
 .title { font-weight: 600; font-size: 13px } .end { text-anchor: end } .middle { text-anchor: middle }
-.grid { stroke: #d5dbe1; fill: none } .curve { fill: none; stroke-width: 1.4; stroke-linejoin: round } .dashed { stroke-dasharray: 4 2 }
+.grid { stroke: #d5dbe1; fill: none } .limit { stroke: #c81e1e; stroke-width: 2; fill: none } .curve { fill: none; stroke-width: 1.4; stroke-linejoin: round } .dashed { stroke-dasharray: 4 2 }
 .c0 { stroke: #0b62c4 } .c1 { stroke: #c2410c } .c2 { stroke: #15803d } .c3 { stroke: #7e22ce }
 .c4 { stroke: #be185d } .c5 { stroke: #0e7490 } .c6 { stroke: #854d0e } .c7 { stroke: #475569 }
 .f0 { fill: #0b62c4 } .f1 { fill: #c2410c } .f2 { fill: #15803d } .f3 { fill: #7e22ce }
 .f4 { fill: #be185d } .f5 { fill: #0e7490 } .f6 { fill: #854d0e } .f7 { fill: #475569 }
 @media (prefers-color-scheme: dark) {
 .paper { fill: #14191f } .ink { fill: #e3e8ee } .soft { fill: #a9b4bf } .onto { fill: #0c1014 }
-.grid { stroke: #323c46 }
+.grid { stroke: #323c46 } .limit { stroke: #ff7a7a }
 .c0 { stroke: #6cb2ff } .c1 { stroke: #ff9a5c } .c2 { stroke: #5fd38a } .c3 { stroke: #c69bff }
 .c4 { stroke: #ff8fc4 } .c5 { stroke: #4fd1e8 } .c6 { stroke: #e3c04a } .c7 { stroke: #b6c2d1 }
 .f0 { fill: #6cb2ff } .f1 { fill: #ff9a5c } .f2 { fill: #5fd38a } .f3 { fill: #c69bff }
@@ -350,9 +350,16 @@ std::string svg_of(const BarChart& chart, SvgPlace place) {
         i % kColours, x, y, x + 17.0, y + 10.0, escaped(chart.names[i]));
     x += width;
   }
-  double longest = 0.0;
+  double longest = chart.limit.value_or(0.0);
   for (const BarChart::Bar& bar : chart.bars) {
     longest = std::max(longest, std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0));
+  }
+  if (chart.limit) {
+    y += kRow + 4.0;
+    legend += fmt::format(
+        "<path class=\"limit\" d=\"M{:.1f},{:.1f}v14\"/><text class=\"ink\" x=\"{:.1f}\" "
+        "y=\"{:.1f}\">{}</text>\n",
+        kEdge + 6.0, y - 1.0, kEdge + 17.0, y + 10.0, escaped(chart.limit_name));
   }
   std::string text = begin(y + kRow + 4.0, chart.title, place);
   double top = kTop;
@@ -372,9 +379,72 @@ std::string svg_of(const BarChart& chart, SvgPlace place) {
       }
       left += width;
     }
+    if (chart.limit && longest > 0.0) {
+      text += fmt::format("<path class=\"limit\" d=\"M{:.2f},{:.1f}v{}\"/>\n",
+                          kEdge + *chart.limit / longest * kFullWidth, top + 13.0, kBar + 6.0);
+    }
     top += kBarRow;
   }
   return text + legend + "</svg>\n";
+}
+
+std::string svg_of(const ScatterChart& chart, SvgPlace place) {
+  std::vector<double> xs;
+  std::vector<double> ys;
+  std::vector<ScatterChart::Point> points = chart.points;
+  points.insert(points.end(), chart.line.begin(), chart.line.end());
+  for (const ScatterChart::Point& point : points) {
+    xs.push_back(point.x);
+    ys.push_back(point.y);
+  }
+  Axes axes = axes_of(
+      {.title = "", .scale = LineChart::Scale::kWide, .curves = {{.name = "", .x = xs, .y = ys}}});
+  // Room for marks at the edges.
+  for (Range* range : {&axes.x, &axes.y}) {
+    const double margin = 0.04 * (range->most - range->least);
+    *range = {.least = range->least - margin, .most = range->most + margin};
+  }
+  const auto at = [&](const ScatterChart::Point& point) {
+    return fmt::format("{:.2f},{:.2f}", axes.column(point.x), axes.row(point.y));
+  };
+  const auto circle = [&](const ScatterChart::Point& point, const std::string& style) {
+    return fmt::format("<circle {} cx=\"{:.2f}\" cy=\"{:.2f}\"><title>{}</title></circle>\n", style,
+                       axes.column(point.x), axes.row(point.y), escaped(point.label));
+  };
+  std::string plot;
+  for (const ScatterChart::Point& point : chart.points) {
+    plot += circle(
+        point, fmt::format("class=\"f{}\" fill-opacity=\"0.55\" r=\"3\"", point.colour % kColours));
+  }
+  std::string path;
+  for (const ScatterChart::Point& point : chart.line) {
+    path += (path.empty() ? "M" : "L") + at(point);
+  }
+  plot += path.empty() ? "" : fmt::format("<path class=\"curve c7\" d=\"{}\"/>\n", path);
+  if (chart.marked) {
+    plot += circle(*chart.marked, "class=\"limit\" r=\"7\"");
+  }
+  std::string legend;
+  double y = kTop + kHeight + 36.0;
+  const auto name = [&](const std::string& mark, const std::string& text) {
+    legend += fmt::format("{}<text class=\"ink\" x=\"{}\" y=\"{}\">{}</text>\n", mark, kLeft + 24.0,
+                          y, escaped(text));
+    y += kRow;
+  };
+  for (std::size_t i = 0; i < chart.names.size(); ++i) {
+    name(fmt::format("<circle class=\"f{}\" cx=\"{}\" cy=\"{}\" r=\"4\"/>", i % kColours,
+                     kLeft + 8.0, y - 4.0),
+         chart.names[i]);
+  }
+  if (!path.empty()) {
+    name(fmt::format("<path class=\"curve c7\" d=\"M{},{}h16\"/>", kLeft, y - 4.0),
+         chart.line_name);
+  }
+  if (chart.marked) {
+    name(fmt::format("<circle class=\"limit\" cx=\"{}\" cy=\"{}\" r=\"5\"/>", kLeft + 8.0, y - 4.0),
+         chart.marked_name);
+  }
+  return begin(y - 4.0, chart.title, place) + grid_of(axes) + plot + legend + "</svg>\n";
 }
 
 std::string svg_of(const MatrixChart& chart, SvgPlace place) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,10 +58,32 @@ struct BarChart {
   std::string title;
   std::vector<std::string> names;  ///< of the parts
   std::vector<Bar> bars;
+  std::optional<double> limit = std::nullopt;  ///< a line that bars should not cross
+  std::string limit_name = "";
 };
 
-/// The longest bar takes the whole width.
+/// The longest bar, or the limit, takes the whole width.
 [[nodiscard]] std::string svg_of(const BarChart& chart, SvgPlace place);
+
+/// Points, of which a line joins some.
+struct ScatterChart {
+  struct Point {
+    double x = 0.0;
+    double y = 0.0;  ///< positive; logarithmic where the points span a factor of 30
+    std::size_t colour = 0;
+    std::string label;  ///< a tooltip
+  };
+  std::string title;
+  std::vector<std::string> names;  ///< of the colours
+  std::vector<Point> points;
+  std::vector<Point> line;
+  std::string line_name;
+  std::optional<Point> marked;
+  std::string marked_name;
+};
+
+/// Pre: there is a point.
+[[nodiscard]] std::string svg_of(const ScatterChart& chart, SvgPlace place);
 
 /// Counts of samples by class and prediction, shaded by their share of the class.
 struct MatrixChart {

@@ -33,6 +33,10 @@ ExitCode checkpoint_command(Arguments arguments, comm::MpiSession* mpi);
 [[nodiscard]] bool checkpoint_needs_mpi(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
+/// Foresees a run; `mpi`: where plan_needs_mpi(), else null.
+ExitCode plan_command(Arguments arguments, comm::MpiSession* mpi);
+/// Whether it measures this machine.
+[[nodiscard]] bool plan_needs_mpi(Arguments arguments);
 /// Trains with many settings, or submits a job array that does.
 ExitCode sweep_command(Arguments arguments);
 /// Proves, simulates, draws and writes pipeline schedules.
@@ -50,6 +54,7 @@ ExitCode metrics_command(Arguments arguments);
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 [[nodiscard]] std::string job_help();
+[[nodiscard]] std::string plan_help();
 [[nodiscard]] std::string sweep_help();
 [[nodiscard]] std::string schedule_help();
 [[nodiscard]] std::string timeline_help();

@@ -57,23 +57,6 @@ constexpr std::array<JobOption, 23> kOptions{{
     {"output", "FILE", "writes the script there instead of to stdout"},
 }};
 
-/// The arguments of a job: options of the command, and settings of the config.
-struct JobArguments {
-  std::vector<std::string> options;
-  std::vector<std::string> settings;
-};
-
-/// A name with a dot is a setting's.
-JobArguments separated(Arguments arguments) {
-  JobArguments result;
-  for (const std::string& argument : arguments) {
-    const std::size_t dot = argument.substr(0, argument.find('=')).find('.');
-    const bool setting = argument.starts_with("--") && dot != std::string::npos;
-    (setting ? result.settings : result.options).push_back(argument);
-  }
-  return result;
-}
-
 /// The site's options, then the command line's, which override them.
 CommandLine job_line(const std::vector<std::string>& options) {
   std::vector<std::string> all;
@@ -261,7 +244,7 @@ std::string command_text(const std::string& name, Arguments arguments) {
 
 void write_job(Arguments arguments, std::vector<std::vector<std::string>> elements,
                const std::string& command) {
-  const JobArguments given = separated(arguments);
+  const SplitArguments given = split_settings(arguments);
   const CommandLine line = job_line(given.options);
   JobScript script = job_of(line, given.settings);
   if (!elements.empty() && (script.scheduler != Scheduler::kSlurm || script.chain > 1)) {

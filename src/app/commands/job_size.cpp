@@ -11,11 +11,10 @@
 
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
-#include "strata/io/checkpoint.hpp"
-#include "strata/io/dataset.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/plan/plan.hpp"
-#include "strata/train/checkpointing.hpp"
+
+#include "commands/plan_inputs.hpp"
 
 namespace strata::app {
 namespace {
@@ -36,18 +35,6 @@ std::int64_t size_of(const CommandLine& line, std::string_view name) {
   }
   const std::array<std::int64_t, 4> units{1 << 10, 1 << 20, 1 << 30, std::int64_t{1} << 40};
   return number * (unit == std::string::npos ? units[1] : units[unit]);
-}
-
-/// The virtual grid of the newest checkpoint in run.dir that opens.
-plan::VirtualGrid stored_grid(const plan::RunConfig& config) {
-  for (const io::CheckpointEntry& entry : io::list_checkpoints(train::checkpoint_root(config))) {
-    try {
-      return train::virtual_grid_of(io::Checkpoint::open(entry.directory));
-    } catch (const Error&) {
-      continue;  // a run skips it too
-    }
-  }
-  return {};
 }
 
 /// The range of --nodes.
@@ -132,24 +119,15 @@ std::int64_t launched_ranks(const JobScript& script, std::int64_t nodes) {
 std::optional<plan::Plan> plan_of(const plan::RunConfig& config, std::int64_t ranks,
                                   const plan::VirtualGrid& stored) {
   io::DatasetInfo data;
-  if (std::error_code error; std::filesystem::exists(config.data.train, error)) {
-    data = io::Dataset::open(config.data.train).info();
-    if (data.task == io::Task::kNextToken) {
-      data.input_shape = data.target_shape = {plan::context_of(config)};
+  try {
+    data = planned_data(config);
+  } catch (const Error&) {
+    if (std::error_code error; std::filesystem::exists(config.data.train, error)) {
+      throw;
     }
-  } else {
-    try {
-      data = plan::assumed_data(config);
-    } catch (const Error&) {
-      return std::nullopt;
-    }
+    return std::nullopt;
   }
-  plan::RunConfig planned = config;
-  if (data.samples == 0 && planned.train.steps == 0) {
-    planned.train.steps = 1;  // epochs need data; the length does not change the memory
-    planned.train.epochs = 0.0;
-  }
-  return plan::prepare(planned, ranks, data, stored,
+  return plan::prepare(with_length(config, data), ranks, data, stored,
                        config.run.device == plan::DeviceChoice::kCuda ? device::DeviceKind::kCuda
                                                                       : device::DeviceKind::kCpu);
 }
@@ -157,9 +135,7 @@ std::optional<plan::Plan> plan_of(const plan::RunConfig& config, std::int64_t ra
 /// Sets the memory of a node, and prints the plan's.
 void plan_memory(plan::Plan plan, const plan::VirtualGrid& stored, const CommandLine& line,
                  JobScript& script) {
-  if (plan.config.parallel.node_ranks == 0) {
-    plan.node_replicas = plan::node_replicas(plan.config, plan.grid, script.ranks_per_node);
-  }
+  set_node_ranks(plan, script.ranks_per_node);
   std::int64_t most = 0;
   for (const plan::RankPlan& rank : plan::largest_rank_plans(plan)) {
     most = std::max(most, plan::host_bytes(plan, rank));

@@ -11,11 +11,6 @@
 
 namespace strata::app {
 
-[[noreturn]] inline void refuse_value(std::string_view name, const std::string& value,
-                                      std::string_view expected) {
-  fail(ExitCode::kUsage, "--{} is \"{}\"; give {}", name, value, expected);
-}
-
 /// Sets a job's nodes, ranks, cores and memory from the command line and the config, and prints the
 /// memory of a rank. A range of nodes fixes the lanes in `config`, and leaves the replicas to the
 /// job. Throws: Error(kUsage) where the grid does not fit the nodes, or the plan their memory.

@@ -22,6 +22,7 @@
 #include "commands/chart.hpp"
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/page.hpp"
 #include "commands/timeline_command.hpp"
 #include "environment/versions.hpp"
 
@@ -44,27 +45,6 @@ The page also shows what these files in a run's directory hold, where they exist
 
   --output=FILE.html    the page
   --plots=DIR           also writes each chart as an SVG file
-)";
-
-constexpr const char* kStyle = R"(
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2733; --soft: #52606d; --line: #d5dbe1; --box: #f4f6f8 }
-@media (prefers-color-scheme: dark) {
-:root { --paper: #14191f; --ink: #e3e8ee; --soft: #a9b4bf; --line: #323c46; --box: #1c232b }
-}
-* { box-sizing: border-box }
-body { margin: 0 auto; padding: 16px; max-width: 1400px; background: var(--paper); color: var(--ink);
-font: 15px/1.45 system-ui, sans-serif }
-h1 { font-size: 24px; margin: 8px 0 } h2 { font-size: 18px; margin: 28px 0 8px }
-h1, h2, h3, p, li { overflow-wrap: anywhere }
-.charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 400px), 1fr)) }
-.charts > * { width: 100%; max-width: 600px; height: auto; border: 1px solid var(--line); border-radius: 6px }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-size: 14px } caption { text-align: left; color: var(--soft) }
-th, td { text-align: left; vertical-align: top; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
-overflow-wrap: anywhere; min-width: 84px; max-width: 420px }
-th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400; overflow-wrap: break-word }
-pre { background: var(--box); padding: 10px; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
-img { max-width: 100% } img.wide { max-width: none; display: block } figure { margin: 12px 0 } .soft { color: var(--soft) } details { margin: 8px 0 }
 )";
 
 using Runs = std::vector<train::RunView>;
@@ -101,24 +81,6 @@ double mean_of(std::span<const double> values) {
 std::string short_name(const std::string& name) {
   constexpr std::size_t kLength = 24;
   return shortened(name, kLength);
-}
-
-using Rows = std::vector<std::vector<std::string>>;
-
-/// A table whose first row and column are heads; texts of cells are escaped here.
-std::string html_table(const Rows& rows, const std::string& caption) {
-  constexpr std::size_t kMostBytes = 2000;
-  std::string text = "<div class=\"scroll\"><table>";
-  text += caption.empty() ? "" : fmt::format("<caption>{}</caption>", escaped(caption));
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    text += r == 0 ? "<thead><tr>" : r == 1 ? "<tbody><tr>" : "<tr>";
-    for (std::size_t c = 0; c < rows[r].size(); ++c) {
-      const char* const tag = r == 0 || c == 0 ? "th" : "td";
-      text += fmt::format("<{}>{}</{}>", tag, escaped(rows[r][c], kMostBytes), tag);
-    }
-    text += r == 0 ? "</tr></thead>\n" : "</tr>\n";
-  }
-  return text + (rows.size() > 1 ? "</tbody>" : "") + "</table></div>\n";
 }
 
 /// The evaluation with the least loss.
@@ -177,7 +139,7 @@ std::string summary(const Runs& runs, const std::vector<std::string>& names) {
   add("last checkpoint", [](Run run) {
     return run.checkpoint() ? fmt::format("step {}", run.checkpoint()->step) : "";
   });
-  return "<h2>Runs</h2>\n" + html_table(rows, "");
+  return "<h2>Runs</h2>\n" + html_table(rows);
 }
 
 /// The settings whose values differ between runs.
@@ -207,7 +169,7 @@ std::string differences(const Runs& runs, const std::vector<std::string>& names)
     }
   }
   return "<h2>Differences of the configs</h2>\n" +
-         (rows.size() > 1 ? html_table(rows, "") : "<p>The settings are the same.</p>\n");
+         (rows.size() > 1 ? html_table(rows) : "<p>The settings are the same.</p>\n");
 }
 
 struct CurveKind {
@@ -251,23 +213,6 @@ std::vector<fs::path> files_in(const fs::path& directory, const std::string& fir
   return found;
 }
 
-/// Source: S. Josefsson, RFC 4648, section 4.
-std::string base64(const std::string& bytes) {
-  constexpr const char* kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      group = group << 8U | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      text += i + k > bytes.size() ? '=' : kDigits[group >> (18U - 6U * k) & 63U];
-    }
-  }
-  return text;
-}
-
 /// Charts for the page, and for files where these are asked for.
 class Charts {
  public:
@@ -291,23 +236,12 @@ class Charts {
     if (!plots_.empty()) {
       write_file((plots_ / (file + ".svg")).string(), svg);
     }
-    return fmt::format(
-        "<figure><div class=\"scroll\"><img class=\"wide\" alt=\"{0}\" "
-        "src=\"data:image/svg+xml;base64,{1}\"/></div><figcaption>{0}</figcaption></figure>\n",
-        escaped(title), base64(svg));
+    return html_figure(svg, title);
   }
 
  private:
   fs::path plots_;
 };
-
-std::string section(const std::string& title, const std::string& charts, const std::string& note) {
-  return charts.empty()
-             ? ""
-             : fmt::format("<h2>{}</h2>\n{}<div class=\"charts\">\n{}</div>\n", title,
-                           note.empty() ? "" : fmt::format("<p class=\"soft\">{}</p>\n", note),
-                           charts);
-}
 
 std::string curves(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
   std::string text;
@@ -328,7 +262,7 @@ std::string curves(const Runs& runs, const std::vector<std::string>& names, cons
       text += charts.add(chart, kind.file);
     }
   }
-  return section("Curves", text, "");
+  return html_section("Curves", text, "");
 }
 
 std::string times(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
@@ -463,18 +397,9 @@ std::string results(const Runs& runs, const std::vector<std::string>& names, con
                            shown, content.size() > kMostText ? "\u2026" : "");
     }
   }
-  return section("Confusion matrices", matrices, "") +
+  return html_section("Confusion matrices", matrices, "") +
          (pictures.empty() ? "" : "<h2>Pictures</h2>\n" + pictures) +
          (texts.empty() ? "" : "<h2>Generated text</h2>\n" + texts);
-}
-
-std::string list_of(const std::vector<std::string>& lines) {
-  constexpr std::size_t kMostBytes = 1000;
-  std::string text;
-  for (const std::string& line : lines) {
-    text += fmt::format("<li>{}</li>\n", escaped(line, kMostBytes));
-  }
-  return lines.empty() ? "" : fmt::format("<ul>\n{}</ul>\n", text);
 }
 
 /// Restarts and warnings, and the settings that were given.
@@ -483,7 +408,7 @@ std::string details(const Runs& runs, const std::vector<std::string>& names) {
   std::string settings;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::LogFacts& log = runs[i].log();
-    const std::string list = list_of(log.continued) + list_of(log.warnings);
+    const std::string list = html_list(log.continued) + html_list(log.warnings);
     events += list.empty() ? "" : fmt::format("<h3>{}</h3>\n{}", escaped(names[i]), list);
     Rows rows{{"setting", "value"}};
     for (const IniLine& line : runs[i].settings()) {
@@ -494,7 +419,7 @@ std::string details(const Runs& runs, const std::vector<std::string>& names) {
     settings += fmt::format(
         "<details><summary>{}: {} settings that are not defaults</summary>\n{}"
         "</details>\n",
-        escaped(names[i]), rows.size() - 1, html_table(rows, ""));
+        escaped(names[i]), rows.size() - 1, html_table(rows));
   }
   return (events.empty() ? "" : "<h2>Restarts and warnings</h2>\n" + events) +
          "<h2>Settings</h2>\n" + settings;
@@ -502,24 +427,17 @@ std::string details(const Runs& runs, const std::vector<std::string>& names) {
 
 std::string page_of(const Runs& runs, const Charts& charts) {
   const std::vector<std::string> names = names_of(runs);
-  const std::string title =
-      escaped(runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size()));
-  std::string text = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>{}</title>\n<style>{}{}</style></head>\n<body>\n<h1>{}</h1>\n",
-      title, kStyle, chart_style(), title);
-  text += summary(runs, names) + differences(runs, names) + curves(runs, names, charts);
+  std::string text = summary(runs, names) + differences(runs, names) + curves(runs, names, charts);
   const std::string account = times(runs, names, charts);
-  text += section("Time and memory", account + memory(runs, names, charts),
-                  "Times are of rank 0, averaged over all steps.");
+  text += html_section("Time and memory", account + memory(runs, names, charts),
+                       "Times are of rank 0, averaged over all steps.");
   text += recorded_steps(runs, names, charts);
   text += results(runs, names, charts) + details(runs, names);
   text += fmt::format(
       "<p class=\"soft\">Written by strata report {}. Long curves show the least and the greatest "
-      "value of each pixel column; all values are in metrics.jsonl.</p>\n</body></html>\n",
+      "value of each pixel column; all values are in metrics.jsonl.</p>\n",
       escaped(own_version()));
-  return text;
+  return html_page(runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size()), text);
 }
 
 }  // namespace

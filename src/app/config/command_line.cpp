@@ -9,6 +9,16 @@
 
 namespace strata::app {
 
+SplitArguments split_settings(Arguments arguments) {
+  SplitArguments result;
+  for (const std::string& argument : arguments) {
+    const std::size_t dot = argument.substr(0, argument.find('=')).find('.');
+    const bool setting = argument.starts_with("--") && dot != std::string::npos;
+    (setting ? result.settings : result.options).push_back(argument);
+  }
+  return result;
+}
+
 CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& names,
                          const std::vector<std::string>& switches, Values each) {
   const auto is_in = [](const std::vector<std::string>& list, const std::string& name) {

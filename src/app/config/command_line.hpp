@@ -7,9 +7,23 @@
 #include <utility>
 #include <vector>
 
+#include "strata/core/error.hpp"
+
 namespace strata::app {
 
 using Arguments = std::span<const std::string>;
+
+[[noreturn]] inline void refuse_value(std::string_view name, const std::string& value,
+                                      std::string_view expected) {
+  fail(ExitCode::kUsage, "--{} is \"{}\"; give {}", name, value, expected);
+}
+
+/// The arguments of a command that has options of its own beside the config's settings.
+struct SplitArguments {
+  std::vector<std::string> options;
+  std::vector<std::string> settings;  ///< their names have a dot
+};
+[[nodiscard]] SplitArguments split_settings(Arguments arguments);
 
 /// Arguments split into positions and "--name=value" or "--name value" pairs.
 class CommandLine {

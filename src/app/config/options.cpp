@@ -240,11 +240,11 @@ std::vector<Option> parallel_and_numerics() {
       or_auto(whole("parallel.data", "replicas",
                     "data-parallel replicas; 0: what the launched ranks allow", 0,
                     STRATA_MEMBER(parallel.data), kMostRanks)),
-      or_auto(
-          whole("parallel.pipeline", "stages",
-                "pipeline stages; 0: the checkpoint's if the launched ranks allow, else others; "
-                "1 in a new run",
-                0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
+      or_auto(whole(
+          "parallel.pipeline", "stages",
+          "pipeline stages; 0: what run.machine is fastest with, else the checkpoint's if the "
+          "launched ranks allow, else others; 1 in a new run",
+          0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
       or_auto(whole("parallel.tensor", "ranks",
                     "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
                     0, STRATA_MEMBER(parallel.tensor), kMostRanks)),
@@ -597,6 +597,11 @@ std::vector<Option> running() {
           "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
           "text",
           0, STRATA_MEMBER(run.tensorboard_text)),
+      text("run.machine", "file, name or empty",
+           "a machine of strata plan (a file, or the name of a shipped one), on which a launch "
+           "looks for the fastest grid where parallel.pipeline or parallel.tensor is 0, with the "
+           "schedule, batch.micro and train.recompute unless they are given; empty: no search",
+           STRATA_MEMBER(run.machine)),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",

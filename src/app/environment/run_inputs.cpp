@@ -7,6 +7,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
+#include "strata/plan/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 
@@ -198,15 +199,51 @@ std::int64_t ranks_of_nodes(std::span<const std::string> hosts) {
   return count;
 }
 
+namespace {
+
+/// Settings that the user gave, and a search keeps; a grid of 0 is not given.
+std::set<std::string> given_settings(const RunInputs& inputs) {
+  std::set<std::string> given;
+  for (const auto& [key, origin] : inputs.origins) {
+    if (origin == Origin::kGiven) {
+      given.insert(key);
+    }
+  }
+  return given;
+}
+
+/// The config with the fastest grid on run.machine, where parallel.* asks for one.
+plan::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks, std::int64_t node_ranks,
+                              const plan::VirtualGrid& stored) {
+  const plan::RunConfig& config = inputs.config;
+  if (config.run.machine.empty() || ranks == 0 ||
+      (config.parallel.pipeline != 0 && config.parallel.tensor != 0)) {
+    return config;
+  }
+  const plan::Machine machine = plan::read_machine(config.run.machine);
+  plan::Forecaster forecaster(machine);
+  const plan::SearchResult found = plan::search_grids(forecaster, config, inputs.train_info,
+                                                      {.ranks = ranks,
+                                                       .node_ranks = node_ranks,
+                                                       .device = inputs.device,
+                                                       .stored = stored,
+                                                       .fixed = given_settings(inputs)});
+  return found.choices.front().config;
+}
+
+}  // namespace
+
 plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
   const std::vector<std::string> hosts = mpi.world().all_gather_texts(host_name());
   std::optional<plan::Plan> plan;
   comm::agree(mpi.world(), [&] {
     const plan::VirtualGrid stored =
         inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
-    plan = plan::prepare(inputs.config, ranks, inputs.train_info, stored, inputs.device);
+    const std::int64_t node_ranks = ranks_of_nodes(hosts);
+    plan = plan::prepare(launch_config(inputs, ranks, node_ranks, stored), ranks, inputs.train_info,
+                         stored, inputs.device);
     if (inputs.config.parallel.node_ranks == 0) {
-      plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, ranks_of_nodes(hosts));
+      plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, node_ranks);
     }
     if (inputs.initial) {
       train::require_initial(*plan, *inputs.initial);

@@ -40,6 +40,9 @@ TEST(Texts, ForPeople) {
   EXPECT_EQ(duration_text(4.23), "4.2 s");
   EXPECT_EQ(duration_text(200.0), "3 min 20 s");
   EXPECT_EQ(duration_text(7500.0), "2 h 05 min");
+  EXPECT_EQ(duration_text(172799.0), "47 h 59 min");
+  EXPECT_EQ(duration_text(172800.0), "2 d 0 h");
+  EXPECT_EQ(duration_text(273599.0), "3 d 4 h");
   EXPECT_EQ(count_text(0), "0");
   EXPECT_EQ(count_text(999), "999");
   EXPECT_EQ(count_text(101770), "101,770");

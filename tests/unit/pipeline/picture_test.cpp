@@ -47,5 +47,15 @@ TEST(Picture, StaysReadableWhereOneMeasuredActionIsVeryShort) {
   EXPECT_EQ(count(svg, "class=\"tick\""), 4U);
 }
 
+TEST(Picture, TakesAWidth) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {4, 200});
+  const std::string svg =
+      picture_of(schedule, simulate(schedule, equal_costs(4, 1.0, 2.0, 0.0)), {}, 1000.0);
+  EXPECT_EQ(count(svg, " width=\"1084\""), 1U);  // 84 for labels and margins
+  EXPECT_EQ(count(svg, ">199</text>"), 0U);
+  const std::size_t actions = 4 * 200 * 2;
+  EXPECT_EQ(count(svg, "<rect "), actions + 2 + 1 + 4);
+}
+
 }  // namespace
 }  // namespace strata::pipeline

@@ -119,6 +119,18 @@ TEST(PlanText, LeavesOutMemoryThatNoStageTakes) {
   EXPECT_THAT(table, testing::HasSubstr("\ntotal "));
 }
 
+TEST(PlanText, JoinsStagesThatAreAlike) {
+  RunConfig config = gpt_on({1, 12, 1});
+  config.model.transformer.blocks = 12;
+  const Plan plan = prepare(config, 12, tokens(), {});
+  const std::string text = plan_text(plan);
+  const std::string table = text.substr(text.find("memory per rank"));
+  EXPECT_THAT(table, testing::ContainsRegex("^memory per rank +stage 0 +stages 1-10 +stage 11\n"));
+  EXPECT_THAT(table, testing::ContainsRegex("\nactivations .*iB to .*iB"));
+  EXPECT_THAT(table, testing::ContainsRegex("\nweights +[0-9.]+ .?i?B +[0-9.]+ .?i?B +[0-9.]+"));
+  EXPECT_THAT(table, testing::ContainsRegex("\ntraffic per rank and step +stage 0 +stages 1-10"));
+}
+
 TEST(Prepare, FillsTheJobWithReplicas) {
   const Plan plan = prepare(gpt_on({0, 2, 2}), 8, tokens(), {});
   EXPECT_EQ(plan.grid, (grid::Grid{2, 2, 2}));

@@ -1,0 +1,620 @@
+#include "commands/calibrate.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/core/host_name.hpp"
+#include "strata/core/text.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/gpu_info.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/plan/machine.hpp"
+#include "strata/plan/memory_fit.hpp"
+
+#include "commands/step_measurement.hpp"
+#include "environment/cpu_cores.hpp"
+#include "environment/execution_environment.hpp"
+#include "environment/gpu_assignment.hpp"
+
+namespace strata::app {
+namespace {
+
+/// A step of a built-in model: small, of operations as training has them.
+struct Sample {
+  plan::RunConfig config;
+  io::DatasetInfo data;
+  /// Whether it is measured on several ranks at once too.
+  bool with_others = false;
+};
+
+io::DatasetInfo classes_of(const Shape& shape, std::int64_t classes) {
+  return {.path = "(none)", .samples = 1 << 20, .input_shape = shape, .classes = classes};
+}
+
+io::DatasetInfo tokens_of(std::int64_t context, std::int64_t vocabulary) {
+  return {.path = "(none)",
+          .task = io::Task::kNextToken,
+          .samples = 1 << 20,
+          .input_shape = {context},
+          .input_dtype = DType::kInt64,
+          .target_shape = {context},
+          .classes = vocabulary};
+}
+
+plan::RunConfig config_of(std::int64_t micro, std::int64_t lanes, DType dtype,
+                          optim::OptimizerKind optimizer) {
+  plan::RunConfig config;
+  config.batch.micro = micro;
+  // Two microbatches a lane: the first writes gradients, the second adds to them.
+  config.batch.global = 2 * micro * lanes;
+  config.numerics.lanes = lanes;
+  config.numerics.dtype = dtype;
+  config.optimizer.options.kind = optimizer;
+  config.train.steps = 1;
+  return config;
+}
+
+struct Transformer {
+  nn::Preset preset = nn::Preset::kGpt;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t context = 64;
+  std::int64_t vocabulary = 64;
+  std::int64_t micro = 4;
+  std::int64_t lanes = 1;
+  std::int64_t shards = 1;
+  double dropout = 0.0;
+};
+
+Sample transformer(const Transformer& of, DType dtype) {
+  Sample sample{.config = config_of(of.micro, of.lanes, dtype, optim::OptimizerKind::kAdamw),
+                .data = tokens_of(of.context, of.vocabulary)};
+  sample.config.numerics.shards = of.shards;
+  nn::TransformerOptions& options = sample.config.model.transformer;
+  options.preset = of.preset;
+  options.blocks = 1;
+  options.width = of.width;
+  options.heads = of.heads;
+  options.context = of.context;
+  options.vocabulary = of.vocabulary;
+  options.dropout = of.dropout;
+  if (of.preset == nn::Preset::kLlama) {
+    options.kv_heads = of.heads / 2;
+  }
+  return sample;
+}
+
+Sample images(nn::Preset preset, std::int64_t micro, DType dtype) {
+  Sample sample{
+      .config = config_of(micro, 2, dtype, optim::OptimizerKind::kSgd),
+      .data = classes_of(preset == nn::Preset::kLenet ? Shape{1, 28, 28} : Shape{3, 32, 32}, 10)};
+  sample.config.optimizer.options.momentum = 0.9;
+  sample.config.model.transformer.preset = preset;
+  return sample;
+}
+
+Sample dense(std::int64_t width, std::int64_t micro, DType dtype) {
+  Sample sample{.config = config_of(micro, 2, dtype, optim::OptimizerKind::kAdam),
+                .data = classes_of({1, 28, 28}, 10)};
+  sample.config.model.layers = {"flatten", fmt::format("dense {} relu", width), "dropout 0.2",
+                                fmt::format("dense {} relu", width), "dense 10"};
+  return sample;
+}
+
+std::vector<Sample> samples(bool small) {
+  constexpr auto kLlama = nn::Preset::kLlama;
+  std::vector<Sample> all;
+  for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kFloat64}) {
+    const bool wide = dtype != DType::kFloat64;
+    all.push_back(transformer({.lanes = 2, .shards = 2, .dropout = 0.1}, dtype));
+    all.push_back(dense(128, 16, dtype));
+    all.back().with_others = dtype == DType::kFloat32;
+    if (small) {
+      continue;
+    }
+    all.push_back(transformer({.width = 256, .context = 128, .vocabulary = 256}, dtype));
+    all.push_back(dense(1024, 64, dtype));
+    all.push_back(images(nn::Preset::kLenet, 32, dtype));
+    if (wide) {
+      all.push_back(transformer(
+          {.width = 384, .heads = 6, .context = 256, .vocabulary = 256, .lanes = 2}, dtype));
+      all.back().with_others = true;
+      all.push_back(transformer(
+          {.width = 768, .heads = 12, .context = 1024, .vocabulary = 8192, .micro = 1}, dtype));
+      all.back().with_others = dtype == DType::kFloat32;
+      all.push_back(transformer(
+          {.width = 1024, .heads = 16, .context = 256, .vocabulary = 1024, .micro = 2, .shards = 2},
+          dtype));
+      all.push_back(transformer({.preset = kLlama,
+                                 .width = 512,
+                                 .heads = 8,
+                                 .context = 512,
+                                 .vocabulary = 512,
+                                 .micro = 1},
+                                dtype));
+      all.push_back(images(nn::Preset::kCifar10Cnn, 32, dtype));
+      all.back().with_others = dtype == DType::kFloat32;
+      all.push_back(images(nn::Preset::kResnet20, 16, dtype));
+    }
+  }
+  return all;
+}
+
+/// A plan of fewer microbatches, where there are many: each does the same. Nothing where the plan
+/// itself is to be measured.
+std::optional<plan::Plan> shortened(const plan::Plan& plan) {
+  plan::RunConfig config = plan.config;
+  config.batch.global = config.batch.micro * config.numerics.lanes * plan.islands *
+                        std::min<std::int64_t>(2, plan.microbatches_per_lane);
+  if (config.batch.global >= plan.config.batch.global) {
+    return {};
+  }
+  try {
+    return prepare(config, plan.grid.ranks(), plan.train_data, {}, plan.device);
+  } catch (const Error&) {
+    return {};  // its schedule needs more
+  }
+}
+
+/// Waits for the messages of all ranks without keeping a core busy.
+class SleepingBarrier {
+ public:
+  explicit SleepingBarrier(comm::Communicator& world) : world_(world) {}
+
+  void wait() {
+    std::vector<comm::Request> requests;
+    if (world_.rank() == 0) {
+      for (std::int64_t peer = 1; peer < world_.size(); ++peer) {
+        requests.push_back(world_.receive(comm::payload_of(std::span(&word_, 1)), peer, kTag));
+        sleep_until(requests);
+      }
+      for (std::int64_t peer = 1; peer < world_.size(); ++peer) {
+        requests.push_back(
+            world_.send(comm::payload_of(std::span<const int>(&word_, 1)), peer, kTag));
+      }
+    } else {
+      requests.push_back(world_.send(comm::payload_of(std::span<const int>(&word_, 1)), 0, kTag));
+      sleep_until(requests);
+      requests.push_back(world_.receive(comm::payload_of(std::span(&word_, 1)), 0, kTag));
+    }
+    sleep_until(requests);
+  }
+
+ private:
+  static constexpr comm::Tag kTag = comm::Tag::kSetup;
+
+  static void sleep_until(std::vector<comm::Request>& requests) {
+    for (comm::Request& request : requests) {
+      while (!request.test()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    }
+    requests.clear();
+  }
+
+  comm::Communicator& world_;
+  int word_ = 0;
+};
+
+/// The ranks with `mine` equal to this rank's, in order.
+/// Communication: collective over the world.
+std::unique_ptr<comm::Communicator> ranks_with(comm::Communicator& world, const std::string& mine,
+                                               const std::string& name) {
+  const std::vector<std::string> all = world.all_gather_texts(mine);
+  std::vector<std::int64_t> members;
+  for (std::int64_t rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)] == mine) {
+      members.push_back(rank);
+    }
+  }
+  return world.subgroup(members, name);
+}
+
+/// Measures a machine, rank 0's view of it.
+class Calibration {
+ public:
+  Calibration(comm::MpiSession& mpi, const CalibrateOptions& options,
+              std::span<const plan::Plan> plans)
+      : mpi_(mpi),
+        world_(mpi.world()),
+        options_(options),
+        plans_(plans),
+        barrier_(mpi.world()),
+        device_(resolve_device(mpi, plan::DeviceChoice::kAuto)) {
+    comm::agree(world_, [&] { open_device(); });
+  }
+
+  plan::Machine run() {
+    measure_alone();
+    measure_beside_others();
+    measure_links();
+    measure_files();
+    return std::move(machine_);
+  }
+
+  [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
+
+  void open_device() {
+    const std::int64_t threads =
+        options_.threads > 0 ? options_.threads : default_threads(mpi_.ranks_on_node());
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    machine_.device = device_;
+    if (device_ == device::DeviceKind::kCuda) {
+      const std::vector<device::GpuInfo> gpus = device::gpus();
+      const auto own =
+          device::choose_gpu(mpi_.rank_on_node(), mpi_.ranks_on_node(), std::ssize(gpus)).index;
+      context_.emplace(ops::Context::cuda(device::Device::cuda(own)));
+      const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(own)];
+      take_data_sheet(gpu);
+      machine_.node_devices = std::max(mpi_.ranks_on_node(), std::ssize(gpus));
+      machine_.memory_bytes = static_cast<double>(gpu.memory_bytes);
+      machine_.reserved_bytes =
+          machine_.memory_bytes - static_cast<double>(device::free_memory_bytes(own));
+    } else {
+      context_.emplace(static_cast<int>(threads));
+      const std::int64_t cores =
+          options_.cores > 0 ? options_.cores
+                             : std::max(bound_cores().count, threads * mpi_.ranks_on_node());
+      machine_.node_devices = std::max<std::int64_t>(1, cores / threads);
+      machine_.device_threads = threads;
+      machine_.memory_bytes =
+          static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+      machine_.reserved_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
+    }
+    machine_.name = host_name();
+    machine_.source = fmt::format(
+        "measured on {:%Y-%m-%d} by strata plan --calibrate, {} on {}, {} rank{} of {} thread{}",
+        fmt::localtime(std::time(nullptr)), name_of(device_), host_name(), mpi_.ranks_on_node(),
+        mpi_.ranks_on_node() == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
+  }
+
+  /// What is not measured on GPUs: links, power, and peaks.
+  void take_data_sheet(const device::GpuInfo& gpu) {
+    for (const std::string& name : plan::shipped_machines()) {
+      std::string model = name.substr(0, name.find('-'));
+      std::ranges::transform(model, model.begin(), [](unsigned char c) { return std::toupper(c); });
+      // "B200" is part of "GB200", which comes later.
+      if (gpu.name.find(model) != std::string::npos) {
+        machine_ = plan::read_machine(name);
+        lines_.push_back(
+            fmt::format("links between GPUs, power and peaks: of {}, not measured", name));
+      }
+    }
+    machine_.device = device_;
+  }
+
+  /// Steps of all samples and of the plans' stages.
+  void measure_alone() {
+    if (is_first()) {
+      OperationTimer timer(*context_);
+      for (const Sample& sample : samples(options_.small)) {
+        do_sample(timer, sample, {});
+      }
+      for (const plan::Plan& given : plans_) {
+        const std::optional<plan::Plan> few = shortened(given);
+        do_plan(timer, few ? *few : given);
+      }
+      machine_.measured = timer.medians();
+      take_figures();
+    }
+    barrier_.wait();
+  }
+
+  void do_sample(OperationTimer& timer, const Sample& sample, const Repetitions& repetitions) {
+    plan::RunConfig config = sample.config;
+    config.run.device =
+        device_ == device::DeviceKind::kCuda ? plan::DeviceChoice::kCuda : plan::DeviceChoice::kCpu;
+    const plan::Plan plan = prepare(config, 1, sample.data, {}, device_);
+    static_cast<void>(do_steps(*context_, timer, plan, plan::rank_plan(plan, 0), repetitions));
+  }
+
+  void do_plan(OperationTimer& timer, const plan::Plan& plan) {
+    for (const plan::RankPlan& rank : plan::largest_rank_plans(plan)) {
+      const auto bytes = static_cast<double>(plan::device_bytes(rank));
+      if (bytes > 0.9 * (machine_.memory_bytes - machine_.reserved_bytes)) {
+        lines_.push_back(fmt::format(
+            "stage {} of the config needs {} and does not fit here; its operations are foreseen "
+            "from those of smaller models",
+            rank.coordinates.pipeline, bytes_text(static_cast<std::int64_t>(bytes))));
+        continue;
+      }
+      const double seconds = do_steps(*context_, timer, plan, rank, {.least = 3, .most = 20});
+      lines_.push_back(fmt::format("stage {} of the config: {} microbatches in {:.4g} s",
+                                   rank.coordinates.pipeline, plan.microbatches, seconds));
+    }
+  }
+
+  /// What prices operations that were not measured.
+  void take_figures() {
+    std::vector<double> memory;
+    std::map<DType, double> peaks;
+    std::vector<double> convolution;
+    std::vector<double> attention;
+    std::vector<double> products;
+    const auto each = [&](const auto& use) {
+      for (const auto& [key, operations] : machine_.measured) {
+        for (const plan::MeasuredOperation& of : operations) {
+          use(key.first, key.second, of);
+        }
+      }
+    };
+    double shortest = 1.0;
+    each([&](const std::string&, DType dtype, const plan::MeasuredOperation& of) {
+      shortest = std::min(shortest, of.seconds);
+      if (of.flops > 0.0) {
+        peaks[dtype] = std::max(peaks[dtype], of.flops / of.seconds);
+      } else {
+        memory.push_back(of.bytes / of.seconds);
+      }
+    });
+    each([&](const std::string& name, DType dtype, const plan::MeasuredOperation& of) {
+      if (of.flops > 0.0) {
+        (name.starts_with("attention")     ? attention
+         : name.starts_with("convolution") ? convolution
+                                           : products)
+            .push_back(of.flops / of.seconds / peaks[dtype]);
+      }
+    });
+    const auto median = [](std::vector<double>& values) {
+      std::ranges::sort(values);
+      return values.empty() ? 0.0 : values[values.size() / 2];
+    };
+    machine_.launch_seconds = shortest;
+    if (device_ == device::DeviceKind::kCpu) {
+      machine_.peak_flops = peaks;
+      machine_.memory_efficiency = median(memory) / memory.back();
+      machine_.memory_bytes_per_second = memory.back();
+      machine_.product_efficiency = median(products);
+      machine_.product_half = {};
+      machine_.attention_efficiency = median(attention);
+      machine_.convolution_efficiency = median(convolution);
+    }
+  }
+
+  /// Some samples, on 2, 4, ... ranks of each node at once.
+  void measure_beside_others() {
+    const std::int64_t most = std::min(mpi_.ranks_on_node(), machine_.node_devices);
+    for (std::int64_t busy = std::min<std::int64_t>(2, most); busy > 1;
+         busy = busy < most ? std::min(2 * busy, most) : 0) {
+      const bool computes = mpi_.rank_on_node() < busy;
+      OperationTimer timer(*context_);
+      for (const Sample& sample : samples(options_.small)) {
+        if (sample.with_others) {
+          barrier_.wait();
+          if (computes) {
+            do_sample(timer, sample, {.least = 3, .most = 1000, .seconds = 2.0});
+          }
+        }
+      }
+      barrier_.wait();
+      if (is_first()) {
+        machine_.slowdown_by_ranks.push_back(slowdown(timer.medians(), busy));
+      }
+    }
+  }
+
+  [[nodiscard]] plan::Slowdown slowdown(const OperationTimer::Times& beside,
+                                        std::int64_t busy) const {
+    // Of products and of others.
+    std::array<double, 2> together{};
+    std::array<double, 2> alone{};
+    for (const auto& [key, operations] : beside) {
+      for (const plan::MeasuredOperation& of : operations) {
+        const ops::OperationWork work{.name = key.first,
+                                      .dtype = key.second,
+                                      .extents = of.extents,
+                                      .flops = of.flops,
+                                      .bytes = of.bytes};
+        const std::size_t kind = of.flops > 0.0 ? 0 : 1;
+        together[kind] += of.seconds;
+        alone[kind] += plan::seconds_of(machine_, work);
+      }
+    }
+    return {.ranks = static_cast<double>(busy),
+            .products = std::max(1.0, together[0] / alone[0]),
+            .memory = std::max(1.0, together[1] / alone[1])};
+  }
+
+  void measure_links() {
+    if (device_ == device::DeviceKind::kCuda) {
+      return;
+    }
+    const std::unique_ptr<comm::Communicator> node =
+        ranks_with(world_, host_name(), "ranks of a node");
+    const std::unique_ptr<comm::Communicator> nodes =
+        ranks_with(world_, std::to_string(mpi_.rank_on_node()), "ranks of different nodes");
+    machine_.node = link_of(*node);
+    machine_.network = link_of(*nodes);
+    if (is_first() && node->size() == 1) {
+      lines_.push_back(
+          "links in a node: not measured, with one rank on it; launch with as many as training "
+          "has");
+    }
+  }
+
+  /// All ranks of a group exchange with each other, as gradients are.
+  plan::Link link_of(comm::Communicator& group) {
+    constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+    constexpr std::int64_t kLargest = std::int64_t{16} << 20;
+    plan::Link link;
+    const std::int64_t peers = group.size() - 1;
+    if (peers == 0) {
+      barrier_.wait();
+      return link;
+    }
+    const auto each = static_cast<double>(peers);
+    link.latency_seconds = exchange_seconds(group, 8) / each;
+    for (std::int64_t bytes = 4096; bytes <= kLargest && bytes * peers <= kMostBytes; bytes *= 4) {
+      const double seconds = exchange_seconds(group, bytes) / each - link.latency_seconds;
+      if (seconds > 0.2 * link.latency_seconds) {
+        link.measured.push_back({static_cast<double>(bytes), static_cast<double>(bytes) / seconds});
+      }
+    }
+    if (!link.measured.empty()) {
+      link.bytes_per_second = link.measured.back().bytes_per_second;
+    }
+    barrier_.wait();
+    return link;
+  }
+
+  /// Of one message to and from each other rank: the median, of the slowest rank.
+  static double exchange_seconds(comm::Communicator& group, std::int64_t bytes) {
+    constexpr int kRounds = 7;
+    const auto count = static_cast<std::size_t>(
+        std::clamp<std::int64_t>((std::int64_t{16} << 20) / (bytes * (group.size() - 1)), 1, 100));
+    const device::Buffer out(device::Device::cpu(), bytes * group.size());
+    const device::Buffer in(device::Device::cpu(), bytes * group.size());
+    std::vector<comm::Outgoing> sends;
+    std::vector<comm::Incoming> receives;
+    for (std::int64_t peer = 0; peer < group.size(); ++peer) {
+      if (peer != group.rank()) {
+        sends.push_back({out.view(peer * bytes, {bytes}, DType::kUint8), peer});
+        receives.push_back({in.view(peer * bytes, {bytes}, DType::kUint8), peer});
+      }
+    }
+    std::vector<double> rounds;
+    for (int round = 0; round < kRounds; ++round) {
+      group.barrier();
+      const double begin = now_seconds();
+      for (std::size_t i = 0; i < count; ++i) {
+        group.exchange(sends, receives, comm::Tag::kReduce).wait();
+      }
+      rounds.push_back((now_seconds() - begin) / static_cast<double>(count));
+    }
+    std::ranges::sort(rounds);
+    const double mine = rounds[rounds.size() / 2];
+    std::vector<double> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+    return std::ranges::max(all);
+  }
+
+  /// A file of the directory, written, synced and read back from the disk.
+  void measure_files() {
+    if (is_first()) {
+      constexpr std::size_t kBytes = std::size_t{256} << 20;
+      constexpr std::size_t kPiece = std::size_t{4} << 20;
+      const std::filesystem::path path =
+          std::filesystem::path(options_.directory) / fmt::format("calibrate-{}", getpid());
+      const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      if (file < 0) {
+        lines_.push_back(
+            fmt::format("files: not measured, {} cannot be written", options_.directory));
+      } else {
+        ::unlink(path.c_str());
+        std::string piece(kPiece, 'x');
+        bool works = true;
+        double begin = now_seconds();
+        for (std::size_t at = 0; works && at < kBytes; at += kPiece) {
+          piece[0] = static_cast<char>('a' + at / kPiece % 26);
+          works = io::write_fully(file, piece);
+        }
+        works = works && ::fsync(file) == 0;
+        const double written = now_seconds() - begin;
+        works = works && ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0;
+        begin = now_seconds();
+        for (std::size_t at = 0; works && at < kBytes; at += kPiece) {
+          works = ::pread(file, piece.data(), kPiece, static_cast<off_t>(at)) ==
+                  static_cast<ssize_t>(kPiece);
+        }
+        const double read = now_seconds() - begin;
+        ::close(file);
+        if (works) {
+          machine_.file_write_bytes_per_second = static_cast<double>(kBytes) / written;
+          machine_.file_read_bytes_per_second = static_cast<double>(kBytes) / read;
+        } else {
+          lines_.push_back(fmt::format("files: not measured, {} has no room", options_.directory));
+        }
+      }
+    }
+    barrier_.wait();
+  }
+
+  comm::MpiSession& mpi_;
+  comm::Communicator& world_;
+  const CalibrateOptions& options_;
+  std::span<const plan::Plan> plans_;
+  SleepingBarrier barrier_;
+  device::DeviceKind device_;
+  std::optional<ops::Context> context_;
+  plan::Machine machine_;
+  std::vector<std::string> lines_;
+};
+
+/// What was measured, for people.
+std::string summary(const plan::Machine& machine) {
+  std::string text;
+  for (const auto& [dtype, flops] : machine.peak_flops) {
+    text +=
+        fmt::format("matrix products in {}: up to {:.3g} GFLOP/s\n", name_of(dtype), flops / 1e9);
+  }
+  text += fmt::format("memory: up to {:.3g} GB/s\n", machine.memory_bytes_per_second / 1e9);
+  for (const plan::Slowdown& slowdown : machine.slowdown_by_ranks) {
+    text += fmt::format("{} ranks at once: products take {:.2f} times as long, others {:.2f}\n",
+                        slowdown.ranks, slowdown.products, slowdown.memory);
+  }
+  const auto link = [&](const char* name, const plan::Link& of) {
+    if (of.bytes_per_second > 0.0) {
+      text += fmt::format("{}: {:.3g} us, {:.3g} GB/s\n", name, of.latency_seconds * 1e6,
+                          of.bytes_per_second / 1e9);
+    }
+  };
+  link("messages in a node", machine.node);
+  link("messages between nodes", machine.network);
+  if (machine.file_write_bytes_per_second > 0.0) {
+    text += fmt::format("files: written at {:.3g} GB/s, read at {:.3g} GB/s\n",
+                        machine.file_write_bytes_per_second / 1e9,
+                        machine.file_read_bytes_per_second / 1e9);
+  }
+  return text;
+}
+
+}  // namespace
+
+ExitCode calibrate(comm::MpiSession& mpi, const CalibrateOptions& options,
+                   std::span<const plan::Plan> plans) {
+  comm::agree(mpi.world(), [&] {
+    const std::filesystem::path parent = std::filesystem::path(options.file).parent_path();
+    if (mpi.world().rank() == 0 && ::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) {
+      fail(ExitCode::kUsage, "{} cannot be written ({}); give another file", options.file,
+           std::strerror(errno));
+    }
+  });
+  Calibration calibration(mpi, options, plans);
+  const plan::Machine machine = calibration.run();
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() == 0) {
+      io::replace_text(options.file, plan::machine_text(machine));
+      fmt::print("{}", summary(machine));
+      for (const std::string& line : calibration.lines()) {
+        fmt::print("{}\n", line);
+      }
+      fmt::print("wrote {}\n", options.file);
+    }
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app
