@@ -85,11 +85,11 @@ double measured_seconds(const Operations& operations, const ops::OperationWork& 
   }
   mean_u /= weights;
   mean_rate /= weights;
+  // A little ridge regression: near points alone tell no slope.
+  constexpr double kRidge = 0.1;
   const double variance = square_u / weights - mean_u * mean_u;
-  const double slope =
-      variance > 1e-9
-          ? std::clamp((product / weights - mean_u * mean_rate) / variance, kLeastSlope, kMostSlope)
-          : 0.0;
+  const double slope = std::clamp((product / weights - mean_u * mean_rate) / (variance + kRidge),
+                                  kLeastSlope, kMostSlope);
   return amount / std::min(most_rate, std::exp(mean_rate - slope * mean_u));
 }
 

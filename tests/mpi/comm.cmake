@@ -12,6 +12,18 @@ foreach(ranks 2 3 4 6)
     ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
 
+# strata plan --calibrate with small models.
+add_executable(calibrate_mpi_test mpi/calibrate_mpi_test.cpp)
+target_include_directories(calibrate_mpi_test PRIVATE ${CMAKE_SOURCE_DIR}/src/app)
+target_link_libraries(calibrate_mpi_test PRIVATE strata_app strata_options)
+foreach(ranks 1 3)
+  add_test(NAME mpi.calibrate_${ranks}
+    COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:calibrate_mpi_test>
+            ${CMAKE_CURRENT_BINARY_DIR}/calibrate-${ranks})
+  set_tests_properties(mpi.calibrate_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi.app RESOURCE_LOCK mpi
+    ENVIRONMENT "${strata_mpi_environment}")
+endforeach()
+
 # NCCL's communicator against MPI's; skipped, with a line, where there is no GPU.
 if(STRATA_HAVE_NCCL)
   add_executable(gpu_comm mpi/nccl_mpi_test.cpp)

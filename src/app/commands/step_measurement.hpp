@@ -49,9 +49,9 @@ class OperationTimer final : public ops::Observer {
 
 /// How often steps are measured.
 struct Repetitions {
-  std::int64_t least = 4;
+  std::int64_t least = 3;
   std::int64_t most = 40;
-  double seconds = 0.7;  ///< after which there are no more than the least
+  double seconds = 0.5;  ///< after which there are no more than the least
 };
 
 /// Does training steps of one rank of a plan, with random samples and in real memory. Messages to
