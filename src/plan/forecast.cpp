@@ -287,6 +287,33 @@ class Forecaster::Step {
     }
   }
 
+  /// Cores copy messages in a node themselves: half of what an exchange takes is the sender's, half
+  /// the receiver's. What is left of the link is its latency.
+  void copy_messages(pipeline::StageCosts& costs) {
+    if (machine_.device != device::DeviceKind::kCpu || plan_.grid.pipeline == 1 ||
+        plan_.grid.ranks() > node_ranks_) {
+      return;
+    }
+    const double latency = machine_.node.latency_seconds;
+    copies_.assign(costs.times.size(), 0.0);
+    const std::vector<pipeline::StageChunk>& order = plan_.training.order.chunks();
+    for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+      if (order[i].stage == order[i + 1].stage) {
+        continue;
+      }
+      const pipeline::LinkTimes& link = costs.link(order[i].stage, order[i + 1].stage);
+      for (const pipeline::StageChunk& of : {order[i], order[i + 1]}) {
+        pipeline::ChunkTimes& times =
+            costs.times[static_cast<std::size_t>(of.stage)][static_cast<std::size_t>(of.chunk)];
+        times.forward_seconds += link.activation_seconds / 2.0;
+        times.backward_input_seconds += link.gradient_seconds / 2.0;
+        copies_[static_cast<std::size_t>(of.stage)] +=
+            executions() * (link.activation_seconds + link.gradient_seconds) / 2.0;
+      }
+    }
+    costs.links = {{.activation_seconds = latency, .gradient_seconds = latency}};
+  }
+
   void simulate() {
     pipeline::StageCosts& costs = forecast_.costs;
     for (std::size_t s = 0; s < forecast_.stages.size(); ++s) {
@@ -296,6 +323,8 @@ class Forecaster::Step {
     }
     if (plan_.emulated) {
       emulate(costs);
+    } else {
+      copy_messages(costs);
     }
     for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
       for (pipeline::ChunkTimes& times : chunks) {
@@ -350,7 +379,8 @@ class Forecaster::Step {
 
     Parts parts = parts_[slowest];
     add_to(parts, tails_[slowest].parts);
-    parts[kStages] += simulation.exposed_seconds[slowest] - tails_[slowest].reduce;
+    parts[kStages] += simulation.exposed_seconds[slowest] - tails_[slowest].reduce +
+                      (copies_.empty() ? 0.0 : copies_[slowest]);
     for (auto& [name, seconds] : parts) {
       seconds *= static_cast<double>(plan_.own_islands);
     }
@@ -411,6 +441,7 @@ class Forecaster::Step {
   Detail detail_;
   std::vector<Parts> parts_;  ///< of each stage's passes in a step
   std::vector<StageTail> tails_;
+  std::vector<double> copies_;  ///< of each stage in a step; empty: links work beside it
   Forecast forecast_;
 };
 

@@ -25,19 +25,25 @@ std::string part_of(const ops::OperationWork& work) {
   return std::string(found != kParts.end() ? found->second : "norms, activations, copies");
 }
 
-double Replay::message_seconds(const comm::TracedMessages& messages) const {
+void Replay::start(const comm::TraceEvent& event) {
+  const comm::TracedMessages& messages = event.messages;
   const Machine& machine = *site_.machine;
-  // Links in the node and between nodes work at the same time.
-  const double inside = messages.messages == 0
-                            ? 0.0
-                            : seconds_of(machine, machine.node,
-                                         static_cast<double>(messages.messages), messages.bytes);
-  const double outside = messages.messages_between_nodes == 0
-                             ? 0.0
-                             : seconds_of(machine, machine.network,
-                                          static_cast<double>(messages.messages_between_nodes),
-                                          messages.bytes_between_nodes);
-  return std::max(inside, outside);
+  const auto seconds = [&](const Link& link, std::int64_t count, double bytes) {
+    return count == 0 ? 0.0 : seconds_of(machine, link, static_cast<double>(count), bytes);
+  };
+  const double inside = seconds(machine.node, messages.messages, messages.bytes);
+  const double outside =
+      seconds(machine.network, messages.messages_between_nodes, messages.bytes_between_nodes);
+  if (machine.device == device::DeviceKind::kCpu) {
+    // Ranks of a node copy their messages themselves.
+    now_ += inside;
+    exposed_ += inside;
+    stream_ = std::max(stream_, now_) + outside;
+  } else {
+    // Links in a node and between nodes work at the same time.
+    stream_ = std::max(stream_, now_) + std::max(inside, outside);
+  }
+  ends_[event.number] = stream_;
 }
 
 void Replay::run(const std::vector<comm::TraceEvent>& events) {
@@ -55,8 +61,7 @@ void Replay::run(const std::vector<comm::TraceEvent>& events) {
         break;
       }
       case comm::TraceEvent::Kind::kStart:
-        stream_ = std::max(stream_, now_) + message_seconds(event.messages);
-        ends_[event.number] = stream_;
+        start(event);
         break;
       case comm::TraceEvent::Kind::kWait:
         if (const double end = ends_[event.number]; end > now_) {

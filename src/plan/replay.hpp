@@ -22,7 +22,8 @@ struct Site {
 };
 
 /// Goes through traces on a machine: one compute stream, and one stream of messages beside it, on
-/// which a group's messages follow each other.
+/// which messages follow each other. Of cores, which copy messages in a node themselves, these are
+/// on the compute stream.
 class Replay {
  public:
   explicit Replay(const Site& site) : site_(site) {}
@@ -38,7 +39,7 @@ class Replay {
   [[nodiscard]] double exposed() const { return exposed_; }
 
  private:
-  [[nodiscard]] double message_seconds(const comm::TracedMessages& messages) const;
+  void start(const comm::TraceEvent& messages);
 
   Site site_;
   double now_ = 0.0;

@@ -235,7 +235,8 @@ TEST(SearchGrids, RanksWhatFits) {
   EXPECT_TRUE(std::ranges::is_sorted(line, std::greater(), &GridChoice::memory_bytes));
   // A full forecast of a choice agrees with the search's, which takes fewer microbatches.
   for (std::size_t i = 0; i < 5; ++i) {
-    const Plan plan = prepare(found.choices[i].config, 8, tokens(), {});
+    Plan plan = prepare(found.choices[i].config, 8, tokens(), {});
+    plan.node_replicas = node_replicas(plan.config, plan.grid, 4);
     EXPECT_NEAR(forecaster.forecast(plan, 4).step_seconds, found.choices[i].step_seconds,
                 0.01 * found.choices[i].step_seconds);
   }
