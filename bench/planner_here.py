@@ -48,6 +48,8 @@ class Bench:
         self.options = options
         self.directory = directory
         self.machine = pathlib.Path(options.machine).resolve() if options.machine else directory / "machine.ini"
+        # Four ranks share two cores: measured with as many.
+        self.crowded = directory / "crowded.ini"
         self.data = {}
 
     def run(self, ranks, *arguments):
@@ -60,7 +62,8 @@ class Bench:
 
     def calibrate(self):
         if not self.options.machine:
-            print(self.run(2, "plan", f"--calibrate={self.machine}", "--threads=1", "--cores=2"), flush=True)
+            for ranks, machine in ((2, self.machine), (4, self.crowded)):
+                print(self.run(ranks, "plan", f"--calibrate={machine}", "--threads=1", "--cores=2"), flush=True)
 
     def data_of(self, kind):
         makers = {"tokens": lambda d: measure.import_tokens(self.options.strata, d, 60000, 65),
@@ -84,7 +87,8 @@ class Bench:
 
     def foreseen(self, path, grid, *options):
         ranks = grid[0] * grid[1] * grid[2]
-        text = self.run(1, "plan", path, f"--machine={self.machine}", "--nodes=1", f"--ranks-per-node={ranks}",
+        machine = self.crowded if ranks > 2 and self.crowded.exists() else self.machine
+        text = self.run(1, "plan", path, f"--machine={machine}", "--nodes=1", f"--ranks-per-node={ranks}",
                         *self.settings(grid), *options)
         step = re.search(r"^step: ([\d.e-]+) (\w+)", text, re.MULTILINE)
         sizes = re.search(r"^total((?:\s+[\d.]+ [KMG]?i?B)+)\s*$", text, re.MULTILINE)[1]

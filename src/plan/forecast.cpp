@@ -77,6 +77,7 @@ struct Forecaster::LayerPrice {
   double backward_input = 0.0;
   double backward_weight = 0.0;
   Parts parts;  ///< of all three, with the waits for messages
+  double waits = 0.0;
 };
 
 /// One forecast.
@@ -149,6 +150,7 @@ class Forecaster::Step {
     price.backward_weight = pass(trace.backward_weight);
     price.parts = replay.parts();
     price.parts[kTensorMessages] += replay.exposed();
+    price.waits = replay.waits();
     return price;
   }
 
@@ -165,6 +167,7 @@ class Forecaster::Step {
     for (RankPlan& rank : ranks) {
       StageForecast stage{.rank = std::move(rank)};
       Parts& parts = parts_.emplace_back();
+      double waits = 0.0;
       for (const nn::StageSpec& chunk : stage.rank.chunks) {
         pipeline::ChunkTimes& times = stage.chunks.emplace_back();
         for (std::int64_t layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
@@ -173,10 +176,15 @@ class Forecaster::Step {
           times.backward_input_seconds += of.backward_input;
           times.backward_weight_seconds += of.backward_weight;
           add_to(parts, of.parts, executions());
+          waits += executions() * of.waits;
         }
       }
       stage.memory_bytes = static_cast<double>(device_bytes(stage.rank));
       tails_.push_back(tail(stage.rank));
+      // An activation and a gradient of each microbatch.
+      const double messages = plan_.grid.pipeline > 1 ? 2.0 * executions() : 0.0;
+      // The reduction and the gather are under way beside computation; a step ends with one wait.
+      waits_ = std::max(waits_, waits + messages + (plan_.grid.ranks() > 1 ? 1.0 : 0.0));
       forecast_.stages.push_back(std::move(stage));
     }
   }
@@ -219,10 +227,11 @@ class Forecaster::Step {
     const double summary = summary_seconds();
     replay.compute(summary);
     result.parts[kSummary] = summary;
+    exposed = replay.exposed();
     replay.run(trace.update);
     result.optimizer = replay.now() - begin;
+    result.parts[kGather] = replay.exposed() - exposed;
 
-    begin = replay.now();
     exposed = replay.exposed();
     for (const StepTrace::AfterLayer& after : trace.gather) {
       replay.run(after.events);
@@ -232,7 +241,7 @@ class Forecaster::Step {
       replay.compute(price(*chunk, rank.coordinates, after.layer).forward);
     }
     result.gather = replay.exposed() - exposed;
-    result.parts[kGather] = result.gather;
+    result.parts[kGather] += result.gather;
     add_to(result.parts, replay.parts());
     return result;
   }
@@ -366,15 +375,18 @@ class Forecaster::Step {
     std::size_t slowest = 0;
     std::vector<double> busy;
     for (std::size_t s = 0; s < f.stages.size(); ++s) {
-      f.stages[s].compute_seconds = simulation.busy_seconds[s] + tails_[s].reduce +
-                                    tails_[s].optimizer - tails_[s].parts[kReduction];
-      work += f.stages[s].compute_seconds;
+      const double tail = tails_[s].reduce + tails_[s].optimizer;
+      f.stages[s].compute_seconds = simulation.busy_seconds[s] + tail - tails_[s].parts[kReduction];
+      // Cores also copy messages in a node.
+      work += simulation.busy_seconds[s] + tail + tails_[s].gather;
       gather = std::max(gather, tails_[s].gather);
       busy.push_back(f.stages[s].compute_seconds);
       slowest = busy[s] > busy[slowest] ? s : slowest;
     }
     const double dedicated = simulation.step_seconds + gather;
-    const double shared = share_ * work / static_cast<double>(f.stages.size());
+    const double shared = share_ == 1.0 ? 0.0
+                                        : share_ * work / static_cast<double>(f.stages.size()) +
+                                              waits_ * machine_.handover_seconds;
     f.step_seconds = std::max(dedicated, shared) * static_cast<double>(plan_.own_islands);
 
     Parts parts = parts_[slowest];
@@ -441,6 +453,7 @@ class Forecaster::Step {
   Detail detail_;
   std::vector<Parts> parts_;  ///< of each stage's passes in a step
   std::vector<StageTail> tails_;
+  double waits_ = 0.0;          ///< of the rank that waits most often, in a step
   std::vector<double> copies_;  ///< of each stage in a step; empty: links work beside it
   Forecast forecast_;
 };

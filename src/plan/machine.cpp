@@ -144,7 +144,7 @@ double product_seconds(const Machine& machine, const ops::OperationWork& work) {
   return std::max(work.flops / (flops * efficiency), memory_seconds(machine, work));
 }
 
-double slowdown_of(const Machine& machine, bool product, std::int64_t ranks) {
+double slowdown_of(const Machine& machine, bool dense, std::int64_t ranks) {
   if (machine.slowdown_by_ranks.empty() || ranks <= 1) {
     return 1.0;
   }
@@ -152,10 +152,16 @@ double slowdown_of(const Machine& machine, bool product, std::int64_t ranks) {
   std::ranges::copy(machine.slowdown_by_ranks, std::back_inserter(points));
   return interpolated(
       points, static_cast<double>(ranks), [](const Slowdown& s) { return s.ranks; },
-      [&](const Slowdown& s) { return product ? s.products : s.memory; });
+      [&](const Slowdown& s) { return dense ? s.products : s.memory; });
 }
 
 }  // namespace
+
+bool is_dense(double flops, double bytes) {
+  // Products of few rows read their weights from memory, which ranks share.
+  constexpr double kLeastIntensity = 40.0;
+  return flops > kLeastIntensity * bytes;
+}
 
 double seconds_of(const Machine& machine, const ops::OperationWork& work, std::int64_t ranks) {
   if (amount_of(work.flops, work.bytes) <= 0.0) {
@@ -166,7 +172,8 @@ double seconds_of(const Machine& machine, const ops::OperationWork& work, std::i
   const double alone = measured != nullptr ? measured_seconds(*measured, work)
                        : product           ? product_seconds(machine, work)
                                            : memory_seconds(machine, work);
-  return std::max(machine.launch_seconds, alone) * slowdown_of(machine, product, ranks);
+  return std::max(machine.launch_seconds, alone) *
+         slowdown_of(machine, is_dense(work.flops, work.bytes), ranks);
 }
 
 double seconds_of(const Machine& machine, const Link& link, double messages, double bytes,

@@ -58,6 +58,8 @@ constexpr auto kFigures = std::to_array<Figure>({
      "the bytes at which an operation reaches half of that"},
     {"memory.launch_us", [](Machine& m) -> double& { return m.launch_seconds; }, -6, 0.0, 1e5,
      "the time of the smallest operation"},
+    {"ranks.handover_us", [](Machine& m) -> double& { return m.handover_seconds; }, -6, 0.0, 1e6,
+     "what a wait costs ranks that share a core"},
     {"link.node.latency_us", [](Machine& m) -> double& { return m.node.latency_seconds; }, -6, 0.0,
      1e6, "the latency of a message in a node"},
     {"link.node.bandwidth_gbs", [](Machine& m) -> double& { return m.node.bytes_per_second; }, 9,

@@ -64,6 +64,7 @@ void Replay::run(const std::vector<comm::TraceEvent>& events) {
         start(event);
         break;
       case comm::TraceEvent::Kind::kWait:
+        waits_ += 1.0;
         if (const double end = ends_[event.number]; end > now_) {
           exposed_ += end - now_;
           now_ = end;

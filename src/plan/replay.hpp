@@ -35,6 +35,8 @@ class Replay {
   [[nodiscard]] double now() const { return now_; }
   /// Of operations on the compute stream, by part.
   [[nodiscard]] const Parts& parts() const { return parts_; }
+  /// Times that a rank waited for others.
+  [[nodiscard]] double waits() const { return waits_; }
   /// That the compute stream waited for messages.
   [[nodiscard]] double exposed() const { return exposed_; }
 
@@ -45,6 +47,7 @@ class Replay {
   double now_ = 0.0;
   double stream_ = 0.0;  ///< when the last messages end
   double exposed_ = 0.0;
+  double waits_ = 0.0;
   Parts parts_;
   /// When messages end, by number.
   std::map<std::size_t, double> ends_;

@@ -47,7 +47,7 @@ struct Link {
 /// How much longer operations take while `ranks` ranks of a node compute than on one alone.
 struct Slowdown {
   double ranks = 1.0;
-  double products = 1.0;  ///< of operations with FLOPs
+  double products = 1.0;  ///< of operations that is_dense() is true of
   double memory = 1.0;    ///< of the others
 
   friend bool operator==(const Slowdown&, const Slowdown&) = default;
@@ -80,6 +80,8 @@ struct Machine {
   /// Instead of the formulas, by name and dtype.
   std::map<std::pair<std::string, DType>, std::vector<MeasuredOperation>> measured;
   std::vector<Slowdown> slowdown_by_ranks;  ///< ascending; empty: none
+  /// What a wait for other ranks costs where ranks share a core, which goes from one to the next.
+  double handover_seconds = 0.0;
 
   Link node;     ///< between devices of a node
   Link network;  ///< between nodes
@@ -101,6 +103,9 @@ struct Machine {
 /// As a file (docs/formats.md), which gives an equal machine when it is read.
 [[nodiscard]] std::string machine_text(const Machine& machine);
 [[nodiscard]] std::vector<std::string> shipped_machines();
+
+/// Whether an operation has so many FLOPs for its bytes that the memory's rate does not matter.
+[[nodiscard]] bool is_dense(double flops, double bytes);
 
 /// Seconds of an operation on one device, of `ranks` that compute on its node. Measured operations
 /// of its name and dtype come first: at a measured one, its time; elsewhere the rates of those

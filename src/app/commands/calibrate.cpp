@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -18,7 +19,6 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "strata/comm/agree.hpp"
@@ -116,8 +116,12 @@ Sample images(nn::Preset preset, std::int64_t micro, DType dtype) {
 Sample dense(std::int64_t width, std::int64_t micro, DType dtype) {
   Sample sample{.config = config_of(micro, 2, dtype, optim::OptimizerKind::kAdam),
                 .data = classes_of({1, 28, 28}, 10)};
-  sample.config.model.layers = {"flatten", fmt::format("dense {} relu", width), "dropout 0.2",
-                                fmt::format("dense {} relu", width), "dense 10"};
+  sample.config.model.layers = {"flatten", fmt::format("dense {} relu", width), "dropout 0.2"};
+  // Deep enough that the weights of wide layers come from memory, as in larger models.
+  for (int layer = 0; layer < 5; ++layer) {
+    sample.config.model.layers.push_back(fmt::format("dense {} relu", width));
+  }
+  sample.config.model.layers.emplace_back("dense 10");
   return sample;
 }
 
@@ -135,7 +139,9 @@ std::vector<Sample> samples(bool small) {
     }
     all.push_back(transformer({.width = 256, .context = 128, .vocabulary = 256}, dtype));
     all.push_back(dense(512, 32, dtype));
-    all.push_back(dense(1024, 64, dtype));
+    all.push_back(dense(1024, 32, dtype));
+    all.back().with_others = wide;
+    all.push_back(dense(1536, 64, dtype));
     if (wide) {
       all.push_back(transformer({.context = 256, .micro = 8}, dtype));
       all.push_back(transformer(
@@ -154,6 +160,7 @@ std::vector<Sample> samples(bool small) {
                                  .vocabulary = 32768,
                                  .micro = 1},
                                 dtype));
+      all.push_back(images(nn::Preset::kCifar10Cnn, 8, dtype));
       all.push_back(images(nn::Preset::kCifar10Cnn, 32, dtype));
       all.back().with_others = dtype == DType::kFloat32;
       all.push_back(images(nn::Preset::kResnet20, 16, dtype));
@@ -218,6 +225,20 @@ class SleepingBarrier {
   int word_ = 0;
 };
 
+/// Resident bytes of this process that no file backs.
+std::int64_t private_bytes() {
+  std::int64_t bytes = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (std::int64_t kibibytes = 0;
+        (line.starts_with("RssAnon:") || line.starts_with("RssShmem:")) &&
+        parse_int64(split_words(line.substr(line.find(':') + 1)).front(), kibibytes)) {
+      bytes += kibibytes * 1024;
+    }
+  }
+  return bytes;
+}
+
 /// The ranks with `mine` equal to this rank's, in order.
 /// Communication: collective over the world.
 std::unique_ptr<comm::Communicator> ranks_with(comm::Communicator& world, const std::string& mine,
@@ -247,9 +268,14 @@ class Calibration {
   }
 
   plan::Machine run() {
+    measure_links();
+    measure_handover();
+    if (device_ == device::DeviceKind::kCpu) {
+      // Of the program, its libraries and the messages: no arenas are there yet.
+      machine_.reserved_bytes = static_cast<double>(private_bytes());
+    }
     measure_alone();
     measure_beside_others();
-    measure_links();
     measure_files();
     return std::move(machine_);
   }
@@ -262,8 +288,6 @@ class Calibration {
   void open_device() {
     const std::int64_t threads =
         options_.threads > 0 ? options_.threads : default_threads(mpi_.ranks_on_node());
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
     machine_.device = device_;
     if (device_ == device::DeviceKind::kCuda) {
       const std::vector<device::GpuInfo> gpus = device::gpus();
@@ -285,7 +309,6 @@ class Calibration {
       machine_.device_threads = threads;
       machine_.memory_bytes =
           static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-      machine_.reserved_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
     }
     machine_.name = host_name();
     machine_.source = fmt::format(
@@ -320,7 +343,7 @@ class Calibration {
         const std::optional<plan::Plan> few = shortened(given);
         do_plan(timer, few ? *few : given);
       }
-      machine_.measured = timer.medians();
+      machine_.measured = timer.times();
       take_figures();
     }
     barrier_.wait();
@@ -414,7 +437,7 @@ class Calibration {
       }
       barrier_.wait();
       if (is_first()) {
-        machine_.slowdown_by_ranks.push_back(slowdown(timer.medians(), busy));
+        machine_.slowdown_by_ranks.push_back(slowdown(timer.times(), busy));
       }
     }
   }
@@ -431,7 +454,7 @@ class Calibration {
                                       .extents = of.extents,
                                       .flops = of.flops,
                                       .bytes = of.bytes};
-        const std::size_t kind = of.flops > 0.0 ? 0 : 1;
+        const std::size_t kind = plan::is_dense(of.flops, of.bytes) ? 0 : 1;
         together[kind] += of.seconds;
         alone[kind] += plan::seconds_of(machine_, work);
       }
@@ -520,6 +543,40 @@ class Calibration {
     std::vector<double> all(static_cast<std::size_t>(group.size()));
     group.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
     return std::ranges::max(all);
+  }
+
+  /// With more ranks on a node than cores: rounds of a millisecond of work and a small exchange.
+  void measure_handover() {
+    const std::int64_t ranks = mpi_.ranks_on_node();
+    if (device_ == device::DeviceKind::kCuda || ranks <= machine_.node_devices) {
+      return;
+    }
+    constexpr int kRounds = 300;
+    constexpr double kWork = 1e-3;
+    const std::unique_ptr<comm::Communicator> node =
+        ranks_with(world_, host_name(), "ranks that share cores");
+    node->barrier();
+    const double begin = now_seconds();
+    for (int round = 0; round < kRounds; ++round) {
+      work_for(kWork);
+      node->barrier();
+    }
+    const double each = (now_seconds() - begin) / kRounds;
+    const double turns = static_cast<double>(ranks) / static_cast<double>(machine_.node_devices);
+    machine_.handover_seconds = std::max(0.0, each - turns * kWork);
+    barrier_.wait();
+  }
+
+  /// Keeps the core for so much of this thread's own time.
+  static void work_for(double seconds) {
+    const auto own = [] {
+      timespec time{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    };
+    const double end = own() + seconds;
+    while (own() < end) {
+    }
   }
 
   /// A file of the directory, written, synced and read back from the disk.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -22,6 +23,14 @@ double median_of(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
+}
+
+/// The mean of all but the longest tenth: a step is a sum of its operations, in which what disturbs
+/// them now and then counts, but not what disturbs the machine once.
+double typical_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto kept = std::max<std::ptrdiff_t>(1, std::ssize(values) * 9 / 10);
+  return std::accumulate(values.begin(), values.begin() + kept, 0.0) / static_cast<double>(kept);
 }
 
 /// Of the host. A rank of one thread counts its own time, so that other programs on its core do not
@@ -162,7 +171,7 @@ void OperationTimer::resume() {
   since_ = clock_seconds(context_);
 }
 
-OperationTimer::Times OperationTimer::medians() const {
+OperationTimer::Times OperationTimer::times() const {
   Times times;
   for (const auto& [key, seconds] : seconds_) {
     const auto& [name, dtype, extents, flops, bytes] = key;
@@ -170,7 +179,7 @@ OperationTimer::Times OperationTimer::medians() const {
       times[{std::string(name), dtype}].push_back({.extents = extents,
                                                    .flops = flops,
                                                    .bytes = bytes,
-                                                   .seconds = rounded(median_of(seconds))});
+                                                   .seconds = rounded(typical_of(seconds))});
     }
   }
   return times;

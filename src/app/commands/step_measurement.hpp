@@ -31,8 +31,8 @@ class OperationTimer final : public ops::Observer {
   void record(bool on);
 
   using Times = std::map<std::pair<std::string, DType>, std::vector<plan::MeasuredOperation>>;
-  /// Medians of the operations so far.
-  [[nodiscard]] Times medians() const;
+  /// Typical ones of the operations so far.
+  [[nodiscard]] Times times() const;
 
  private:
   /// The time since the last operation is none's.
