@@ -77,7 +77,7 @@ TEST(StepMeasurement, SeesTheOperationsThatThePlanForesees) {
       EXPECT_GT(step, 0.0);
       std::set<std::string> measured;
       double sum = 0.0;
-      for (const auto& [key, operations] : timer.medians()) {
+      for (const auto& [key, operations] : timer.times()) {
         for (const plan::MeasuredOperation& operation : operations) {
           EXPECT_GT(operation.seconds, 0.0);
           sum += operation.seconds;
