@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include "strata/comm/agree.hpp"
@@ -270,10 +271,6 @@ class Calibration {
   plan::Machine run() {
     measure_links();
     measure_handover();
-    if (device_ == device::DeviceKind::kCpu) {
-      // Of the program, its libraries and the messages: no arenas are there yet.
-      machine_.reserved_bytes = static_cast<double>(private_bytes());
-    }
     measure_alone();
     measure_beside_others();
     measure_files();
@@ -338,6 +335,11 @@ class Calibration {
       OperationTimer timer(*context_);
       for (const Sample& sample : samples(options_.small)) {
         do_sample(timer, sample, {});
+        if (device_ == device::DeviceKind::kCpu && machine_.reserved_bytes == 0.0) {
+          // What a run holds beside its arenas, which are gone again.
+          malloc_trim(0);
+          machine_.reserved_bytes = static_cast<double>(private_bytes());
+        }
       }
       for (const plan::Plan& given : plans_) {
         const std::optional<plan::Plan> few = shortened(given);
