@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What strata plan foresees on this machine against what runs take.
+"""What strata plan predicts on this machine against what runs take.
 
     bench/planner_here.py build/release/bin/strata [--machine=FILE] [--only=gpt,mlp] [--search] [--output=FILE.json]
     bench/planner_here.py build/release/bin/strata --emulated
 
 Measures the machine with --calibrate on two ranks unless a file is given, then trains each model for some steps on grids of
 all three axes, on 1, 2 and 4 ranks (4 share 2 cores), in float32 and bfloat16. Prints for each the step and the memory of
-the largest rank, foreseen and measured, and the errors' median and most. --search: for 2 ranks, the fastest measured grid
+the largest rank, predicted and measured, and the errors' median and most. --search: for 2 ranks, the fastest measured grid
 and the one that strata plan --search picks. --emulated: devices that sleep, 16 and 32 ranks, every schedule. Ends with 1
 where a bar is missed."""
 import argparse
@@ -85,7 +85,7 @@ class Bench:
                              checkpoint={"minutes": 0}, run={"threads": 1})
         return path
 
-    def foreseen(self, path, grid, *options):
+    def predicted(self, path, grid, *options):
         ranks = grid[0] * grid[1] * grid[2]
         machine = self.crowded if ranks > 2 and self.crowded.exists() else self.machine
         text = self.run(1, "plan", path, f"--machine={machine}", "--nodes=1", f"--ranks-per-node={ranks}",
@@ -128,13 +128,13 @@ def steps(bench, options):
             path = bench.config(name, dtype, MODELS[name]["steps"])
             best = {}
             for grid in MODELS[name]["grids"]:
-                foreseen, planned = bench.foreseen(path, grid)
+                predicted, planned = bench.predicted(path, grid)
                 seconds, peak = bench.measured(path, grid)
-                row = {"model": name, "dtype": dtype, "grid": grid, "foreseen": foreseen, "measured": seconds,
-                       "error": foreseen / seconds - 1, "planned": planned, "peak": peak,
+                row = {"model": name, "dtype": dtype, "grid": grid, "predicted": predicted, "measured": seconds,
+                       "error": predicted / seconds - 1, "planned": planned, "peak": peak,
                        "memory_error": (planned + bench.program_bytes()) / peak - 1}
                 rows.append(row)
-                print(f"{name:<12} {dtype:<9} {'x'.join(map(str, grid)):<6} {1e3 * foreseen:10.2f} ms "
+                print(f"{name:<12} {dtype:<9} {'x'.join(map(str, grid)):<6} {1e3 * predicted:10.2f} ms "
                       f"{1e3 * seconds:10.2f} ms {100 * row['error']:+7.1f} %   {planned / 2**20:9.1f} MiB "
                       f"{peak / 2**20:9.1f} MiB {100 * row['memory_error']:+6.1f} %", flush=True)
                 if grid[0] * grid[1] * grid[2] == 2:
@@ -170,12 +170,12 @@ def emulated(bench, options):
                 parallel={"schedule": schedule, **({"chunks": chunks} if chunks > 1 else {})},
                 run={"device": "emulated", "threads": 1},
                 emulated={"forward": 20 / chunks, "backward_input": 20 / chunks, "backward_weight": 20 / chunks})
-            foreseen, _ = bench.foreseen(path, (1, ranks, 1))
+            predicted, _ = bench.predicted(path, (1, ranks, 1))
             seconds, _ = bench.measured(path, (1, ranks, 1))
-            rows.append({"schedule": schedule, "ranks": ranks, "foreseen": foreseen, "measured": seconds})
-            print(f"{schedule:<12} {ranks} ranks: {1e3 * foreseen:9.1f} ms foreseen, {1e3 * seconds:9.1f} ms measured, "
-                  f"{100 * (foreseen / seconds - 1):+.1f} %", flush=True)
-    return rows, report("emulated", [abs(row["foreseen"] / row["measured"] - 1) for row in rows], 0.05, 0.05)
+            rows.append({"schedule": schedule, "ranks": ranks, "predicted": predicted, "measured": seconds})
+            print(f"{schedule:<12} {ranks} ranks: {1e3 * predicted:9.1f} ms predicted, {1e3 * seconds:9.1f} ms measured, "
+                  f"{100 * (predicted / seconds - 1):+.1f} %", flush=True)
+    return rows, report("emulated", [abs(row["predicted"] / row["measured"] - 1) for row in rows], 0.05, 0.05)
 
 
 def main():

@@ -23,6 +23,7 @@ constexpr const char* kReduction = "waits for the data group: gradients";
 constexpr const char* kGather = "waits for the data group: weights";
 constexpr const char* kTied = "waits for a tied table";
 constexpr const char* kSummary = "loss, norm and requests";
+constexpr const char* kIslands = "waits for the islands group";
 constexpr const char* kStages = "waits for messages of stages";
 constexpr const char* kBubble = "pipeline bubble";
 
@@ -44,10 +45,17 @@ std::string setting_for(const std::string& part, const Plan& plan) {
   if (part == kBubble) {
     return plan.microbatches < 4 * plan.grid.pipeline
                ? "a smaller batch.micro, a larger batch.global"
-               : "parallel.schedule = zb-h1, or fewer stages";
+           : plan.grid.pipeline > 1 && plan.backward == nn::BackwardOrder::kSplit &&
+                   !pipeline::defers_weight_gradients(plan.training)
+               ? "parallel.schedule = zb-h1, or fewer stages"
+               : "fewer stages (parallel.pipeline)";
   }
   if (part == kReduction || part == kGather) {
-    return "a larger batch.global, parallel.sync = local";
+    return is_local(plan) ? "a larger batch.global"
+                          : "a larger batch.global, parallel.sync = local";
+  }
+  if (part == kIslands) {
+    return "a larger local.steps, or local.exchange = int4";
   }
   if (part == "matrix products" && c.train.recompute == nn::Recompute::kFull) {
     return "train.recompute = none or selective";
@@ -92,14 +100,14 @@ class Forecaster::Step {
                    ? std::max(1.0, static_cast<double>(node_ranks_) /
                                        static_cast<double>(machine_.node_devices))
                    : 1.0),
-        site_{&machine_, std::min(node_ranks_, machine_.node_devices)},
+        site_{&machine_, std::min(node_ranks_, machine_.node_devices), nodes()},
         detail_(detail) {}
 
   Forecast run() {
     if (is_async(plan_)) {
       fail(ExitCode::kUsage,
            "parallel.sync is async: its workers have no step in common, so strata plan cannot "
-           "foresee one; set it to step to plan its memory and speed");
+           "predict one; set it to step to plan its memory and speed");
     }
     make_stages();
     make_links();
@@ -111,6 +119,9 @@ class Forecaster::Step {
   }
 
  private:
+  [[nodiscard]] double nodes() const {
+    return std::ceil(static_cast<double>(plan_.grid.ranks()) / static_cast<double>(node_ranks_));
+  }
   [[nodiscard]] double executions() const {
     return static_cast<double>(plan_.training.microbatches);
   }
@@ -252,8 +263,8 @@ class Forecaster::Step {
       if (ranks > 1) {
         const bool crosses = plan_.grid.ranks() > node_ranks_;
         const Link& link = crosses ? machine_.network : machine_.node;
-        seconds +=
-            seconds_of(machine_, link, std::ceil(std::log2(static_cast<double>(ranks))), 0.0);
+        seconds += seconds_of(machine_, link, std::ceil(std::log2(static_cast<double>(ranks))), 0.0,
+                              nodes());
       }
     }
     return seconds;
@@ -270,9 +281,9 @@ class Forecaster::Step {
       const auto lanes = static_cast<double>(plan_.concurrent_lanes);
       const auto seconds = [&](bool gradients) {
         const Traffic crossing = crossing_traffic(plan_, layer, pass, gradients);
-        return crossing.messages == 0.0
-                   ? 0.0
-                   : seconds_of(machine_, link, lanes * crossing.messages, lanes * crossing.bytes);
+        return crossing.messages == 0.0 ? 0.0
+                                        : seconds_of(machine_, link, lanes * crossing.messages,
+                                                     lanes * crossing.bytes, 2.0);
       };
       return pipeline::LinkTimes{.activation_seconds = seconds(false),
                                  .gradient_seconds = seconds(true)};
@@ -387,7 +398,8 @@ class Forecaster::Step {
     const double shared = share_ == 1.0 ? 0.0
                                         : share_ * work / static_cast<double>(f.stages.size()) +
                                               waits_ * machine_.handover_seconds;
-    f.step_seconds = std::max(dedicated, shared) * static_cast<double>(plan_.own_islands);
+    const double islands = islands_seconds(f.stages[slowest].rank);
+    f.step_seconds = std::max(dedicated, shared) * static_cast<double>(plan_.own_islands) + islands;
 
     Parts parts = parts_[slowest];
     add_to(parts, tails_[slowest].parts);
@@ -396,6 +408,7 @@ class Forecaster::Step {
     for (auto& [name, seconds] : parts) {
       seconds *= static_cast<double>(plan_.own_islands);
     }
+    parts[kIslands] += islands;
     const double rest = f.step_seconds - sum_of(parts);
     parts[share_ > 1.0 && shared > dedicated ? "waits for a core" : kBubble] += std::max(0.0, rest);
     for (const auto& [name, seconds] : parts) {
@@ -407,7 +420,7 @@ class Forecaster::Step {
       }
     }
     std::ranges::stable_sort(f.parts, std::greater(), &StepPart::seconds);
-    f.bubble_fraction = simulation.bubble_fraction;
+    f.bubble_fraction = plan_.grid.pipeline > 1 ? parts[kBubble] / f.step_seconds : 0.0;
     const auto samples = static_cast<double>(plan_.config.batch.global);
     f.samples_per_second = samples / f.step_seconds;
     if (is_language_model(plan_)) {
@@ -418,6 +431,17 @@ class Forecaster::Step {
       f.mfu = plan_.model->training_flops() * static_cast<double>(job_batch(plan_)) /
               f.step_seconds / (peak->second * static_cast<double>(plan_.grid.ranks()));
     }
+  }
+
+  /// The averages of islands, spread over the steps of a round; nothing where they are under way
+  /// beside further steps.
+  [[nodiscard]] double islands_seconds(const RankPlan& rank) const {
+    if (!is_local(plan_) || plan_.config.local.delay > 0) {
+      return 0.0;
+    }
+    const Traffic& round = rank.traffic.back();
+    const Link& link = plan_.grid.ranks() > node_ranks_ ? machine_.network : machine_.node;
+    return seconds_of(machine_, link, round.messages, round.bytes, nodes());
   }
 
   void fit() {
@@ -436,11 +460,9 @@ class Forecaster::Step {
         full * (static_cast<double>(plan_.model->parameter_count()) +
                 states * static_cast<double>(plan_.model->trainable_count()) *
                     static_cast<double>(plan_.islands));
-    const double nodes =
-        std::ceil(static_cast<double>(plan_.grid.ranks()) / static_cast<double>(node_ranks_));
     if (machine_.file_write_bytes_per_second > 0.0) {
       forecast_.checkpoint_seconds =
-          forecast_.checkpoint_bytes / (nodes * machine_.file_write_bytes_per_second);
+          forecast_.checkpoint_bytes / (nodes() * machine_.file_write_bytes_per_second);
     }
   }
 

@@ -55,6 +55,13 @@ class Search {
   }
 
   SearchResult run() {
+    if (const Machine& machine = forecaster_.machine();
+        machine.device != space_.device && given_.run.device != DeviceChoice::kEmulated) {
+      fail(ExitCode::kUsage,
+           "the machine {} computes on {}, but the ranks on {}; give a machine that is measured "
+           "like them (strata plan --calibrate=FILE), or leave run.machine out",
+           machine.name, name_of(machine.device), name_of(space_.device));
+    }
     for (const std::int64_t tensor :
          choices("parallel.tensor", given_.parallel.tensor, divisors_of(space_.ranks))) {
       // Sums over shards cross the slow links between nodes in every layer.
@@ -79,6 +86,7 @@ class Search {
  private:
   void note_model(const nn::Model& model) {
     parameters_ = model.parameter_count();
+    trained_ = model.trainable_count();
     layers_ = model.layer_count();
   }
 
@@ -145,9 +153,9 @@ class Search {
     }
     // Weights and gradients alone: no need to look closer.
     const DType dtype = given_.numerics.dtype;
-    const double least_bytes =
-        static_cast<double>(parameters_ * (size_bytes(dtype) + size_bytes(compute_dtype(dtype)))) /
-        static_cast<double>(grid.pipeline * grid.tensor);
+    const double least_bytes = static_cast<double>(parameters_ * size_bytes(dtype) +
+                                                   trained_ * size_bytes(compute_dtype(dtype))) /
+                               static_cast<double>(grid.pipeline * grid.tensor);
     if (least_bytes > forecaster_.machine().memory_bytes) {
       ++result_.tried;
       ++result_.too_large;
@@ -229,9 +237,7 @@ class Search {
     config.batch.global = microbatches * config.batch.micro * config.parallel.data;
     try {
       Plan plan = prepare(config, space_.ranks, data_, space_.stored, space_.device, &proven_);
-      if (config.parallel.node_ranks == 0) {
-        plan.node_replicas = node_replicas(plan.config, plan.grid, space_.node_ranks);
-      }
+      set_node_ranks(plan, space_.node_ranks);
       return plan;
     } catch (const Error&) {
       return std::nullopt;
@@ -256,6 +262,9 @@ class Search {
 
   /// Returns: whether the plan fits.
   bool try_config(const RunConfig& config) {
+    if (config.batch.global % (config.batch.micro * config.parallel.data) != 0) {
+      return false;
+    }
     const std::int64_t all = config.batch.global / (config.batch.micro * config.parallel.data);
     const std::int64_t enough = enough_microbatches(config, all);
     const std::optional<Plan> plan = prepared(config, enough);
@@ -268,7 +277,8 @@ class Search {
       const RankPlan rank = rank_plan(*plan, plan->grid.rank_of({.pipeline = s}));
       choice.memory_bytes = std::max(choice.memory_bytes, static_cast<double>(device_bytes(rank)));
     }
-    if (choice.memory_bytes > forecaster_.free_bytes(*plan, space_.node_ranks)) {
+    free_bytes_ = forecaster_.free_bytes(*plan, space_.node_ranks);
+    if (choice.memory_bytes > free_bytes_) {
       ++result_.too_large;
       if (!result_.smallest || choice.memory_bytes < result_.smallest->memory_bytes) {
         result_.smallest = std::move(choice);
@@ -301,7 +311,7 @@ class Search {
   /// Tries other buckets for the fastest grids.
   void tune_buckets() {
     constexpr std::size_t kTuned = 3;
-    if (is_fixed("parallel.bucket_mib")) {
+    if (is_fixed("parallel.bucket")) {
       return;
     }
     const std::size_t count = std::min(kTuned, result_.choices.size());
@@ -346,14 +356,16 @@ class Search {
     }
     const GridChoice& least = *result_.smallest;
     const Machine& machine = forecaster_.machine();
-    const double free = machine.memory_bytes - machine.reserved_bytes;
+    const bool gpu = space_.device == device::DeviceKind::kCuda;
+    const double free = free_bytes_;
     fail(ExitCode::kUsage,
          "no grid of {} ranks fits the memory of {}: {} were tried, and the smallest, {} with "
          "batch.micro = {} and train.recompute = {}, needs {} of the {} that are free for a rank; "
-         "use about {:.1f} times as many ranks, {}or a smaller model",
+         "use about {:.1f} times as many {}, {}or a smaller model",
          space_.ranks, machine.name, result_.tried, least.grid.text(), least.microbatch,
          name_of(least.recompute), bytes_text(static_cast<std::int64_t>(least.memory_bytes)),
          bytes_text(static_cast<std::int64_t>(free)), least.memory_bytes / free,
+         gpu ? "ranks" : "nodes with fewer ranks each",
          given_.numerics.dtype == DType::kFloat32 ? "numerics.dtype = bfloat16, " : "");
   }
 
@@ -363,8 +375,10 @@ class Search {
   const SearchSpace& space_;
   std::optional<Plan> own_;
   std::int64_t parameters_ = 0;
+  std::int64_t trained_ = 0;
   std::int64_t layers_ = 0;
   ProvenSchedules proven_;
+  double free_bytes_ = 0.0;  ///< of a rank, for its arenas
   SearchResult result_;
 };
 

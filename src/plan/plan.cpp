@@ -203,6 +203,12 @@ std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
   return fits && config.numerics.mode == comm::Summation::kInvariant ? replicas : 1;
 }
 
+void set_node_ranks(Plan& plan, std::int64_t node_ranks) {
+  if (plan.config.parallel.node_ranks == 0) {
+    plan.node_replicas = node_replicas(plan.config, plan.grid, node_ranks);
+  }
+}
+
 namespace {
 
 std::int64_t resolve_node_replicas(const RunConfig& given, const grid::Grid& grid) {

@@ -29,7 +29,8 @@ void Replay::start(const comm::TraceEvent& event) {
   const comm::TracedMessages& messages = event.messages;
   const Machine& machine = *site_.machine;
   const auto seconds = [&](const Link& link, std::int64_t count, double bytes) {
-    return count == 0 ? 0.0 : seconds_of(machine, link, static_cast<double>(count), bytes);
+    return count == 0 ? 0.0
+                      : seconds_of(machine, link, static_cast<double>(count), bytes, site_.nodes);
   };
   const double inside = seconds(machine.node, messages.messages, messages.bytes);
   const double outside =

@@ -19,6 +19,7 @@ using Parts = std::map<std::string, double>;
 struct Site {
   const Machine* machine = nullptr;
   std::int64_t busy_ranks = 1;  ///< that compute on its node
+  double nodes = 1.0;           ///< of the job
 };
 
 /// Goes through traces on a machine: one compute stream, and one stream of messages beside it, on

@@ -9,7 +9,7 @@ namespace strata::plan {
 /// What a run meets on the way to its last step.
 struct RunConditions {
   double step_seconds = 0.0;
-  double steps = 0.0;               ///< left to do
+  double steps = 0.0;               ///< of the run
   double checkpoint_seconds = 0.0;  ///< of a save, in which no step is done
   /// Of steps between two saves; infinite: one save, at the end.
   double interval_seconds = std::numeric_limits<double>::infinity();

@@ -64,7 +64,7 @@ class Forecaster {
 
   /// A step on nodes of `node_ranks` ranks each.
   /// Throws: Error(kUsage) that names a figure which the machine lacks, or a setting whose step it
-  /// cannot foresee.
+  /// cannot predict.
   [[nodiscard]] Forecast forecast(const Plan& plan, std::int64_t node_ranks,
                                   Detail detail = Detail::kAll);
   /// What a rank's arenas may take of its device.

@@ -171,6 +171,9 @@ struct VirtualGrid {
 [[nodiscard]] std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
                                          std::int64_t node_ranks);
 
+/// Sets a plan's node_replicas for a launch on nodes of `node_ranks` ranks, unless the config does.
+void set_node_ranks(Plan& plan, std::int64_t node_ranks);
+
 /// The `layer =` lines of the model: the config's, or the expansion of its preset.
 /// Throws: Error(kUsage) where the config has both or neither.
 [[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config,

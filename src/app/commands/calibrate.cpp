@@ -319,9 +319,13 @@ class Calibration {
     for (const std::string& name : plan::shipped_machines()) {
       std::string model = name.substr(0, name.find('-'));
       std::ranges::transform(model, model.begin(), [](unsigned char c) { return std::toupper(c); });
-      // "B200" is part of "GB200", which comes later.
-      if (gpu.name.find(model) != std::string::npos) {
-        machine_ = plan::read_machine(name);
+      const auto differs = [&](const plan::Machine& of) {
+        return std::abs(of.memory_bytes - static_cast<double>(gpu.memory_bytes));
+      };
+      // "B200" is part of "GB200", which comes later; of an A100, the size of its memory counts.
+      if (plan::Machine of = plan::read_machine(name);
+          gpu.name.find(model) != std::string::npos && differs(of) <= differs(machine_)) {
+        machine_ = std::move(of);
         lines_.push_back(
             fmt::format("links between GPUs, power and peaks: of {}, not measured", name));
       }
@@ -364,7 +368,7 @@ class Calibration {
       const auto bytes = static_cast<double>(plan::device_bytes(rank));
       if (bytes > 0.9 * (machine_.memory_bytes - machine_.reserved_bytes)) {
         lines_.push_back(fmt::format(
-            "stage {} of the config needs {} and does not fit here; its operations are foreseen "
+            "stage {} of the config needs {} and does not fit here; its operations are predicted "
             "from those of smaller models",
             rank.coordinates.pipeline, bytes_text(static_cast<std::int64_t>(bytes))));
         continue;

@@ -33,7 +33,7 @@ ExitCode checkpoint_command(Arguments arguments, comm::MpiSession* mpi);
 [[nodiscard]] bool checkpoint_needs_mpi(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
-/// Foresees a run; `mpi`: where plan_needs_mpi(), else null.
+/// Predicts a run; `mpi`: where plan_needs_mpi(), else null.
 ExitCode plan_command(Arguments arguments, comm::MpiSession* mpi);
 /// Whether it measures this machine.
 [[nodiscard]] bool plan_needs_mpi(Arguments arguments);

@@ -135,7 +135,7 @@ std::optional<plan::Plan> plan_of(const plan::RunConfig& config, std::int64_t ra
 /// Sets the memory of a node, and prints the plan's.
 void plan_memory(plan::Plan plan, const plan::VirtualGrid& stored, const CommandLine& line,
                  JobScript& script) {
-  set_node_ranks(plan, script.ranks_per_node);
+  plan::set_node_ranks(plan, script.ranks_per_node);
   std::int64_t most = 0;
   for (const plan::RankPlan& rank : plan::largest_rank_plans(plan)) {
     most = std::max(most, plan::host_bytes(plan, rank));

@@ -22,6 +22,7 @@
 #include "commands/plan_inputs.hpp"
 #include "commands/plan_page.hpp"
 #include "commands/plan_view.hpp"
+#include "environment/execution_environment.hpp"
 
 namespace strata::app {
 namespace {
@@ -104,7 +105,10 @@ std::set<std::string> fixed_settings(const std::vector<std::string>& settings) {
 
 /// The config with the settings of a choice, which count as given.
 std::string chosen_config_text(GivenConfig given, const plan::GridChoice& choice) {
+  const auto length = given.config.train;
   given.config = choice.config;
+  given.config.train.steps = length.steps;
+  given.config.train.epochs = length.epochs;
   given.config.parallel.bucket_mib = choice.bucket_mib;
   for (const char* key :
        {"parallel.data", "parallel.pipeline", "parallel.tensor", "parallel.schedule",
@@ -122,7 +126,9 @@ struct Launch {
 
 Launch launch_of(const CommandLine& line, const plan::Machine& machine) {
   constexpr std::int64_t kMost = 65536;
-  Launch launch{.node_ranks = line.count("ranks-per-node", machine.node_devices, 1, kMost)};
+  const bool gpu = machine.device == device::DeviceKind::kCuda;
+  Launch launch{.node_ranks = line.count("ranks-per-node", machine.node_devices, 1,
+                                         gpu ? machine.node_devices : kMost)};
   if (line.has("nodes")) {
     launch.ranks = line.count("nodes", 1, 1, kMost) * launch.node_ranks;
   }
@@ -137,6 +143,15 @@ void plan_run(const SplitArguments& arguments, const CommandLine& line) {
   if (line.has("write") && !line.has("search")) {
     fail(ExitCode::kUsage, "--write writes the grid that --search finds; give both");
   }
+  for (const char* name : {"threads", "cores"}) {
+    if (line.has(name)) {
+      fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
+    }
+  }
+  const plan::RunConditions asked{.failures_per_node_day = number_of(line, "failures", 0.0),
+                                  .restart_seconds = number_of(line, "restart", 300.0),
+                                  .kwh_price = number_of(line, "kwh-price", 0.0),
+                                  .node_hour_price = number_of(line, "node-hour-price", 0.0)};
   GivenConfig given = read_config(line.positions().front(), arguments.settings);
   const plan::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
@@ -159,13 +174,16 @@ void plan_run(const SplitArguments& arguments, const CommandLine& line) {
     config = found->choices.front().config;
   }
   plan::Plan plan = plan::prepare(config, launch.ranks, data, stored, device);
-  set_node_ranks(plan, launch.node_ranks);
+  plan::set_node_ranks(plan, launch.node_ranks);
   const plan::Forecast forecast = forecaster.forecast(plan, launch.node_ranks);
   plan::RunConditions conditions = plan::conditions_of(plan, forecast, machine, launch.node_ranks);
-  conditions.failures_per_node_day = number_of(line, "failures", 0.0);
-  conditions.restart_seconds = number_of(line, "restart", 300.0);
-  conditions.kwh_price = number_of(line, "kwh-price", 0.0);
-  conditions.node_hour_price = number_of(line, "node-hour-price", 0.0);
+  conditions.failures_per_node_day = asked.failures_per_node_day;
+  conditions.restart_seconds = asked.restart_seconds;
+  conditions.kwh_price = asked.kwh_price;
+  conditions.node_hour_price = asked.node_hour_price;
+  if (has_unknown_length(given.config, data)) {
+    conditions.steps = 0.0;
+  }
   const PlanView view{plan, machine, forecast, conditions};
   if (line.has("html")) {
     write_file(line.value("html", ""), plan_page(view, line.positions().front(), launch.node_ranks,
@@ -182,6 +200,7 @@ ExitCode calibrate_for(comm::MpiSession& mpi, const SplitArguments& arguments,
                        const CommandLine& line) {
   CalibrateOptions options;
   std::vector<plan::Plan> plans;
+  const device::DeviceKind device = resolve_device(mpi, plan::DeviceChoice::kAuto);
   comm::agree(mpi.world(), [&] {
     options.file = line.value("calibrate", "");
     options.cores = line.has("cores") ? line.count("cores", 1, 1, 65536) : 0;
@@ -191,7 +210,7 @@ ExitCode calibrate_for(comm::MpiSession& mpi, const SplitArguments& arguments,
       config.parallel.data = config.parallel.pipeline = config.parallel.tensor = 1;
       config.parallel.split = "auto";
       const io::DatasetInfo data = planned_data(config);
-      plans.push_back(plan::prepare(with_length(config, data), 1, data, {}));
+      plans.push_back(plan::prepare(with_length(config, data), 1, data, {}, device));
     }
   });
   return calibrate(mpi, options, plans);
@@ -204,7 +223,7 @@ std::string plan_help() {
       R"(strata plan CONFIG.ini --nodes=N --machine=M [options] [--section.key=value ...]
 strata plan [CONFIG.ini ...] --calibrate=FILE
 
-Foresees a run on a machine: the time of a step and where it goes, the memory of each rank, and when training
+Predicts a run on a machine: the time of a step and where it goes, the memory of each rank, and when training
 will be done. Runs on one core, allocates no tensors and starts no ranks.
 
 )";

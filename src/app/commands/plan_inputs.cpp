@@ -21,7 +21,17 @@ plan::VirtualGrid stored_grid(const plan::RunConfig& config) {
 
 io::DatasetInfo planned_data(const plan::RunConfig& config) {
   if (std::error_code error; !std::filesystem::exists(config.data.train, error)) {
-    return plan::assumed_data(config);
+    try {
+      return plan::assumed_data(config);
+    } catch (const Error& problem) {
+      if (config.data.train.empty()) {
+        throw;
+      }
+      fail(problem.code(),
+           "data.train = {} does not exist; make it with \"strata data import\", or, to plan a "
+           "language model without data, set model.vocabulary, or a preset",
+           config.data.train);
+    }
   }
   io::DatasetInfo data = io::Dataset::open(config.data.train).info();
   if (data.task == io::Task::kNextToken) {
@@ -30,18 +40,16 @@ io::DatasetInfo planned_data(const plan::RunConfig& config) {
   return data;
 }
 
+bool has_unknown_length(const plan::RunConfig& config, const io::DatasetInfo& data) {
+  return data.samples == 0 && config.train.steps == 0;
+}
+
 plan::RunConfig with_length(plan::RunConfig config, const io::DatasetInfo& data) {
-  if (data.samples == 0 && config.train.steps == 0) {
+  if (has_unknown_length(config, data)) {
     config.train.steps = 1;
     config.train.epochs = 0.0;
   }
   return config;
-}
-
-void set_node_ranks(plan::Plan& plan, std::int64_t node_ranks) {
-  if (plan.config.parallel.node_ranks == 0) {
-    plan.node_replicas = plan::node_replicas(plan.config, plan.grid, node_ranks);
-  }
 }
 
 }  // namespace strata::app

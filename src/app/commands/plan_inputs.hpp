@@ -15,11 +15,9 @@ namespace strata::app {
 /// assumes. Throws: Error(kUsage) where the config does not say enough.
 [[nodiscard]] io::DatasetInfo planned_data(const plan::RunConfig& config);
 
-/// The config with a length of training where that follows from data that do not exist yet; the
-/// length changes neither memory nor steps.
+/// Whether the length of training follows from data that do not exist yet.
+[[nodiscard]] bool has_unknown_length(const plan::RunConfig& config, const io::DatasetInfo& data);
+/// The config with some length where has_unknown_length(), which changes neither memory nor steps.
 [[nodiscard]] plan::RunConfig with_length(plan::RunConfig config, const io::DatasetInfo& data);
-
-/// Lets nodes that hold several replicas add their gradients first, as a run on them does.
-void set_node_ranks(plan::Plan& plan, std::int64_t node_ranks);
 
 }  // namespace strata::app

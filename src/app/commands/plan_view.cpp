@@ -78,7 +78,7 @@ std::vector<std::string> step_lines(const PlanView& view) {
 }
 
 Rows part_rows(const plan::Forecast& forecast) {
-  Rows rows{{"time of a step", "", "share", "what would shrink it"}};
+  Rows rows{{"time of a step", "", "share", "setting to change"}};
   for (const plan::StepPart& part : forecast.parts) {
     rows.push_back({part.name, time_text(part.seconds),
                     share_text(part.seconds / forecast.step_seconds),
@@ -101,6 +101,10 @@ std::string fit_line(const PlanView& view) {
 std::vector<std::string> completion_lines(const PlanView& view) {
   const plan::RunConditions& c = view.conditions;
   const plan::Completion done = plan::completion_of(c);
+  if (c.steps == 0.0) {
+    return {fmt::format("checkpoint: {}", memory_size(view.forecast.checkpoint_bytes)),
+            "end of training: not known, because data.train does not exist; set train.steps"};
+  }
   std::vector<std::string> lines{fmt::format("{} steps without a break: {}", large_text(c.steps),
                                              time_text(done.work_seconds))};
   std::string saves = fmt::format("checkpoint: {}", memory_size(view.forecast.checkpoint_bytes));

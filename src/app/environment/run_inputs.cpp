@@ -242,9 +242,7 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     const std::int64_t node_ranks = ranks_of_nodes(hosts);
     plan = plan::prepare(launch_config(inputs, ranks, node_ranks, stored), ranks, inputs.train_info,
                          stored, inputs.device);
-    if (inputs.config.parallel.node_ranks == 0) {
-      plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, node_ranks);
-    }
+    plan::set_node_ranks(*plan, node_ranks);
     if (inputs.initial) {
       train::require_initial(*plan, *inputs.initial);
     }

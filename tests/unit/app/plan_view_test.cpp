@@ -38,7 +38,7 @@ TEST(PlanView, ListsThePartsWithTheirShares) {
   forecast.step_seconds = 2.0;
   forecast.parts = {{.name = "a", .seconds = 1.5, .setting = "x = 1"},
                     {.name = "b", .seconds = 0.5, .setting = ""}};
-  EXPECT_EQ(part_rows(forecast), (Rows{{"time of a step", "", "share", "what would shrink it"},
+  EXPECT_EQ(part_rows(forecast), (Rows{{"time of a step", "", "share", "setting to change"},
                                        {"a", "1.5 s", "75.0 %", "x = 1"},
                                        {"b", "500 ms", "25.0 %", "-"},
                                        {"total", "2 s", "100 %", ""}}));

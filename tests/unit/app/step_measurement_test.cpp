@@ -48,7 +48,7 @@ std::string text_of(std::string_view name, DType dtype,
   return fmt::format("{} {} {}", name, name_of(dtype), fmt::join(extents, " "));
 }
 
-TEST(StepMeasurement, SeesTheOperationsThatThePlanForesees) {
+TEST(StepMeasurement, SeesTheOperationsThatThePlanPredicts) {
   struct Case {
     const char* name;
     plan::RunConfig config;

@@ -205,7 +205,7 @@ TEST(Forecaster, FollowsTheMachine) {
   EXPECT_NEAR(seconds(twice), seconds(machine()) / 2.0, 1e-9);
 }
 
-TEST(Forecaster, RefusesWhatItCannotForesee) {
+TEST(Forecaster, RefusesWhatItCannotPredict) {
   Machine without = machine();
   without.peak_flops.erase(DType::kFloat32);
   Forecaster forecaster(without);
@@ -270,7 +270,7 @@ TEST(SearchGrids, SaysWhatWouldHaveToGive) {
                         search_grids(forecaster, gpt(), tokens(), {.ranks = 2, .node_ranks = 2}));
                   },
                   ExitCode::kUsage),
-              testing::AllOf(HasSubstr("no grid of 2 ranks fits"), HasSubstr("times as many ranks"),
+              testing::AllOf(HasSubstr("no grid of 2 ranks fits"), HasSubstr("times as many nodes"),
                              HasSubstr("numerics.dtype = bfloat16")));
 }
 
