@@ -34,6 +34,23 @@ dtype = bfloat16
 [train]
 steps = 1000
 """
+SLOW_LINKS = """\
+[machine]
+name = slow
+device = cpu
+node_devices = 2
+memory_gb = 8
+[peak]
+float32_tflops = 0.1
+[product]
+efficiency = 0.5
+[memory]
+bandwidth_gbs = 10
+efficiency = 0.5
+[link.node]
+latency_us = 1
+bandwidth_gbs = 0.01
+"""
 PRICES = ["--failures=2", "--restart=600", "--kwh-price=0.25", "--node-hour-price=10"]
 
 
@@ -92,6 +109,53 @@ class Plan(harness.StrataTest):
         data, pipeline, tensor = first[0].split(" x ")
         self.assertTrue(titles[-1].startswith(f"{data} data x {pipeline} pipeline x {tensor} tensor"), titles[-1])
         self.assertEqual(titles[-1], next(title for title in titles if " data x " in title))
+
+    def test_a_search_tries_only_batches_that_divide(self):
+        """40 microbatches do not divide by 16 replicas: what it writes is a config that runs."""
+        config = self.write_config("divides.ini", CONFIG.replace("global = 64\nmicro = 1", "global = 480\nmicro = 12"))
+        finished = self.alone("plan", config, "--machine=h100", "--nodes=2", "--search", "--write=chosen.ini")
+        self.assertEqual(finished.code, DONE, finished.text)
+        again = self.alone("plan", "chosen.ini", "--machine=h100", "--nodes=2")
+        self.assertEqual(again.code, DONE, again.text)
+        self.assertIn(re.search(r"^step: .*$", finished.text, re.MULTILINE)[0], again.text)
+
+    def test_an_unknown_length_is_said_and_kept(self):
+        config = self.write_config("epochs.ini", CONFIG.replace("steps = 1000", "epochs = 3"))
+        finished = self.alone("plan", config, "--machine=h100", "--nodes=1", "--search", "--write=epochs-chosen.ini",
+                              "--train.recompute=full")
+        self.assertEqual(finished.code, DONE, finished.text)
+        self.assertIn("end of training: not known", finished.text)
+        self.assertRegex(pathlib.Path(self.directory, "epochs-chosen.ini").read_text(), r"(?m)^epochs = 3 *$")
+
+    def test_a_launch_finds_its_grid(self):
+        """On a machine whose ranks exchange slowly, stages win over replicas; the losses are those of the grid."""
+        self.import_classes("classes", (64,), 4, train=64, test=16)
+        self.write_config("slow.ini", SLOW_LINKS)
+        config = self.write_config("mlp.ini", harness.config_text(
+            ["dense 512 relu", "dense 512 relu", "dense 4"], batch={"global": 64, "micro": 1},
+            numerics={"lanes": 2, "shards": 1}, train={"steps": 3}))
+        searched = self.launch(2, "train", config, "--run.dir=searched", "--run.machine=slow.ini", "--parallel.data=0",
+                               "--parallel.pipeline=0", "--parallel.tensor=1")
+        self.assertEqual(searched.code, DONE, searched.text)
+        self.assertIn("grid: 1 data x 2 pipeline x 1 tensor", searched.text)
+        self.train(config, (1, 2), "given")
+        losses = [[step["loss"] for step in self.records(run, "train")] for run in ("searched", "given")]
+        self.assertEqual(*losses)
+        refused = self.launch(2, "train", config, "--run.dir=gpus", "--run.machine=h100", "--run.device=cpu",
+                              "--parallel.pipeline=0")
+        self.assert_refused(refused, USAGE, "h100 computes on cuda", "run.machine")
+
+    def test_wrong_use_is_refused(self):
+        for options, words in [([], "needs a machine"), (["--machine=h1000"], "no machine of that name"),
+                               (["--machine=h100", "--nodes=3"], "needs 512"),
+                               (["--machine=h100", "--nodes=64", "--ranks-per-node=16"], "from 1 to 8"),
+                               (["--machine=h100", "--nodes=64", "--write=x.ini"], "--search"),
+                               (["--machine=h100", "--nodes=64", "--cores=2"], "--calibrate"),
+                               (["--machine=h100", "--run.device=cpu"], "computes on GPUs"),
+                               (["--machine=h100", "--nodes=1", "--search", "--model.width=16384",
+                                 "--model.blocks=96"], "fits the memory")]:
+            with self.subTest(options=options):
+                self.assert_refused(self.alone("plan", self.config, *options), USAGE, words)
 
     def test_wrong_figures_are_refused(self):
         for option in ["--failures=-1", "--restart=often", "--kwh-price=nan", "--node-hour-price=inf"]:
