@@ -91,8 +91,8 @@ class Bench:
         text = self.run(1, "plan", path, f"--machine={machine}", "--nodes=1", f"--ranks-per-node={ranks}",
                         *self.settings(grid), *options)
         step = re.search(r"^step: ([\d.e-]+) (\w+)", text, re.MULTILINE)
-        sizes = re.search(r"^total((?:\s+[\d.]+ [KMG]?i?B)+)\s*$", text, re.MULTILINE)[1]
-        planned = max(size_of(size) for size in re.findall(r"[\d.]+ [KMG]?i?B", sizes))
+        sizes = re.search(r"^total((?:\s+[\d.]+ [KMG]?i?B)+)\s*$", text, re.MULTILINE)
+        planned = max(size_of(size) for size in re.findall(r"[\d.]+ [KMG]?i?B", sizes[1])) if sizes else 0.0
         return float(step[1]) * SECONDS[step[2]], planned
 
     def measured(self, path, grid, *options):

@@ -96,7 +96,8 @@ class Forecaster::Step {
         machine_(forecaster.machine_),
         plan_(plan),
         node_ranks_(std::min(node_ranks, plan.grid.ranks())),
-        share_(plan.device == device::DeviceKind::kCpu
+        // Emulated devices sleep, and leave the cores alone.
+        share_(plan.device == device::DeviceKind::kCpu && !plan.emulated
                    ? std::max(1.0, static_cast<double>(node_ranks_) /
                                        static_cast<double>(machine_.node_devices))
                    : 1.0),
