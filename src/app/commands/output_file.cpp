@@ -14,8 +14,7 @@ void write_file(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) {
-    fail(ExitCode::kUsage, "cannot write {}: {}; choose another file", path,
-         std::strerror(errno));
+    fail(ExitCode::kUsage, "cannot write {}: {}; choose another file", path, std::strerror(errno));
   }
 }
 
