@@ -111,10 +111,14 @@ class Forecaster::Step {
            "predict one; set it to step to plan its memory and speed");
     }
     make_stages();
+    fit();
+    if (!forecast_.fits && detail_ == Detail::kTotals) {
+      return std::move(forecast_);
+    }
+    price_stages();
     make_links();
     simulate();
     add_up();
-    fit();
     checkpoint();
     return std::move(forecast_);
   }
@@ -136,17 +140,25 @@ class Forecaster::Step {
     const auto accumulate =
         plan_.microbatches_per_lane > 1 ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite;
     const std::string key = fmt::format(
-        "{} | {} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}",
+        "{} | {} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {} {}",
         nn::trace_key(*plan_.model, layer), pass.microbatch, name_of(pass.dtype), pass.shards.count,
         pass.shards.own.begin, pass.shards.own.end, name_of(pass.recompute), pass.concurrent_lanes,
         pass.logit_multiple, pass.row_pieces, name_of(pass.shard_sums), pass.loss_pieces,
         static_cast<int>(chunk.order), sites.tensor.ranks, sites.tensor.in_node, sites.data.ranks,
-        sites.data.in_node, site_.busy_ranks, static_cast<int>(accumulate));
+        sites.data.in_node, static_cast<int>(sites.summation), site_.busy_ranks, site_.nodes,
+        static_cast<int>(accumulate));
     const auto [found, inserted] = forecaster_.layers_.try_emplace(key);
     if (inserted) {
       found->second = priced(nn::trace_layer(*plan_.model, layer, chunk, sites, accumulate));
     }
     return found->second;
+  }
+
+  const LayerPrice& price(const RankPlan& rank, std::int64_t layer) {
+    const auto chunk = std::ranges::find_if(rank.chunks, [&](const nn::StageSpec& spec) {
+      return spec.layers.begin <= layer && layer < spec.layers.end;
+    });
+    return price(*chunk, rank.coordinates, layer);
   }
 
   LayerPrice priced(const nn::LayerTrace& trace) {
@@ -175,9 +187,14 @@ class Forecaster::Step {
         ranks.push_back(rank_plan(plan_, plan_.grid.rank_of({.pipeline = s})));
       }
     }
-    std::map<std::string, StageTail> tails;
     for (RankPlan& rank : ranks) {
-      StageForecast stage{.rank = std::move(rank)};
+      const auto bytes = static_cast<double>(device_bytes(rank));
+      forecast_.stages.push_back({.rank = std::move(rank), .memory_bytes = bytes});
+    }
+  }
+
+  void price_stages() {
+    for (StageForecast& stage : forecast_.stages) {
       Parts& parts = parts_.emplace_back();
       double waits = 0.0;
       for (const nn::StageSpec& chunk : stage.rank.chunks) {
@@ -191,13 +208,11 @@ class Forecaster::Step {
           waits += executions() * of.waits;
         }
       }
-      stage.memory_bytes = static_cast<double>(device_bytes(stage.rank));
       tails_.push_back(tail(stage.rank));
       // An activation and a gradient of each microbatch.
       const double messages = plan_.grid.pipeline > 1 ? 2.0 * executions() : 0.0;
       // The reduction and the gather are under way beside computation; a step ends with one wait.
       waits_ = std::max(waits_, waits + messages + (plan_.grid.ranks() > 1 ? 1.0 : 0.0));
-      forecast_.stages.push_back(std::move(stage));
     }
   }
 
@@ -216,10 +231,7 @@ class Forecaster::Step {
     double passes = 0.0;
     replay.run(trace.own_lanes);
     for (const StepTrace::AfterLayer& after : trace.reduction) {
-      const auto chunk = std::ranges::find_if(rank.chunks, [&](const nn::StageSpec& spec) {
-        return spec.layers.begin <= after.layer && after.layer < spec.layers.end;
-      });
-      const LayerPrice& layer = price(*chunk, rank.coordinates, after.layer);
+      const LayerPrice& layer = price(rank, after.layer);
       const double seconds = plan_.backward == nn::BackwardOrder::kFused ? layer.backward_input
                                                                          : layer.backward_weight;
       replay.compute(seconds);
@@ -247,10 +259,7 @@ class Forecaster::Step {
     exposed = replay.exposed();
     for (const StepTrace::AfterLayer& after : trace.gather) {
       replay.run(after.events);
-      const auto chunk = std::ranges::find_if(rank.chunks, [&](const nn::StageSpec& spec) {
-        return spec.layers.begin <= after.layer && after.layer < spec.layers.end;
-      });
-      replay.compute(price(*chunk, rank.coordinates, after.layer).forward);
+      replay.compute(price(rank, after.layer).forward);
     }
     result.gather = replay.exposed() - exposed;
     result.parts[kGather] += result.gather;
@@ -348,12 +357,6 @@ class Forecaster::Step {
       copy_messages(costs);
     }
     for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
-      for (pipeline::ChunkTimes& times : chunks) {
-        if (plan_.backward == nn::BackwardOrder::kFused) {
-          times.backward_input_seconds += std::exchange(times.backward_weight_seconds, 0.0);
-        }
-      }
-      chunks.resize(std::max<std::size_t>(1, chunks.size()));
       if (chunks.size() > 1) {
         chunks.resize(static_cast<std::size_t>(plan_.training.chunks));
       }
@@ -370,9 +373,12 @@ class Forecaster::Step {
       std::vector<pipeline::ChunkTimes>& chunks = costs.times[s];
       chunks.resize(forecast_.stages[s].chunks.size(), chunks.front());
       double busy = 0.0;
-      for (const pipeline::ChunkTimes& times : chunks) {
+      for (pipeline::ChunkTimes& times : chunks) {
         busy +=
             times.forward_seconds + times.backward_input_seconds + times.backward_weight_seconds;
+        if (plan_.backward == nn::BackwardOrder::kFused) {
+          times.backward_input_seconds += std::exchange(times.backward_weight_seconds, 0.0);
+        }
       }
       parts_[s] = {{"emulated device", executions() * busy}};
     }
@@ -385,20 +391,18 @@ class Forecaster::Step {
     double work = 0.0;
     double gather = 0.0;
     std::size_t slowest = 0;
-    std::vector<double> busy;
     for (std::size_t s = 0; s < f.stages.size(); ++s) {
       const double tail = tails_[s].reduce + tails_[s].optimizer;
       f.stages[s].compute_seconds = simulation.busy_seconds[s] + tail - tails_[s].parts[kReduction];
       // Cores also copy messages in a node.
       work += simulation.busy_seconds[s] + tail + tails_[s].gather;
       gather = std::max(gather, tails_[s].gather);
-      busy.push_back(f.stages[s].compute_seconds);
-      slowest = busy[s] > busy[slowest] ? s : slowest;
+      slowest = f.stages[s].compute_seconds > f.stages[slowest].compute_seconds ? s : slowest;
     }
     const double dedicated = simulation.step_seconds + gather;
     const double shared = share_ == 1.0 ? 0.0
                                         : share_ * work / static_cast<double>(f.stages.size()) +
-                                              waits_ * machine_.handover_seconds;
+                                              waits_ * machine_.context_switch_seconds;
     const double islands = islands_seconds(f.stages[slowest].rank);
     f.step_seconds = std::max(dedicated, shared) * static_cast<double>(plan_.own_islands) + islands;
 

@@ -8,7 +8,6 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-#include "strata/plan/memory_fit.hpp"
 
 namespace strata::plan {
 namespace {
@@ -93,6 +92,12 @@ class Search {
   [[nodiscard]] bool is_fixed(const std::string& setting) const {
     return space_.fixed.contains(setting);
   }
+  /// The lanes of the config or the checkpoint, or `otherwise`.
+  [[nodiscard]] std::int64_t lanes_or(std::int64_t otherwise) const {
+    return given_.numerics.lanes > 0 ? given_.numerics.lanes
+           : space_.stored.lanes > 0 ? space_.stored.lanes
+                                     : otherwise;
+  }
   [[nodiscard]] std::int64_t fixed_tensor() const {
     return is_fixed("parallel.tensor") ? given_.parallel.tensor : 0;
   }
@@ -108,9 +113,7 @@ class Search {
         fixed > 0) {
       return {fixed};
     }
-    const std::int64_t lanes = given_.numerics.lanes > 0 ? given_.numerics.lanes
-                               : space_.stored.lanes > 0 ? space_.stored.lanes
-                                                         : grid.data;
+    const std::int64_t lanes = lanes_or(grid.data);
     const std::int64_t samples = given_.batch.global / lanes;
     std::vector<std::int64_t> sizes;
     for (std::int64_t micro = 1; micro <= std::min(samples, kMost); micro *= 2) {
@@ -144,8 +147,7 @@ class Search {
   }
 
   void try_grid(const grid::Grid& grid) {
-    const std::int64_t lanes =
-        given_.numerics.lanes > 0 ? given_.numerics.lanes : space_.stored.lanes;
+    const std::int64_t lanes = lanes_or(0);
     if ((is_fixed("parallel.data") && given_.parallel.data > 0 &&
          given_.parallel.data != grid.data) ||
         given_.batch.global % grid.data != 0 || (lanes > 0 && lanes % grid.data != 0)) {
@@ -246,10 +248,8 @@ class Search {
 
   /// Microbatches of a rank that make whole rounds of chunks and whole lanes.
   [[nodiscard]] std::int64_t unit_of(const RunConfig& config) const {
-    const std::int64_t lanes = given_.numerics.lanes > 0 ? given_.numerics.lanes
-                               : space_.stored.lanes > 0 ? space_.stored.lanes
-                                                         : config.parallel.data;
-    return std::lcm(config.parallel.pipeline, lanes / config.parallel.data);
+    return std::lcm(config.parallel.pipeline,
+                    lanes_or(config.parallel.data) / config.parallel.data);
   }
 
   /// Microbatches of a rank from which on each further one takes as long; all of them where there
@@ -273,22 +273,21 @@ class Search {
     }
     ++result_.tried;
     GridChoice choice = choice_of(config, *plan);
-    for (std::int64_t s = 0; s < plan->grid.pipeline; ++s) {
-      const RankPlan rank = rank_plan(*plan, plan->grid.rank_of({.pipeline = s}));
-      choice.memory_bytes = std::max(choice.memory_bytes, static_cast<double>(device_bytes(rank)));
+    const auto forecast = [&](const Plan& of) {
+      return forecaster_.forecast(of, space_.node_ranks, Detail::kTotals);
+    };
+    const Forecast first = forecast(*plan);
+    for (const StageForecast& stage : first.stages) {
+      choice.memory_bytes = std::max(choice.memory_bytes, stage.memory_bytes);
     }
-    free_bytes_ = forecaster_.free_bytes(*plan, space_.node_ranks);
-    if (choice.memory_bytes > free_bytes_) {
+    free_bytes_ = first.free_bytes;
+    if (!first.fits) {
       ++result_.too_large;
       if (!result_.smallest || choice.memory_bytes < result_.smallest->memory_bytes) {
         result_.smallest = std::move(choice);
       }
       return false;
     }
-    const auto forecast = [&](const Plan& of) {
-      return forecaster_.forecast(of, space_.node_ranks, Detail::kTotals);
-    };
-    const Forecast first = forecast(*plan);
     choice.step_seconds = first.step_seconds;
     if (enough < all) {
       const std::int64_t more = enough + unit_of(config);
@@ -357,14 +356,13 @@ class Search {
     const GridChoice& least = *result_.smallest;
     const Machine& machine = forecaster_.machine();
     const bool gpu = space_.device == device::DeviceKind::kCuda;
-    const double free = free_bytes_;
     fail(ExitCode::kUsage,
          "no grid of {} ranks fits the memory of {}: {} were tried, and the smallest, {} with "
          "batch.micro = {} and train.recompute = {}, needs {} of the {} that are free for a rank; "
          "use about {:.1f} times as many {}, {}or a smaller model",
          space_.ranks, machine.name, result_.tried, least.grid.text(), least.microbatch,
          name_of(least.recompute), bytes_text(static_cast<std::int64_t>(least.memory_bytes)),
-         bytes_text(static_cast<std::int64_t>(free)), least.memory_bytes / free,
+         bytes_text(static_cast<std::int64_t>(free_bytes_)), least.memory_bytes / free_bytes_,
          gpu ? "ranks" : "nodes with fewer ranks each",
          given_.numerics.dtype == DType::kFloat32 ? "numerics.dtype = bfloat16, " : "");
   }

@@ -50,7 +50,8 @@ struct Forecast {
 /// How closely a step is looked at.
 enum class Detail {
   kAll,    ///< the memory of the largest rank of each stage, and each action of the schedule
-  kTotals  ///< the memory of the first rank of each stage, and totals of the schedule
+  kTotals  ///< the memory of the first rank of each stage, and, where it fits, totals of the
+           ///< schedule
 };
 
 /// Goes through steps on a machine on paper: allocates nothing and sends nothing. Remembers the

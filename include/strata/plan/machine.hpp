@@ -81,7 +81,7 @@ struct Machine {
   std::map<std::pair<std::string, DType>, std::vector<MeasuredOperation>> measured;
   std::vector<Slowdown> slowdown_by_ranks;  ///< ascending; empty: none
   /// What a wait for other ranks costs where ranks share a core, which goes from one to the next.
-  double handover_seconds = 0.0;
+  double context_switch_seconds = 0.0;
 
   Link node;     ///< between devices of a node
   Link network;  ///< between nodes

@@ -270,7 +270,7 @@ class Calibration {
 
   plan::Machine run() {
     measure_links();
-    measure_handover();
+    measure_context_switches();
     measure_alone();
     measure_beside_others();
     measure_files();
@@ -552,7 +552,7 @@ class Calibration {
   }
 
   /// With more ranks on a node than cores: rounds of a millisecond of work and a small exchange.
-  void measure_handover() {
+  void measure_context_switches() {
     const std::int64_t ranks = mpi_.ranks_on_node();
     if (device_ == device::DeviceKind::kCuda || ranks <= machine_.node_devices) {
       return;
@@ -569,7 +569,7 @@ class Calibration {
     }
     const double each = (now_seconds() - begin) / kRounds;
     const double turns = static_cast<double>(ranks) / static_cast<double>(machine_.node_devices);
-    machine_.handover_seconds = std::max(0.0, each - turns * kWork);
+    machine_.context_switch_seconds = std::max(0.0, each - turns * kWork);
     barrier_.wait();
   }
 
