@@ -10,7 +10,6 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <thread>
