@@ -249,7 +249,7 @@ class Search {
   /// Microbatches of a rank that make whole rounds of chunks and whole lanes.
   [[nodiscard]] std::int64_t unit_of(const RunConfig& config) const {
     const std::int64_t lanes = lanes_or(config.parallel.data) / config.parallel.data;
-    return std::lcm(config.parallel.pipeline, std::max<std::int64_t>(1, lanes));
+    return std::max<std::int64_t>(1, std::lcm(config.parallel.pipeline, lanes));
   }
 
   /// Microbatches of a rank from which on each further one takes as long; all of them where there
