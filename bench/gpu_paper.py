@@ -58,7 +58,7 @@ def record(program, preset, samples, loss_pieces, directory):
     data = measure.import_tokens(program, directory / f"data-{samples}", 20000, 64)
     done = subprocess.run(
         [program, "train", str(write_config(directory, preset, samples, loss_pieces, data)), f"--run.dir={run}"],
-        env=dict(os.environ, STRATA_STANDIN_RECORD=str(path), STRATA_STANDIN_MEMORY=str(1 << 36)),
+        env=dict(os.environ, STRATA_STANDIN_GPUS="1", STRATA_STANDIN_RECORD=str(path), STRATA_STANDIN_MEMORY=str(1 << 36)),
         capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"gpu_paper.py: the stand-in's run failed:\n{done.stdout}{done.stderr}")

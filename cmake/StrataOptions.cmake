@@ -32,6 +32,11 @@ target_compile_options(strata_options INTERFACE
     -Wno-missing-field-initializers -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual
     -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
+if(CMAKE_UNITY_BUILD)
+  # A class of a .cpp file looks like a header's where that file is included.
+  target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
+
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # clang builds for fuzzing only; gcc's warnings are the ones that count.
   target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-everything>)

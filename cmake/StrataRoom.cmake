@@ -1,6 +1,6 @@
 # strata_room(NAME DEPENDS rooms... [LIBRARIES targets...] [CUDA])
-#   A static library of the .cpp files below src/NAME (io: below io/); with CUDA also of the .cu files where CUDA is
-#   built. A room sees include/ and its own directory; tests/layout checks that it includes only rooms in DEPENDS.
+#   A static library of the .cpp files below src/NAME (io: below io/); with CUDA also of the .cu files where nvcc
+#   compiles them. A room sees include/ and its own directory; tests/layout checks that it includes only rooms in DEPENDS.
 set_property(GLOBAL PROPERTY STRATA_ROOMS "")
 function(strata_room name)
   cmake_parse_arguments(arg "CUDA" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -12,7 +12,9 @@ function(strata_room name)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${directory}/*.cu)
   file(GLOB_RECURSE cuda_absent CONFIGURE_DEPENDS ${directory}/*_absent.cpp)
   if(arg_CUDA AND STRATA_HAVE_CUDA)
-    list(APPEND sources ${cuda_sources})
+    if(STRATA_KERNELS STREQUAL "nvcc")
+      list(APPEND sources ${cuda_sources})
+    endif()
     if(cuda_absent)
       list(REMOVE_ITEM sources ${cuda_absent})
     endif()
@@ -37,7 +39,11 @@ function(strata_room name)
   if(arg_CUDA AND STRATA_HAVE_CUDA)
     target_compile_definitions(strata_${name} ${scope} STRATA_HAVE_CUDA=1)
     # Only the runtime is linked; the large libraries are loaded when they are first used.
-    target_link_libraries(strata_${name} ${scope} CUDA::cudart_static)
+    if(STRATA_KERNELS STREQUAL "nvcc")
+      target_link_libraries(strata_${name} ${scope} CUDA::cudart_static)
+    else()
+      target_link_libraries(strata_${name} ${scope} $<BUILD_INTERFACE:standin>)
+    endif()
     target_include_directories(strata_${name} SYSTEM PRIVATE ${STRATA_CUDA_INCLUDE_DIRS})
     string(REPLACE ";" ":" directories "${STRATA_CUDA_LIBRARY_DIRS}")
     target_compile_definitions(strata_${name} PRIVATE

@@ -1,32 +1,34 @@
 #!/bin/bash
-# Installs what is needed, builds, and runs every test; the last line is "N passed, N failed, N skipped".
-#   tests/run.sh            the release build's tests; unit tests again under AddressSanitizer with
-#                           UndefinedBehaviorSanitizer, and under ThreadSanitizer; operations built
-#                           for AVX-512, where the CPU has it; clang-format
-#   tests/run.sh --quick    the release build's tests alone
-#   tests/run.sh --tidy     clang-tidy on the sources too
-#   tests/run.sh --long     the Debian package in a fresh Debian too; needs root and debootstrap. Unless --quick, also 10,000
-#                           files of each kind, changed at random, under AddressSanitizer
+# Installs what is needed, builds, and runs the tests; the last line is "N passed, N failed, N skipped".
+#   tests/run.sh            the default tier: the program and its tests, without nvcc; the unit tests of core, device, io,
+#                           ops and comm and the fuzz corpora again under AddressSanitizer with
+#                           UndefinedBehaviorSanitizer; clang-format
+#   tests/run.sh --full     everything: kernels compiled by nvcc where it is found, the benchmarks, the tests labelled full,
+#                           all rooms under AddressSanitizer, code with threads under ThreadSanitizer, operations built
+#                           for AVX-512 where the CPU has it, clang-tidy on files that changed
+#   tests/run.sh --long     the Debian package in a fresh Debian too, which needs root and debootstrap, and 10,000 changed
+#                           files for each reader
 #   tests/run.sh --no-install
 #                           installs no packages and says which are missing
-# Options are combined as in "tests/run.sh --quick --no-install". The summary says how long each build and each set of
-# tests took. Where ccache is installed, compilers are called through it.
+# Options combine. The summary has the time of each part and the ten slowest tests. Where ccache is installed, compilers
+# are called through it.
 # STRATA_DATA_DIR names a directory with data sets (mnist-10k/t10k-images-idx3-ubyte.gz, ...); tests that need one are
 # skipped, with a line, where it is not set. STRATA_TEST_JOBS: processes that build and test; default: the cores.
 set -uo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.." || exit 1
 
-quick=no
-tidy=no
+# What the tests of the default tier may take together, in processor seconds. --full fails above it.
+readonly default_budget=1500
+
+full=no
 long=no
 list=()
 for option in "$@"; do
   case "$option" in
-    --quick) quick=yes ;;
-    --tidy) tidy=yes ;;
+    --full) full=yes ;;
     --long) long=yes ;;
     --no-install) list=(--list) ;;
-    *) echo "run.sh: there is no option \"$option\"; give any of --quick, --tidy, --long and --no-install" >&2; exit 2 ;;
+    *) echo "run.sh: there is no option \"$option\"; give any of --full, --long and --no-install" >&2; exit 2 ;;
   esac
 done
 jobs=${STRATA_TEST_JOBS:-$(nproc)}
@@ -35,6 +37,7 @@ failed=0
 skipped=0
 summary=()
 failures=()
+reports=()
 wrap=()  # what builds and tests run under
 
 # say PART...: begins a part.
@@ -47,6 +50,7 @@ count() {  # count NAME PASSED FAILED SKIPPED
   failed=$((failed + $3))
   skipped=$((skipped + $4))
   summary+=("$(printf '%-28s %5d passed %4d failed %4d skipped  %5d s' "$1" "$2" "$3" "$4" $((SECONDS - began)))")
+  [ "$3" -eq 0 ] || failures+=("$1")
 }
 
 # build PRESET [CMAKE ARGUMENT...] -- [TARGET...]
@@ -60,34 +64,42 @@ build() {
   done
   shift
   say "build $preset"
-  cmake --preset "$preset" "${settings[@]}" >"build/$preset.log" 2>&1 || { tail -n 20 "build/$preset.log"; return 1; }
-  local targets=()
-  [ $# -eq 0 ] || targets=(--target "$@")
-  "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" "${targets[@]}" || return 1
-  summary+=("$(printf '%-28s %44d s' "build $preset" $((SECONDS - began)))")
+  if cmake --preset "$preset" -DSTRATA_TESTS=ON "${settings[@]}" >"build/$preset.log" 2>&1 &&
+    "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}; then
+    summary+=("$(printf '%-28s %44d s' "build $preset" $((SECONDS - began)))")
+  else
+    tail -n 20 "build/$preset.log"
+    count "build $preset" 0 1 0
+    return 1
+  fi
 }
 
-# run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says.
+# run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says. Sets `spent` to its processor
+# seconds.
 run_ctest() {
-  local name=$1 preset=$2 report=$PWD/build/$2/ctest.xml
+  local name=$1 preset=$2 report=$PWD/build/$2/$1.xml status before
   shift 2
   say "test $name"
   rm -f "$report"
-  "${wrap[@]}" ctest --test-dir "build/$preset" --parallel "$jobs" --output-on-failure --progress --output-junit "$report" "$@"
-  local status=$?
-  local all bad not_run
-  all=$(grep -c '<testcase ' "$report" 2>/dev/null)
-  bad=$(grep -c '<testcase .*status="fail"' "$report" 2>/dev/null)
-  not_run=$(grep -c '<testcase .*status="\(notrun\|disabled\)"' "$report" 2>/dev/null)
-  if [ "${all:-0}" -eq 0 ] || { [ $status -ne 0 ] && [ "$bad" -eq 0 ]; }; then
-    count "$name" 0 1 0  # ctest itself failed
-    failures+=("$name: ctest itself")
+  before=$(processor_seconds)
+  "${wrap[@]}" ctest --test-dir "build/$preset" --parallel "$jobs" --output-on-failure --progress --output-junit "$report" \
+    --test-output-size-passed 1048576 --test-output-size-failed 1048576 "$@"
+  status=$?
+  spent=$(($(processor_seconds) - before))
+  local counts
+  if counts=$(python3 tests/report.py count "$report") && { [ $status -eq 0 ] || [ "$(cut -d' ' -f2 <<<"$counts")" -gt 0 ]; }; then
+    # shellcheck disable=SC2086 # three numbers
+    count "$name" $counts
+    reports+=("$report")
   else
-    count "$name" $((all - bad - not_run)) "$bad" "$not_run"
-    while read -r test; do
-      failures+=("$name: $test")
-    done < <(grep -o '<testcase name="[^"]*".*status="fail"' "$report" | cut -d'"' -f2)
+    count "$name" 0 1 0  # ctest itself failed
   fi
+}
+# Of the processes that have ended.
+processor_seconds() {
+  local stat
+  read -ra stat <"/proc/$$/stat"
+  echo $(((stat[15] + stat[16]) / $(getconf CLK_TCK)))
 }
 
 # check NAME COMMAND...: one test; exit code 77 skips it.
@@ -100,11 +112,47 @@ check() {
   case $status in
     0) count "$name" 1 0 0 ;;
     77) count "$name" 0 0 1 ;;
-    *)
-      count "$name" 0 1 0
-      failures+=("$name")
-      ;;
+    *) count "$name" 0 1 0 ;;
   esac
+}
+
+# Own code chooses its vectors by the instruction set that it is built for.
+avx512() {
+  local flag
+  for flag in avx512f avx512bw avx512cd avx512dq avx512vl; do
+    if ! grep -qw "$flag" /proc/cpuinfo; then
+      say "test avx512"
+      echo "this CPU has no $flag: the operations built for AVX-512 are skipped"
+      count avx512 0 0 1
+      return
+    fi
+  done
+  build avx512 -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- unit_ops && run_ctest avx512 avx512 --label-regex '^unit\.ops$'
+}
+
+formatted() {
+  git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 clang-format --dry-run --Werror
+}
+
+# 10,000 files of each kind, changed at random.
+changed_files() {
+  local group
+  for group in readers settings; do
+    cmake --build build/asan --parallel "$jobs" --target fuzz_${group}_test &&
+      STRATA_FUZZ_FILES=10000 "${wrap[@]}" build/asan/bin/fuzz_${group}_test --gtest_filter='*Random*' || return 1
+  done
+}
+
+# clang-tidy on sources that changed since the last tag, or in the last 50 commits.
+tidied() {
+  local since files
+  since=$(git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~50) || since=$(git hash-object -t tree /dev/null)
+  mapfile -t files < <(git diff --name-only --diff-filter=d "$since" -- 'src/*.cpp' 'io/*.cpp')
+  [ ${#files[@]} -gt 0 ] || return 0
+  cmake --preset debug -DSTRATA_TESTS=OFF -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF >build/debug.log 2>&1 || return 1
+  run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/debug "${files[@]/#/$PWD/}" >build/tidy.log 2>/dev/null && return 0
+  grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
+  return 1
 }
 
 say "packages"
@@ -119,85 +167,50 @@ if [ -z "${STRATA_DATA_DIR:-}" ]; then
   echo "STRATA_DATA_DIR is not set: tests that need real data are skipped"
 fi
 
-# Further architectures double the time of nvcc and are not tested here.
-if build release -DSTRATA_TESTS=ON -DSTRATA_BENCH=ON "-DCMAKE_CUDA_ARCHITECTURES=80;90" --; then
-  run_ctest release release
-else
-  count "release build" 0 1 0
-  failures+=("release build")
+if [ $full = no ]; then
+  build test -- && run_ctest default test --label-exclude '^full$'
+elif build release -DSTRATA_BENCH=ON "-DCMAKE_CUDA_ARCHITECTURES=80;90" --; then
+  run_ctest default release --label-exclude '^full$'
+  within_budget() {
+    echo "the tests of the default tier took $spent processor seconds; the budget is $default_budget"
+    [ "$spent" -le $default_budget ]
+  }
+  check "default tier's budget" within_budget
+  run_ctest full release --label-regex '^full$'
 fi
 
-# The unit tests of another build; targets that do not exist are left out.
-unit_tests() {  # unit_tests PRESET ROOM...
-  local preset=$1 room targets=()
-  shift
-  for room in "$@"; do
-    if compgen -G "tests/unit/$room/*.cpp" >/dev/null; then
-      targets+=("unit_$room")
-    fi
-  done
-  if build "$preset" -DSTRATA_TESTS=ON -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "${targets[@]}"; then
-    local rooms="${targets[*]#unit_}"
-    run_ctest "$preset" "$preset" --tests-regex "^unit\\.(${rooms// /|})\\."
-  else
-    count "$preset build" 0 1 0
-    failures+=("$preset build")
-  fi
-}
-
-# Own code chooses its vectors by the instruction set that it is built for.
-avx512() {
-  local flag
-  for flag in avx512f avx512bw avx512cd avx512dq avx512vl; do
-    if ! grep -qw "$flag" /proc/cpuinfo; then
-      say "test avx512"
-      echo "this CPU has no $flag: the operations built for AVX-512 are skipped"
-      count avx512 0 0 1
-      return
-    fi
-  done
-  unit_tests avx512 ops
-}
-
-formatted() {
-  git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 clang-format --dry-run --Werror
-}
-
-# 10,000 files of each kind, changed at random.
-changed_files() {
-  cmake --build build/asan --parallel "$jobs" --target unit_fuzz &&
-    STRATA_FUZZ_FILES=10000 "${wrap[@]}" build/asan/bin/unit_fuzz --gtest_filter='*Random*'
-}
-
-# clang-tidy on the program's sources, as the release build compiles them.
-tidied() {
-  run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/release "^$PWD/(src|io)/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
-  grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
-  return 1
-}
-
-if [ $quick = no ]; then
-  # Where a kernel maps memory at more random places than GCC 12's sanitizers expect, they run with fixed ones.
-  if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && setarch -R true 2>/dev/null; then
-    wrap=(setarch -R)
-  fi
-  export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
-  unit_tests asan core grid device io ops comm nn pipeline optim plan train app
-  [ $long = no ] || check "files changed at random" changed_files
-  unit_tests tsan comm pipeline optim plan train io
+# Where a kernel maps memory at more random places than GCC 12's sanitizers expect, they run with fixed ones.
+if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && setarch -R true 2>/dev/null; then
+  wrap=(setarch -R)
+fi
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
+rooms=(core device io ops comm)
+fuzz=(fuzz_readers_test)
+if [ $full = yes ]; then
+  rooms+=(grid nn pipeline optim plan train app)
+  fuzz+=(fuzz_settings_test)
+fi
+rooms_text=${rooms[*]}
+build asan -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "${rooms[@]/#/unit_}" "${fuzz[@]}" &&
+  run_ctest asan asan --label-regex "^unit\\.(${rooms_text// /|})\$"
+[ $long = no ] || check "files changed at random" changed_files
+if [ $full = yes ]; then
+  build tsan -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- unit_comm unit_io unit_optim unit_threads &&
+    run_ctest tsan tsan --tests-regex '^unit\.(comm|io|optim|threads)'
   wrap=()
   avx512
-  check clang-format formatted
+  check clang-tidy tidied
 fi
-[ $tidy = no ] || check clang-tidy tidied
+wrap=()
+check clang-format formatted
 [ $long = no ] || check "Debian package" tests/install/debian.sh build/release
 
 say "summary"
 printf '%s\n' "${summary[@]}"
+echo "the slowest tests:"
+python3 tests/report.py slowest "${reports[@]}"
 # Again what failed and the end of what it said, for much lies between.
-for report in build/{release,asan,tsan,avx512}/ctest.xml; do
-  [ ! -f "$report" ] || python3 tests/failures.py "$report"
-done
+python3 tests/report.py failures "${reports[@]}"
 [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

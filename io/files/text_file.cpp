@@ -37,12 +37,12 @@ bool read_all(const FileDescriptor& file, std::size_t most_bytes, std::string& t
 void delete_unfinished(const fs::path& path) {
   const std::string prefix = "." + path.filename().string() + ".";
   std::error_code error;
-  for (fs::directory_iterator entries(path.parent_path(), error), end; !error && entries != end;
-       entries.increment(error)) {
-    const std::string name = entries->path().filename().string();
+  for (fs::directory_iterator files(path.parent_path(), error), end; !error && files != end;
+       files.increment(error)) {
+    const std::string name = files->path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(".new")) {
       std::error_code ignored;
-      fs::remove(entries->path(), ignored);
+      fs::remove(files->path(), ignored);
     }
   }
 }

@@ -14,8 +14,6 @@ namespace strata::optim {
 
 namespace {
 
-constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
-
 /// A part of the arena whose boundaries no bucket crosses.
 struct Region {
   grid::Range elements;

@@ -8,8 +8,6 @@
 namespace strata::optim {
 namespace {
 
-constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
-
 /// The number of blocks of the data rank that owns the most.
 std::int64_t most_blocks(const BucketPlan& plan, std::int64_t data_ranks) {
   std::int64_t most = 0;

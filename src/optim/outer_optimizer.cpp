@@ -15,8 +15,6 @@
 namespace strata::optim {
 namespace {
 
-constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
-
 /// out[i] = function(a[i], b[i]).
 template <typename Function>
 void combine(ops::Context& context, const ConstTensorView& a, const ConstTensorView& b,

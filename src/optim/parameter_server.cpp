@@ -19,7 +19,7 @@ using Word = comm::Window::Word;
 
 constexpr auto kWordBytes = static_cast<std::int64_t>(sizeof(Word));
 /// Elements that are sent together or, where all are zeros, not at all.
-constexpr std::int64_t kBlock = 32;
+constexpr std::int64_t kPackedBlock = 32;
 constexpr std::int64_t kMaskBits = 64;
 
 /// The words before the gradient in an inbox. The first is the number of words after it: 0 says
@@ -31,7 +31,7 @@ std::int64_t words_for(std::int64_t bytes) {
 }
 
 std::int64_t mask_words(std::int64_t elements) {
-  return (elements / kBlock + kMaskBits - 1) / kMaskBits;
+  return (elements / kPackedBlock + kMaskBits - 1) / kMaskBits;
 }
 
 /// A short wait for another rank.
@@ -279,7 +279,7 @@ bool ParameterServer::apply(std::int64_t rank) {
   }
   if (!drops) {
     const TensorView gradient = gradient_memory_.view(0, Shape{own.elements}, dtype_);
-    unpack_blocks(packed.subspan(kHeaderWords - 1), kBlock * size_bytes(dtype_) / kWordBytes,
+    unpack_blocks(packed.subspan(kHeaderWords - 1), kPackedBlock * size_bytes(dtype_) / kWordBytes,
                   words_of(gradient));
     for (std::size_t b = 0; b < buckets_->buckets().size(); ++b) {
       optimizer_->update(b, gradient, rate, scale, static_cast<std::int64_t>(version) + 1);
@@ -369,7 +369,7 @@ void ParameterServer::push(const ReadGradient& read, double learning_rate, doubl
     const std::span packed(outbox_);
     const std::int64_t words =
         kHeaderWords - 1 +
-        pack_blocks(words_of(gradient), kBlock * size_bytes(dtype_) / kWordBytes,
+        pack_blocks(words_of(gradient), kPackedBlock * size_bytes(dtype_) / kWordBytes,
                     packed.subspan(kHeaderWords));
     packed[kFilled] = static_cast<Word>(words);
     packed[kVersion] = server.fetched_version;

@@ -5,22 +5,18 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "strata/core/hash.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
-#include "strata/train/checkpointing.hpp"
-#include "strata/train/model_files.hpp"
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "dataset/dataset_format.hpp"
 #include "described_file.hpp"
 #include "files/manifest.hpp"
-#include "huggingface_config.hpp"
 #include "refused_or_read.hpp"
+#include "scratch_directory.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
@@ -28,32 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace names = io::dataset_format;
-
-/// A directory in memory for one process, empty for each input.
-class Directory {
- public:
-  Directory() {
-    std::string name = fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
-    name += "/strata-fuzz-XXXXXX";
-    root_ = ::mkdtemp(name.data());
-  }
-  ~Directory() {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-
-  /// `root` / `name`, new and empty.
-  [[nodiscard]] fs::path fresh(const std::string& name) const {
-    fs::remove_all(root_ / name);
-    fs::create_directory(root_ / name);
-    return root_ / name;
-  }
-
- private:
-  fs::path root_;
-};
 
 /// Writes a manifest of the other files where the text is "whole"; else the text with the checksum
 /// of its lines put right, so that the lines are read.
@@ -233,15 +203,23 @@ void use(const io::Checkpoint& checkpoint) {
       }
     });
   }
-  refused_or_read([&] { static_cast<void>(train::virtual_grid_of(checkpoint)); });
-  refused_or_read([&] {
-    if (const auto data = train::data_of(checkpoint); data && data->task == io::Task::kNextToken) {
-      static_cast<void>(io::Tokenizer::of(*data));
-    }
-  });
 }
 
 }  // namespace
+
+int open_checkpoint(std::span<const std::byte> bytes, const CheckpointUse& use) {
+  if (bytes.size() > kMostDescribedBytes) {
+    return 0;
+  }
+  static const Directory kDirectory;
+  const fs::path directory = kDirectory.fresh("step-00000001");
+  refused_or_read([&] {
+    write_bundle(directory, bundle_of(text_of(bytes)),
+                 [&](auto& files) { seal_checkpoint(directory, files); });
+    use(io::Checkpoint::open(directory));
+  });
+  return 0;
+}
 
 int run_dataset(std::span<const std::byte> bytes) {
   if (bytes.size() > kMostDescribedBytes) {
@@ -266,17 +244,7 @@ int run_dataset(std::span<const std::byte> bytes) {
 }
 
 int run_checkpoint(std::span<const std::byte> bytes) {
-  if (bytes.size() > kMostDescribedBytes) {
-    return 0;
-  }
-  static const Directory kDirectory;
-  const fs::path directory = kDirectory.fresh("step-00000001");
-  refused_or_read([&] {
-    write_bundle(directory, bundle_of(text_of(bytes)),
-                 [&](auto& files) { seal_checkpoint(directory, files); });
-    use(io::Checkpoint::open(directory));
-  });
-  return 0;
+  return open_checkpoint(bytes, use);
 }
 
 // An index and its shards.
@@ -290,32 +258,6 @@ int run_sharded(std::span<const std::byte> bytes) {
       }
     }
     read_tensors(io::TensorFiles::open_safetensors(directory));
-  });
-}
-
-// A config.json beside the weights that it asks for, or, of a large model, one other weight.
-int run_huggingface(std::span<const std::byte> bytes) {
-  static const Directory kDirectory;
-  const fs::path directory = kDirectory.fresh("model");
-  std::ofstream(directory / "config.json", std::ios::binary) << text_of(bytes);
-  return refused_in_one_line_or_read([&] {
-    const nn::PublishedModel model = train::read_huggingface_config(directory / "config.json");
-    const nn::TransformerOptions& o = model.options;
-    std::vector<io::TensorToStore> weights{{"a", io::StoredType::kFloat32, {1}}};
-    if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary}) <= 100) {
-      weights.clear();
-      for (const nn::PublishedTensor& tensor :
-           nn::published_tensors(model, nn::MatrixOrder::kInputsFirst)) {
-        weights.push_back({tensor.name, io::StoredType::kFloat32, tensor.shape});
-      }
-    }
-    auto file = io::TensorFileWriter::safetensors(directory / "model.safetensors", weights);
-    for (const io::TensorToStore& weight : weights) {
-      file.append(std::vector<std::byte>(static_cast<std::size_t>(weight.shape.count()) * 4));
-    }
-    file.finish();
-    const train::ForeignModel foreign = train::open_model(directory, std::nullopt);
-    static_cast<void>(nn::layer_lines(foreign.model));
   });
 }
 

@@ -172,11 +172,11 @@ TEST_P(Replay, CorpusAndItsMutationsAreReadOrRefused) {
   EXPECT_GT(inputs, 100);
 }
 
-// STRATA_FUZZ_FILES: how many of each kind; default: 500.
+// STRATA_FUZZ_FILES: how many of each kind; default: 50.
 TEST_P(Replay, FilesChangedAtRandomAreReadOrRefusedInBoundedMemory) {
   constexpr std::size_t kAnyFile = std::size_t{2} << 20U;
   const char* const wanted = std::getenv("STRATA_FUZZ_FILES");
-  const int count = wanted == nullptr ? 500 : std::atoi(wanted);
+  const int count = wanted == nullptr ? 50 : std::atoi(wanted);
   std::vector<std::string> corpus;
   for (const auto& entry : fs::directory_iterator(fs::path(STRATA_FUZZ_CORPUS) / GetParam().name)) {
     corpus.push_back(read_file(entry.path()));
@@ -194,7 +194,7 @@ TEST_P(Replay, FilesChangedAtRandomAreReadOrRefusedInBoundedMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, testing::ValuesIn(kTargets),
+INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, testing::ValuesIn(STRATA_FUZZ_TARGETS),
                          [](const auto& target) { return target.param.name; });
 
 }  // namespace

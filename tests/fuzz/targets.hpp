@@ -33,6 +33,8 @@ int run_text(std::span<const std::byte> bytes);
 int run_dataset(std::span<const std::byte> bytes);
 int run_checkpoint(std::span<const std::byte> bytes);
 int run_safetensors(std::span<const std::byte> bytes);
+/// What a run that continues a checkpoint reads of it.
+int run_continued(std::span<const std::byte> bytes);
 int run_sharded(std::span<const std::byte> bytes);
 int run_torch(std::span<const std::byte> bytes);
 int run_llmc(std::span<const std::byte> bytes);
@@ -41,11 +43,8 @@ int run_huggingface(std::span<const std::byte> bytes);
 /// Reads what can be read of a model's tensors.
 void read_tensors(const io::TensorFiles& files);
 
-inline constexpr Target kTargets[] = {{"config", run_config},
-                                      {"plan", run_plan},
-                                      {"schedule", run_schedule},
-                                      {"site", run_site},
-                                      {"csv", run_csv},
+/// Readers of io.
+inline constexpr Target kReaders[] = {{"csv", run_csv},
                                       {"image", run_image},
                                       {"tokenizer", run_tokenizer},
                                       {"tokenizer_json", run_tokenizer_file, 150, 100},
@@ -59,7 +58,14 @@ inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"safetensors", run_safetensors, 600, 100},
                                       {"sharded", run_sharded, 200, 100},
                                       {"torch", run_torch, 600, 200},
-                                      {"llmc", run_llmc, 600, 100},
-                                      {"huggingface", run_huggingface, 100, 100}};
+                                      {"llmc", run_llmc, 600, 100}};
+
+/// Readers of the rooms above io.
+inline constexpr Target kSettings[] = {{"config", run_config},
+                                       {"plan", run_plan},
+                                       {"schedule", run_schedule},
+                                       {"site", run_site},
+                                       {"checkpoint", run_continued, 50},
+                                       {"huggingface", run_huggingface, 100, 100}};
 
 }  // namespace strata::fuzz

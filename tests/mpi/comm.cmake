@@ -20,18 +20,18 @@ foreach(ranks 1 3)
   add_test(NAME mpi.calibrate_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:calibrate_mpi_test>
             ${CMAKE_CURRENT_BINARY_DIR}/calibrate-${ranks})
-  set_tests_properties(mpi.calibrate_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi.app RESOURCE_LOCK mpi
+  set_tests_properties(mpi.calibrate_${ranks} PROPERTIES TIMEOUT 900 LABELS "mpi.app;full" RESOURCE_LOCK mpi
     ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
 
 # NCCL's communicator against MPI's; skipped, with a line, where there is no GPU.
-if(STRATA_HAVE_NCCL)
+if(STRATA_HAVE_NCCL AND STRATA_KERNELS STREQUAL "nvcc")
   add_executable(gpu_comm mpi/nccl_mpi_test.cpp)
   target_link_libraries(gpu_comm PRIVATE strata_comm strata_options)
   foreach(ranks 2 4)
     add_test(NAME gpu.comm_${ranks}
       COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:gpu_comm>)
-    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS gpu.comm RESOURCE_LOCK mpi
+    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS "gpu.comm;full" RESOURCE_LOCK mpi
       SKIP_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "${strata_mpi_environment}")
   endforeach()
 endif()

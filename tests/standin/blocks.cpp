@@ -20,8 +20,8 @@ dim3 gridDim;
 namespace standin {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kStackBytes = 16 * kPageBytes;
+constexpr std::size_t kGuardBytes = 4096;
+constexpr std::size_t kStackBytes = 16 * kGuardBytes;
 constexpr std::size_t kStepBytes = 9 * 64;
 
 /// Goes on where `to` ends, which is the end of a stack that was left here before, or the place of
@@ -54,14 +54,14 @@ class Fiber {
   /// `number` among all fibers. Their stacks begin at different places of their pages, else the
   /// caches had few places for them all.
   Fiber(void (*entry)(), std::size_t number) {
-    void* const memory = mmap(nullptr, kPageBytes + kStackBytes, PROT_READ | PROT_WRITE,
+    void* const memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED || mprotect(memory, kPageBytes, PROT_NONE) != 0) {
+    if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
       fail_kernel("there is no memory for a thread's stack");
     }
     // The entry, and the place of a return address, which keeps the alignment.
     const std::size_t unused = number * kStepBytes % (kStackBytes / 4);
-    auto* const top = reinterpret_cast<void**>(static_cast<std::byte*>(memory) + kPageBytes +
+    auto* const top = reinterpret_cast<void**>(static_cast<std::byte*>(memory) + kGuardBytes +
                                                kStackBytes - unused);
     top[-2] = reinterpret_cast<void*>(entry);
     end_ = top - 2;

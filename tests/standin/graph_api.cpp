@@ -27,8 +27,8 @@ using standin::Handle;
 using standin::Node;
 using standin::node_of;
 
-int put_so_far = 0;
-bool refuses_next = false;
+int graphs_put = 0;
+bool refuses_next_graph = false;
 bool keeps_no_weights = false;
 
 std::int64_t workspace_of(const Node& plan) {
@@ -94,11 +94,11 @@ extern "C" {
 // Of the stand-in alone.
 /// Graphs that were put on streams.
 int standin_cudnn_graphs() {
-  return put_so_far;
+  return graphs_put;
 }
 /// The next run of a graph is not supported, though it has a plan.
 void standin_cudnn_refuse_next_graph() {
-  refuses_next = true;
+  refuses_next_graph = true;
 }
 /// Whether plans say that they have no workspace for weights, as those do that add in any order.
 void standin_cudnn_keep_no_weights(bool keep_none) {
@@ -195,7 +195,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       !take_addresses(pack, run)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  if (std::exchange(refuses_next, false)) {
+  if (std::exchange(refuses_next_graph, false)) {
     return CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT;
   }
   standin_describe(run.graph.is_backward() ? "cuDNN attention backward" : "cuDNN attention forward",
@@ -203,7 +203,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (!standin::put_library_work(standin::ours(handle).stream, [run] { run.run(); })) {
     return CUDNN_STATUS_EXECUTION_FAILED;
   }
-  ++put_so_far;
+  ++graphs_put;
   return CUDNN_STATUS_SUCCESS;
 }
 

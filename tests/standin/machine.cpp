@@ -13,7 +13,7 @@ std::size_t number_from(const char* variable, std::size_t otherwise) {
 }  // namespace
 
 Machine::Machine()
-    : devices(static_cast<int>(number_from("STRATA_STANDIN_GPUS", 1))),
+    : devices(static_cast<int>(number_from("STRATA_STANDIN_GPUS", 0))),
       device_bytes(number_from("STRATA_STANDIN_MEMORY", std::size_t{8} << 30U)) {
   for (int device = 0; device < devices; ++device) {
     default_streams.push_back(std::make_shared<Stream>());

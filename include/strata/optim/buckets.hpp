@@ -8,6 +8,8 @@
 
 namespace strata::optim {
 
+inline constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
+
 /// A contiguous range of a stage's gradient arena that is reduced in one exchange.
 struct Bucket {
   /// Who owns and who uses its parameters.
@@ -40,7 +42,7 @@ class BucketPlan {
   };
   static constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
 
-  /// Pre: bucket_elements >= ParameterLayout::kBlock.
+  /// Pre: bucket_elements >= kBlock.
   BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
              std::int64_t bucket_elements, Division division = Division::kElements);
 

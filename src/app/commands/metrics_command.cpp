@@ -14,7 +14,7 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kMetricsHelp =
     R"(strata metrics export RUN [--kind=train|evaluate|checkpoint] [--csv]
 
 Prints the records of a run's metrics.jsonl as CSV: a header, then a line for each record. RUN is a run's directory, of a
@@ -39,7 +39,7 @@ void print(const train::MetricsTable& table) {
 }  // namespace
 
 std::string metrics_help() {
-  return kHelp;
+  return kMetricsHelp;
 }
 
 ExitCode metrics_command(Arguments arguments) {
@@ -49,7 +49,7 @@ ExitCode metrics_command(Arguments arguments) {
   }
   const CommandLine line(arguments.subspan(1), {"kind"}, {"csv"}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata metrics export needs one run\n{}", kHelp);
+    fail(ExitCode::kUsage, "strata metrics export needs one run\n{}", kMetricsHelp);
   }
   std::vector<std::string> kinds{"train", "evaluate", "checkpoint"};
   if (line.has("kind")) {

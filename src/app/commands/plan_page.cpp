@@ -20,7 +20,7 @@ namespace strata::app {
 namespace {
 
 /// Parts of a bar that have a colour of their own; the smallest of more are drawn as one.
-constexpr std::size_t kParts = 8;
+constexpr std::size_t kMostParts = 8;
 
 /// A colour of a stage, readable below white digits; neighbours differ.
 std::string stage_fill(std::int64_t stage, std::int64_t stages) {
@@ -212,7 +212,7 @@ std::vector<std::string> named_parts(std::vector<std::pair<std::string, double>>
   std::ranges::stable_sort(parts, std::greater(), &std::pair<std::string, double>::second);
   std::vector<std::string> names;
   for (const auto& [name, value] : parts) {
-    if (value > 0.0 && names.size() + 1 < kParts) {
+    if (value > 0.0 && names.size() + 1 < kMostParts) {
       names.push_back(name);
     }
   }
@@ -297,7 +297,7 @@ BarChart memory_chart(const PlanView& view) {
 
 // ---- the step
 
-std::string step_picture(const PlanView& view) {
+std::string forecast_picture(const PlanView& view) {
   constexpr double kWidth = 1240.0;
   constexpr std::size_t kMostActions = 60000;
   constexpr std::size_t kMostNumbered = 4000;
@@ -396,7 +396,7 @@ std::string plan_page(const PlanView& view, const std::string& title, std::int64
   text += html_table(part_rows(view.forecast));
   text += fmt::format("<h2>Ranks</h2>\n<p class=\"soft\">{}</p>\n{}{}", picture.note(),
                       picture.svg(), stages_table(view));
-  text += "<h2>The step</h2>\n" + step_picture(view);
+  text += "<h2>The step</h2>\n" + forecast_picture(view);
   text += search == nullptr || search->choices.empty() ? "" : search_section(*search);
   text += tables_section(view);
   text += fmt::format("<p class=\"soft\">Written by strata plan {}. The times are forecasts.</p>\n",

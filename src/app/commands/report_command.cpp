@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHelp =
+constexpr const char* kReportHelp =
     R"(strata report RUN... --output=FILE.html [--plots=DIR]
 
 Writes one HTML page about runs: differences of their configs, curves on common axes, where the time of a step went, memory,
@@ -50,7 +50,7 @@ The page also shows what these files in a run's directory hold, where they exist
 using Runs = std::vector<train::RunView>;
 
 /// The time account's keys in metrics.jsonl, in the order of bars.
-constexpr std::pair<const char*, const char*> kParts[] = {
+constexpr std::pair<const char*, const char*> kStepParts[] = {
     {"compute_seconds", "compute"},
     {"communication_seconds", "exposed communication"},
     {"bubble_seconds", "bubble"},
@@ -267,7 +267,7 @@ std::string curves(const Runs& runs, const std::vector<std::string>& names, cons
 
 std::string times(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
   BarChart chart{.title = "Mean time of a step", .names = {}, .bars = {}};
-  for (const auto& [key, name] : kParts) {
+  for (const auto& [key, name] : kStepParts) {
     chart.names.emplace_back(name);
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -279,7 +279,7 @@ std::string times(const Runs& runs, const std::vector<std::string>& names, const
     BarChart::Bar bar{.label = fmt::format("{}: {:.4g} ms", short_name(names[i]), 1e3 * whole),
                       .parts = {},
                       .inside = {}};
-    for (const auto& [key, name] : kParts) {
+    for (const auto& [key, name] : kStepParts) {
       const double part = mean_of(steps.column(key));
       bar.parts.push_back(std::isfinite(part) ? part : 0.0);
       bar.inside.push_back(fmt::format("{:.1f} %", 100.0 * bar.parts.back() / whole));
@@ -443,14 +443,14 @@ std::string page_of(const Runs& runs, const Charts& charts) {
 }  // namespace
 
 std::string report_help() {
-  return kHelp;
+  return kReportHelp;
 }
 
 ExitCode report_command(Arguments arguments) {
   const CommandLine line(arguments, {"output", "plots"}, {}, CommandLine::Values::kOne);
   const std::string output = line.value("output", "");
   if (line.positions().empty() || output.empty()) {
-    fail(ExitCode::kUsage, "strata report needs a run and --output=FILE.html\n{}", kHelp);
+    fail(ExitCode::kUsage, "strata report needs a run and --output=FILE.html\n{}", kReportHelp);
   }
   Runs runs;
   for (const std::string& directory : line.positions()) {

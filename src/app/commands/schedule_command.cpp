@@ -29,7 +29,7 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kScheduleHelp =
     R"(strata schedule check SCHEDULE [options]                     prove a pipeline schedule, or say what is wrong
 strata schedule simulate SCHEDULE [options]                  step time, bubble and activations of each rank
 strata schedule draw SCHEDULE --output=FILE.svg [options]    a picture of one step
@@ -442,7 +442,7 @@ std::vector<std::string> options_of(const std::string& what) {
 }  // namespace
 
 std::string schedule_help() {
-  return kHelp;
+  return kScheduleHelp;
 }
 
 ExitCode schedule_command(Arguments arguments) {
@@ -464,7 +464,7 @@ ExitCode schedule_command(Arguments arguments) {
   }
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
-         kHelp);
+         kScheduleHelp);
   }
   const Given schedule = given(line);
   const std::string output = line.has("output") ? line.value("output", "") : "";

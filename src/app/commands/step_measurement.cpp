@@ -17,13 +17,14 @@
 #include "strata/train/rank_state.hpp"
 
 namespace strata::app {
-namespace {
 
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
 }
+
+namespace {
 
 /// The mean of all but the longest tenth: a step is a sum of its operations, in which what disturbs
 /// them now and then counts, but not what disturbs the machine once.

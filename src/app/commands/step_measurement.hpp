@@ -47,6 +47,9 @@ class OperationTimer final : public ops::Observer {
   bool records_ = false;
 };
 
+/// The upper median.
+double median_of(std::vector<double> values);
+
 /// How often steps are measured.
 struct Repetitions {
   std::int64_t least = 3;

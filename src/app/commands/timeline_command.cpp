@@ -27,11 +27,12 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/step_measurement.hpp"
 
 namespace strata::app {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kTimelineHelp =
     R"(strata timeline report FILE                            the time account of each rank in the recorded steps
 strata timeline draw FILE --output=FILE.svg [options]  a picture of one recorded step of one pipeline
 strata timeline times FILE                             the measured times as options of strata schedule
@@ -44,7 +45,7 @@ FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote, or it
   --output=FILE    where draw writes
 )";
 
-constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMostTimelineBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
 constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 30;
 constexpr std::int64_t kMostChunks = 64;
@@ -111,7 +112,7 @@ struct Trace {
 /// Throws: Error(kUsage) where the file is none of strata's timelines.
 Trace read_trace(const std::string& path) {
   const std::optional<nlohmann::json> content =
-      io::parse_json(io::read_input(path, kMostBytes, ExitCode::kUsage));
+      io::parse_json(io::read_input(path, kMostTimelineBytes, ExitCode::kUsage));
   Trace trace;
   const auto within = [](const nlohmann::json& value, std::int64_t most) {
     const std::optional<std::int64_t> number = io::integer_in(value);
@@ -190,12 +191,6 @@ void report(const std::string& path) {
     account.print(fmt::format("{}", rank));
   }
   all.print("all");
-}
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 /// The shortest message between neighbouring stages, of the slower direction; other messages also
@@ -336,7 +331,7 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
 }
 
 std::string timeline_help() {
-  return kHelp;
+  return kTimelineHelp;
 }
 
 ExitCode timeline_command(Arguments arguments) {
@@ -350,7 +345,7 @@ ExitCode timeline_command(Arguments arguments) {
                      : std::vector<std::string>{};
   const CommandLine line(arguments.subspan(1), options, {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata timeline {} needs one file\n{}", what, kHelp);
+    fail(ExitCode::kUsage, "strata timeline {} needs one file\n{}", what, kTimelineHelp);
   }
   std::filesystem::path file = line.positions().front();
   if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) {

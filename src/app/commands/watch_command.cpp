@@ -29,7 +29,7 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kWatchHelp =
     R"(strata watch RUN [--interval=S] [--once]
 
 Shows a run's loss curve, step, speed, time account, last checkpoint and slow ranks. It reads the files in the run's
@@ -446,13 +446,13 @@ void watch_by_lines(train::RunView& run, double interval, Characters characters)
 }  // namespace
 
 std::string watch_help() {
-  return kHelp;
+  return kWatchHelp;
 }
 
 ExitCode watch_command(Arguments arguments) {
   const CommandLine line(arguments, {"interval"}, {"once"}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata watch needs one run\n{}", kHelp);
+    fail(ExitCode::kUsage, "strata watch needs one run\n{}", kWatchHelp);
   }
   constexpr double kLeastSeconds = 0.1;
   constexpr double kMostSeconds = 86400.0;

@@ -46,7 +46,7 @@ int bytes_of(const ConstTensorView& payload) {
   return checked_int(payload.bytes(), "the size of a message in bytes");
 }
 
-MPI_Datatype type_of(const ConstTensorView& summand) {
+MPI_Datatype mpi_type_of(const ConstTensorView& summand) {
   require(summand.memory_space() == MemorySpace::kHost,
           "MPI sends host memory, this tensor is in {} memory", name_of(summand.memory_space()));
   return with_floating(summand.dtype(), []<typename T>(T) {
@@ -79,8 +79,8 @@ class MpiReduceScatter final : public Request::Operation {
     for (const grid::Range& slice : slices) {
       counts_.push_back(checked_int(slice.count(), "the elements of a slice"));
     }
-    check(MPI_Ireduce_scatter(tensor.raw(), sums_.data(), counts_.data(), type_of(tensor), MPI_SUM,
-                              communicator, &request_),
+    check(MPI_Ireduce_scatter(tensor.raw(), sums_.data(), counts_.data(), mpi_type_of(tensor),
+                              MPI_SUM, communicator, &request_),
           "MPI_Ireduce_scatter");
   }
 
@@ -252,7 +252,7 @@ class MpiCommunicator final : public Communicator {
       const Serial serial;
       check(
           MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
-                         type_of(sum), MPI_SUM, communicator_, &request),
+                         mpi_type_of(sum), MPI_SUM, communicator_, &request),
           "MPI_Iallreduce");
     }
     wait_for(request, "all-reduce");

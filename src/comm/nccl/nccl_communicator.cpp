@@ -16,7 +16,7 @@ namespace {
 
 using Note = NcclEngine::Note;
 
-ncclDataType_t type_of(const ConstTensorView& summand) {
+ncclDataType_t nccl_type_of(const ConstTensorView& summand) {
   return with_floating(summand.dtype(), []<typename T>(T) {
     return std::is_same_v<T, float> ? ncclFloat32 : ncclFloat64;
   });
@@ -221,8 +221,8 @@ void NcclCommunicator::all_reduce(TensorView sum) {
     return;
   }
   collective("all-reduce", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-    note(functions().all_reduce(sum.raw(), sum.raw(), count_of(sum.count()), type_of(sum), ncclSum,
-                                handle, stream));
+    note(functions().all_reduce(sum.raw(), sum.raw(), count_of(sum.count()), nccl_type_of(sum),
+                                ncclSum, handle, stream));
   });
 }
 
@@ -293,14 +293,14 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
   const auto calls = [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
     if (even) {
       note(functions().reduce_scatter(tensor.raw(), own.raw(), count_of(own.count()),
-                                      type_of(tensor), ncclSum, handle, stream));
+                                      nccl_type_of(tensor), ncclSum, handle, stream));
       return;
     }
     for (std::int64_t r = 0; r < size(); ++r) {
       const TensorView slice = slice_of(r);
       if (slice.count() > 0) {
         note(functions().reduce(slice.raw(), r == rank() ? slice.raw() : nullptr,
-                                count_of(slice.count()), type_of(tensor), ncclSum,
+                                count_of(slice.count()), nccl_type_of(tensor), ncclSum,
                                 static_cast<int>(r), handle, stream));
       }
     }

@@ -1,13 +1,23 @@
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <vector>
 
 #include "strata/app/config_file.hpp"
+#include "strata/io/tensor_files.hpp"
+#include "strata/io/tokenizer.hpp"
+#include "strata/nn/published_model.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/model_files.hpp"
 
 #include "config/site_file.hpp"
+#include "huggingface_config.hpp"
 #include "memory_file.hpp"
 #include "refused_or_read.hpp"
+#include "scratch_directory.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
@@ -81,6 +91,45 @@ int run_site(std::span<const std::byte> bytes) {
   ::setenv("STRATA_SITE", file.path().c_str(), 1);
   return refused_or_read([] {
     static_cast<void>(app::read_site_file({"nodes", "time", "partition"}));
+  });
+}
+
+int run_continued(std::span<const std::byte> bytes) {
+  return open_checkpoint(bytes, [](const io::Checkpoint& checkpoint) {
+    refused_or_read([&] { static_cast<void>(train::virtual_grid_of(checkpoint)); });
+    refused_or_read([&] {
+      if (const auto data = train::data_of(checkpoint);
+          data && data->task == io::Task::kNextToken) {
+        static_cast<void>(io::Tokenizer::of(*data));
+      }
+    });
+  });
+}
+
+// A config.json beside the weights that it asks for, or, of a large model, one other weight.
+int run_huggingface(std::span<const std::byte> bytes) {
+  static const Directory kDirectory;
+  const fs::path directory = kDirectory.fresh("model");
+  std::ofstream(directory / "config.json", std::ios::binary)
+      << std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return refused_in_one_line_or_read([&] {
+    const nn::PublishedModel model = train::read_huggingface_config(directory / "config.json");
+    const nn::TransformerOptions& o = model.options;
+    std::vector<io::TensorToStore> weights{{"a", io::StoredType::kFloat32, {1}}};
+    if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary}) <= 100) {
+      weights.clear();
+      for (const nn::PublishedTensor& tensor :
+           nn::published_tensors(model, nn::MatrixOrder::kInputsFirst)) {
+        weights.push_back({tensor.name, io::StoredType::kFloat32, tensor.shape});
+      }
+    }
+    auto file = io::TensorFileWriter::safetensors(directory / "model.safetensors", weights);
+    for (const io::TensorToStore& weight : weights) {
+      file.append(std::vector<std::byte>(static_cast<std::size_t>(weight.shape.count()) * 4));
+    }
+    file.finish();
+    const train::ForeignModel foreign = train::open_model(directory, std::nullopt);
+    static_cast<void>(nn::layer_lines(foreign.model));
   });
 }
 
