@@ -141,17 +141,6 @@ void enter_scratch_directory() {
   import_images();
 }
 
-/// Text between separators.
-std::vector<std::string> split(std::string_view text, std::string_view separator) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at != std::string_view::npos;) {
-    const std::size_t end = text.find(separator, at);
-    parts.emplace_back(text.substr(at, end - at));
-    at = end == std::string_view::npos ? end : end + separator.size();
-  }
-  return parts;
-}
-
 /// One part of a run.
 struct Part {
   plan::RunConfig config;
@@ -163,7 +152,7 @@ struct Part {
 Part part_of(const std::string& file, Settings settings, const std::string& text) {
   std::vector<std::string> words = split_words(text);
   Part part;
-  const std::vector<std::string> grid = split(words.front(), "x");
+  const std::vector<std::string> grid = split_words(words.front(), "x");
   const std::vector<std::string> axes{"data", "pipeline", "tensor"};
   for (std::size_t axis = 0; axis < grid.size(); ++axis) {
     part.ranks *= std::stoll(grid[axis]);
@@ -294,6 +283,7 @@ TEST_P(Grids, GiveTheBitsOfOneRank) {
     static_cast<void>(train_in(base, given.config, given.base, "2x1x2"));
     settings.push_back("checkpoint.init=" + base);
   }
+  RecordProperty("compared", static_cast<int>(given.runs.size()));
   const Result reference = train(given.config, settings, given.reference);
   const std::vector<double> losses = reference.losses();
   EXPECT_FALSE(losses.empty());
@@ -367,7 +357,7 @@ Result train_in(const std::string& name, const std::string& config, const Settin
   io::test::write_file(name + ".ini", config);
   std::string resume;
   Part part;
-  for (const std::string& text : split(run, " | ")) {
+  for (const std::string& text : split_words(run, "|")) {
     part = part_of(name + ".ini", joined(settings, {"run.dir=" + name}), text + resume);
     fs::create_directories(train::checkpoint_root(part.config));
     comm::run_in_process_ranks(part.ranks,
