@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "strata/core/error.hpp"
@@ -297,7 +298,13 @@ SliceGather::SliceGather(Communicator& group, TensorView tensor,
                              return slices_of(tensor, slices, {rank, rank + 1});
                            });
   is_across_ = node_ranks > 1;
-  if (is_across_ && (!messages_.pending() || messages_.follow([](device::Stream& /*stream*/) {}))) {
+  // All ranks start the messages inside nodes at the same place in their order, also those that
+  // have none across nodes.
+  const auto cross = [&](std::int64_t number) {
+    return !slices_of(tensor, slices, {number, group.size()}, node_ranks).empty();
+  };
+  if (is_across_ && std::ranges::all_of(std::views::iota(std::int64_t{0}, node_ranks), cross) &&
+      messages_.follow([](device::Stream& /*stream*/) {})) {
     begin_inside();
   }
 }

@@ -281,6 +281,8 @@ double RankState::gather_tied() {
 std::vector<TensorView> RankState::trained_tensors() const {
   std::vector<TensorView> tensors = optimizer_.tensors();
   tensors.push_back(stage_state_.weights());
+  // A stage may have no parameters.
+  std::erase_if(tensors, [](const TensorView& tensor) { return tensor.count() == 0; });
   return tensors;
 }
 

@@ -411,7 +411,7 @@ class Trainer {
   }
 
   [[nodiscard]] StopRequest own_stop_request() {
-    return clock_ && clock_->stop_due(now_seconds()) ? StopRequest::kStop : stop_request();
+    return clock_ && clock_->stop_due(now_seconds()) ? StopRequest::kStop : setup_.stop_request();
   }
 
   /// Why the run stops, on rank 0. Warns where the time limit leaves no room to train.

@@ -23,8 +23,6 @@ def config(layers=(), **model):
 # Heads that share keys and values, the head's matrix its own, and samples from random places.
 LLAMA = ["--model.preset=llama", "--model.heads=8", "--model.kv_heads=4", "--data.sampling=windows"]
 
-LAYERS = 7  # of both: embedding, twice attention and mlp, norm, head
-
 
 def text(words, seed=1):
     """Words, each of them followed by one of three."""

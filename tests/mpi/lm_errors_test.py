@@ -46,106 +46,34 @@ class Errors(language.LanguageTest):
         with self.subTest(settings=settings, grid=grid):
             self.assert_refused(finished, code, *words)
 
-    def test_models(self):
-        self.refused(USAGE, "model.preset is gpt and there are 2 model.layer lines", "keep one",
-                     settings=["--model.layer=embedding 32", "--model.layer=head"], grid=(1, 1, 2))
-        bare = self.write_config("bare.ini", "[model]\npreset = gpt\n[data]\n"
-                                 "train = text/train.h5\n[train]\nsteps = 1\n")
-        given = []
-        for key, value in [("blocks", 2), ("width", 32), ("heads", 4), ("context", 16)]:
-            self.refused(USAGE, f"model.preset is gpt, which leaves model.{key} open", "set it",
-                         config=bare, settings=list(given))
-            given.append(f"--model.{key}={value}")
-        self.train(bare, (1, 1, 1), "bare", *given, "--train.steps=1")
-        for setting, words in [
-                ("heads=5", ["model.preset is", "model.width = 32", "model.heads = 5"]),
-                ("kv_heads=3", ["model.preset is", "model.heads = 4", "model.kv_heads = 3", "divides 4"]),
-                ("preset=gpt3", ['model.preset = "gpt3"', "gpt2-124m", "llama"]),
-                ("mlp=silu", ['model.mlp = "silu"', "swiglu"]),
-                ("positions=sines", ['model.positions = "sines"', "rotary", "learned"]),
-                ("rotary_scaling=yarn:4", ['model.rotary_scaling = "yarn:4"', "linear:FACTOR"]),
-                ("rotary_scaling=linear:2", ["model.rotary_scaling = linear:2", "model.positions is learned"]),
-                ("blocks=2000000000", ['model.blocks = "2000000000"', "from 0 to 10000"]),
-                ("width=16000000", ["model.width", "from 0 to 1048576"]),
-                ("hidden=9000000000000", ["model.hidden", "from 0 to 1048576"]),
-                ("heads=9000000000000", ["model.heads", "from 0 to 1048576"]),
-                ("kv_heads=9000000000000", ["model.kv_heads", "from 0 to 1048576"]),
-                ("context=9000000000000", ["model.context", "from 0 to 16777216"]),
-                ("vocabulary=9000000000000", ["model.vocabulary", "from 0 to 16777216"]),
-                ("context=sixteen", ['model.context = "sixteen"', "whole number"])]:
-            self.refused(USAGE, *words, settings=[f"--model.{setting}"])
+    def test_layers(self):
+        """What a preset's settings cannot say; unit.app.Refusals has what they can."""
         self.refused(USAGE, "16 learned positions", "model.context is 17", config=self.layers,
                      settings=["--model.context=17"])
         self.refused(USAGE, 'model.layer "head"', "its input is token ids", "embedding",
                      config=self.layers, settings=["--model.layer=head"])
-
-    def test_shards(self):
-        self.refused(USAGE, "attention", "4 heads are not divisible by numerics.shards = 3",
-                     settings=["--numerics.shards=3"])
-        self.refused(USAGE, "2 key-value heads are not divisible by numerics.shards = 4",
-                     settings=["--model.kv_heads=2"], grid=(1, 1, 2))
-        self.refused(USAGE, "model.preset is", "model.hidden", "mlp 130", "parallel.tensor",
-                     "such as 2 or 5", "130 hidden units are not divisible by numerics.shards = 4",
-                     settings=["--model.hidden=130"])
-        self.refused(USAGE, "numerics.shards is 4, which parallel.tensor = 3 does not divide",
-                     "divides 4", grid=(1, 1, 3))
-        self.refused(USAGE, "parallel.sequence is on", "34 tokens", "batch.micro = 2",
-                     "model.context = 17", "numerics.shards = 4", grid=(1, 1, 2),
-                     settings=["--parallel.sequence=on", "--model.context=17"])
+        self.refused(USAGE, "data set holds tokens", "model.context is 0", config=self.layers,
+                     settings=["--model.context=0"], grid=(1, 1, 2))
+        self.refused(USAGE, '"layer_norm"', "26 ids", "layer = head", config=self.layers,
+                     settings=["--model.layer=embedding 20", "--model.layer=layer_norm"])
         self.refused(USAGE, "dense 12", "12 outputs are not divisible by numerics.shards = 5",
                      config=self.split, settings=["--numerics.shards=5"])
         for layers, words in [
                 (["dense 12 parallel=column", "dense 4"], ["parallel=column", "give parallel=row"]),
                 (["dense 12", "dense 4 parallel=row"], ["its input is whole", "parallel=column"]),
                 (["dense 12 parallel=column", "layer_norm", "dense 4"], ["split by feature"])]:
-            self.refused(USAGE, *words, config=self.split, grid=(1, 1, 2),
-                         settings=[f"--model.layer={layer}" for layer in layers])
-
-    def test_grids(self):
-        self.refused(USAGE, "parallel.pipeline is 8, but the model has 7 layers",
-                     "at most 7 stages", grid=(1, 8, 1))
-        self.refused(USAGE, "the job has 2 ranks", "1 data x 2 pipeline x 2 tensor needs 4",
-                     "launch 4 ranks", grid=(1, 2), settings=["--parallel.tensor=2"])
-        fast = ["--numerics.mode=fast"]
-        self.refused(USAGE, "numerics.lanes is 4 and parallel.data is 1", "numerics.mode = fast",
-                     settings=fast, grid=(1, 1, 2))
-        self.refused(USAGE, "numerics.shards is 4 and parallel.tensor is 2", "invariant",
-                     settings=[*fast, "--numerics.lanes=0"], grid=(1, 1, 2))
-        self.refused(USAGE, 'numerics.mode = "quick"', "invariant, fast",
-                     settings=["--numerics.mode=quick"])
-        for dtype in ("bf16", "bfloat", "float16"):
-            self.refused(USAGE, f'numerics.dtype = "{dtype}"', "float32, bfloat16, float64",
-                         settings=[f"--numerics.dtype={dtype}"])
-        self.refused(USAGE, 'train.recompute = "yes"', "none, selective, full",
-                     settings=["--train.recompute=yes"])
-        self.refused(USAGE, "numerics.loss_pieces is 3", "the 32 tokens of a microbatch", "divides them",
-                     settings=["--numerics.loss_pieces=3"])
-        self.refused(USAGE, "numerics.loss_pieces is 64", "batch.micro = 2 times model.context = 16",
-                     settings=["--numerics.loss_pieces=64"])
-        self.refused(USAGE, 'numerics.loss_pieces = "-1"', "whole number from 0",
-                     settings=["--numerics.loss_pieces=-1"])
-        self.refused(USAGE, "parallel.backward is split", "numerics.loss_pieces is 2", "to fused or auto", grid=(1, 2),
-                     settings=["--numerics.loss_pieces=2", "--parallel.backward=split"])
-        self.refused(USAGE, 'parallel.sequence = "true"', "off, on",
-                     settings=["--parallel.sequence=true"])
+            self.refused(USAGE, *words, config=self.split,
+                         settings=["--numerics.shards=2", *(f"--model.layer={layer}" for layer in layers)])
 
     def test_data(self):
-        self.refused(USAGE, "data set holds tokens", "model.context is 0", config=self.layers,
-                     settings=["--model.context=0"], grid=(1, 1, 2))
         self.refused(DATA, "text/test.h5 holds", "a context of 5,000 needs 5,001", "more text",
                      settings=["--model.context=5000"])
         self.refused(DATA, "text/train.h5 holds", "a context of 50,000 needs 50,001",
                      settings=["--model.context=50000"], grid=(1, 1, 2))
-        self.refused(USAGE, "model.vocabulary = 20",
-                     settings=["--model.vocabulary=20"])
         self.refused(USAGE, "embedding", "its input is not token ids", "--format=text",
-                     settings=CLASSES, grid=(1, 1, 2))
+                     settings=CLASSES)
         self.refused(USAGE, "dense 12", "input is token ids", "embedding", config=self.split,
                      settings=["--data.train=text/train.h5", "--model.context=16"])
-        self.refused(USAGE, '"layer_norm"', "26 ids", "layer = head", config=self.layers,
-                     settings=["--model.layer=embedding 20", "--model.layer=layer_norm"])
-        self.refused(USAGE, "model.loss is mean_squared_error", "has tokens as targets",
-                     settings=["--model.loss=mean_squared_error"])
         self.refused(DATA, "classes/test.h5", "4 classes",
                      settings=CLASSES[1:])
 

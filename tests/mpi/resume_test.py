@@ -25,14 +25,10 @@ class Resume(harness.StrataTest):
         cls().train(cls.config, (2, 1), "long", *LONG)
 
     def test_stopped_by_its_length(self):
-        for number, (first, then) in enumerate([((1, 1), (2, 2)), ((4, 1), (1, 3)),
-                                                ((2, 3), (1, 1)), ((2, 2), (4, 1))]):
-            run = f"length-{number}"
-            with self.subTest(first=first, then=then):
-                self.train(self.config, first, run, "--train.steps=6")
-                finished = self.train(self.config, then, run, "--run.resume=auto")
-                self.assertIn("continuing after step 6", finished.text)
-                self.assert_same_run("short", run)
+        self.train(self.config, (2, 2), "length", "--train.steps=6")
+        finished = self.train(self.config, (1, 3), "length", "--run.resume=auto")
+        self.assertIn("continuing after step 6", finished.text)
+        self.assert_same_run("short", "length")
 
     def test_a_grid_that_is_chosen_anew(self):
         chosen = ["--parallel.data=auto", "--parallel.pipeline=auto", "--parallel.tensor=auto"]

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -16,18 +17,20 @@
 namespace strata::comm {
 namespace {
 
-/// The mailboxes shared by all ranks.
-class Exchange {
+using Message = std::vector<std::byte>;
+/// Group, sender and receiver (ranks of the group), tag.
+using Address = std::tuple<std::uint64_t, std::int64_t, std::int64_t, int>;
+
+/// The messages to one rank, which alone waits here.
+class Mailbox {
  public:
-  using Message = std::vector<std::byte>;
-  /// Group, sender and receiver (ranks of the group), tag.
-  using Address = std::tuple<std::uint64_t, std::int64_t, std::int64_t, int>;
+  enum class Wait { kNo, kBriefly };
 
   void put(const Address& address, Message message) {
     const std::lock_guard lock(mutex_);
     Box& box = boxes_[address];
     box.messages.emplace(box.sent++, std::move(message));
-    arrived_.notify_all();
+    arrived_.notify_one();
   }
 
   /// The ticket of a receive posted now. Messages match receives in the order of posting.
@@ -36,16 +39,17 @@ class Exchange {
     return boxes_[address].posted++;
   }
 
-  bool take(const Address& address, std::int64_t ticket, Message& message) {
+  /// A wait ends with any message to this rank, because the caller may wait for several.
+  bool take(const Address& address, std::int64_t ticket, Wait wait, Message& message) {
     std::unique_lock lock(mutex_);
     Box& box = boxes_[address];
-    if (!box.messages.contains(ticket) && !failed_) {
+    if (wait == Wait::kBriefly && !box.messages.contains(ticket) && !closed_) {
       // Bounded, so that the caller can check its timeout.
       arrived_.wait_for(lock, std::chrono::milliseconds(1));
     }
     const auto found = box.messages.find(ticket);
     if (found == box.messages.end()) {
-      if (failed_) {
+      if (closed_) {
         fail(ExitCode::kPeer, "another rank failed");
       }
       return false;
@@ -55,21 +59,11 @@ class Exchange {
     return true;
   }
 
-  /// Keeps the first failure and ends every wait.
-  void abort(std::exception_ptr error) {
+  /// Ends every wait for a message that has not arrived.
+  void close() {
     const std::lock_guard lock(mutex_);
-    if (!failed_) {
-      failed_ = true;
-      error_ = std::move(error);
-    }
-    arrived_.notify_all();
-  }
-
-  void rethrow() {
-    const std::lock_guard lock(mutex_);
-    if (error_) {
-      std::rethrow_exception(error_);
-    }
+    closed_ = true;
+    arrived_.notify_one();
   }
 
  private:
@@ -82,7 +76,39 @@ class Exchange {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::map<Address, Box> boxes_;
-  bool failed_ = false;
+  bool closed_ = false;
+};
+
+/// The mailboxes of all ranks of the world, and the first failure.
+class Exchange {
+ public:
+  explicit Exchange(std::int64_t ranks) : mailboxes_(static_cast<std::size_t>(ranks)) {}
+
+  Mailbox& of(std::int64_t rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
+
+  void abort(std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_) {
+        return;
+      }
+      error_ = std::move(error);
+    }
+    for (Mailbox& mailbox : mailboxes_) {
+      mailbox.close();
+    }
+  }
+
+  /// Pre: the ranks have ended.
+  void rethrow() const {
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  std::vector<Mailbox> mailboxes_;
+  std::mutex mutex_;
   std::exception_ptr error_;
 };
 
@@ -94,15 +120,19 @@ class DoneOperation final : public Request::Operation {
 
 class ReceiveOperation final : public Request::Operation {
  public:
-  ReceiveOperation(Exchange& exchange, Exchange::Address address, TensorView payload)
-      : exchange_(exchange),
-        address_(std::move(address)),
-        ticket_(exchange.post_receive(address_)),
+  ReceiveOperation(Mailbox& mailbox, const Address& address, TensorView payload)
+      : mailbox_(mailbox),
+        address_(address),
+        ticket_(mailbox.post_receive(address_)),
         payload_(payload) {}
 
   bool test() override {
-    Exchange::Message message;
-    if (!exchange_.take(address_, ticket_, message)) {
+    // The first tests may come between computations, many tests in a row are a wait.
+    constexpr int kPolls = 16;
+    const bool waits = ++tests_ > kPolls;
+    Message message;
+    if (!mailbox_.take(address_, ticket_, waits ? Mailbox::Wait::kBriefly : Mailbox::Wait::kNo,
+                       message)) {
       return false;
     }
     require(static_cast<std::int64_t>(message.size()) == payload_.bytes(),
@@ -112,10 +142,11 @@ class ReceiveOperation final : public Request::Operation {
   }
 
  private:
-  Exchange& exchange_;
-  Exchange::Address address_;
+  Mailbox& mailbox_;
+  Address address_;
   std::int64_t ticket_;
   TensorView payload_;
+  int tests_ = 0;
 };
 
 /// Sums the slices that the ranks have sent, in order of ranks.
@@ -193,9 +224,13 @@ class InProcessWindow final : public Window {
 
 class InProcessCommunicator final : public Communicator {
  public:
+  /// `members`: their ranks of the world.
   InProcessCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank,
-                        std::int64_t size, std::string name)
-      : Communicator(rank, size, std::move(name)), exchange_(exchange), group_(group) {}
+                        std::vector<std::int64_t> members, std::string name)
+      : Communicator(rank, std::ssize(members), std::move(name)),
+        exchange_(exchange),
+        group_(group),
+        members_(std::move(members)) {}
 
   void barrier() override {
     std::vector<std::byte> all(static_cast<std::size_t>(size()));
@@ -256,17 +291,18 @@ class InProcessCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
-    std::int64_t index = 0;
-    while (members[static_cast<std::size_t>(index)] != rank()) {
-      ++index;
+    const std::int64_t index = std::ranges::find(members, rank()) - members.begin();
+    std::vector<std::int64_t> of_world;
+    for (const std::int64_t member : members) {
+      of_world.push_back(members_[static_cast<std::size_t>(member)]);
     }
     // All members have made the same number of calls, so they agree on an id that no other group
     // has.
     ++subgroups_;
     const std::uint64_t id =
         (group_ * 64 + subgroups_) * 4096 + static_cast<std::uint64_t>(members.front()) + 1;
-    auto group = std::make_unique<InProcessCommunicator>(
-        exchange_, id, index, static_cast<std::int64_t>(members.size()), std::move(name));
+    auto group = std::make_unique<InProcessCommunicator>(exchange_, id, index, std::move(of_world),
+                                                         std::move(name));
     group->set_timeout(timeout());
     return group;
   }
@@ -274,15 +310,15 @@ class InProcessCommunicator final : public Communicator {
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
-    exchange_.put({group_, rank(), peer, static_cast<int>(tag)},
-                  Exchange::Message(payload.raw(), payload.raw() + payload.bytes()));
+    mailbox_of(peer).put({group_, rank(), peer, static_cast<int>(tag)},
+                         Message(payload.raw(), payload.raw() + payload.bytes()));
     return std::make_unique<DoneOperation>();
   }
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
     return std::make_unique<ReceiveOperation>(
-        exchange_, Exchange::Address{group_, peer, rank(), static_cast<int>(tag)}, payload);
+        mailbox_of(rank()), Address{group_, peer, rank(), static_cast<int>(tag)}, payload);
   }
 
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
@@ -308,8 +344,13 @@ class InProcessCommunicator final : public Communicator {
   }
 
  private:
+  [[nodiscard]] Mailbox& mailbox_of(std::int64_t member) const {
+    return exchange_.of(members_[static_cast<std::size_t>(member)]);
+  }
+
   Exchange& exchange_;
   std::uint64_t group_;
+  std::vector<std::int64_t> members_;
   std::uint64_t subgroups_ = 0;
 };
 
@@ -317,12 +358,14 @@ class InProcessCommunicator final : public Communicator {
 
 void run_in_process_ranks(std::int64_t ranks,
                           const std::function<void(Communicator& world)>& body) {
-  Exchange exchange;
+  Exchange exchange(ranks);
+  std::vector<std::int64_t> members(static_cast<std::size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
   std::vector<std::thread> threads;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&exchange, &body, rank, ranks] {
+    threads.emplace_back([&exchange, &body, &members, rank] {
       try {
-        InProcessCommunicator world(exchange, 0, rank, ranks, "world");
+        InProcessCommunicator world(exchange, 0, rank, members, "world");
         world.set_timeout({.seconds = 60.0});
         body(world);
       } catch (...) {

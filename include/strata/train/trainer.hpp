@@ -13,6 +13,7 @@
 #include "strata/io/dataset.hpp"
 #include "strata/io/directory_lock.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
 
@@ -40,6 +41,9 @@ struct TrainerSetup {
   double peak_flops = 0.0;
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
+  /// Whether this rank was requested to stop; asked once a step, and in evaluations. The default
+  /// asks for signals of the process, of which it is the only rank.
+  std::function<StopRequest()> stop_request = train::stop_request;
   /// Called before the trainer's memory and threads are released: where this rank fails alone, and
   /// then it need not return; with an AgreedError on all ranks.
   std::function<void(const std::exception&)> on_failure;

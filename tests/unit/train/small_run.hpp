@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,26 +19,8 @@
 
 namespace strata::train::test {
 
-/// What a run leaves: the metrics of its steps and evaluations line by line, and the tensors of its
-/// last checkpoint.
-struct RunResult {
-  std::vector<nlohmann::json> metrics;
-  std::map<std::string, std::vector<float>> tensors;
-
-  /// The lines without times, which differ from run to run.
-  [[nodiscard]] std::vector<nlohmann::json> numbers() const {
-    std::vector<nlohmann::json> lines;
-    for (const nlohmann::json& line : metrics) {
-      lines.push_back({{"kind", line.at("kind")},
-                       {"step", line.at("step")},
-                       {"loss", line.at("loss")},
-                       {"grad_norm", line.value("grad_norm", nlohmann::json())},
-                       {"learning_rate", line.value("learning_rate", nlohmann::json())},
-                       {"accuracy", line.value("accuracy", nlohmann::json())}});
-    }
-    return lines;
-  }
-};
+/// The lines of a run's steps and evaluations.
+using Metrics = std::vector<nlohmann::json>;
 
 /// What the fixtures of runs have in common.
 class RunsInADirectory {
@@ -75,27 +56,16 @@ class RunsInADirectory {
   plan::RunConfig base_;
 };
 
-inline RunResult result_of(const plan::RunConfig& config, std::int64_t step) {
-  RunResult result;
+inline Metrics metrics_of(const plan::RunConfig& config) {
+  Metrics metrics;
   std::ifstream in(std::filesystem::path(config.run.dir) / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json object = nlohmann::json::parse(line);
     if (object.at("kind") != "checkpoint") {
-      result.metrics.push_back(object);
+      metrics.push_back(object);
     }
   }
-  const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(config));
-  if (entries.empty() || entries.front().step != step) {
-    throw std::runtime_error("the newest checkpoint is not the last step's");
-  }
-  const io::Checkpoint checkpoint = io::Checkpoint::open(entries.front().directory);
-  for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-    std::vector<float>& values = result.tensors[tensor.name];
-    values.resize(static_cast<std::size_t>(tensor.shape.count()));
-    checkpoint.read(tensor.name, tensor.shape, {}, {0, tensor.shape.count()},
-                    TensorView(std::span(values), tensor.shape));
-  }
-  return result;
+  return metrics;
 }
 
 inline io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
@@ -107,9 +77,9 @@ inline io::Dataset open_data(const plan::RunConfig& config, const std::string& m
 }
 
 /// Trains on one rank of a world as the train command does on a process, into run.dir; resumes from
-/// that directory's checkpoint where run.resume says so. Returns: the last step.
-inline std::int64_t train_in(comm::Communicator& world, comm::ProgressEngine& engine,
-                             const plan::RunConfig& config) {
+/// that directory's checkpoint where run.resume says so.
+inline void train_in(comm::Communicator& world, comm::ProgressEngine& engine,
+                     const plan::RunConfig& config) {
   Log log(Log::Output::kSilent);
   const io::Dataset train_data = open_data(config, config.data.train);
   const io::Dataset test_data = open_data(config, config.data.test);
@@ -131,24 +101,19 @@ inline std::int64_t train_in(comm::Communicator& world, comm::ProgressEngine& en
                           .config_text = "a config",
                           .log = log});
   require(run.outcome == Outcome::kFinished, "the run did not finish");
-  return plan.total_steps;
 }
 
 /// The same on the threads of a grid.
-inline RunResult run_on(plan::RunConfig config, const grid::Grid& grid) {
+inline Metrics run_on(plan::RunConfig config, const grid::Grid& grid) {
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;
   std::filesystem::create_directories(checkpoint_root(config));
-  std::int64_t last_step = 0;
   comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
     comm::ProgressEngine engine;
-    const std::int64_t step = train_in(world, engine, config);
-    if (world.rank() == 0) {
-      last_step = step;
-    }
+    train_in(world, engine, config);
   });
-  return result_of(config, last_step);
+  return metrics_of(config);
 }
 
 /// The seconds of a part of a step.
@@ -168,15 +133,6 @@ inline void expect_parts_of_step(const nlohmann::json& line, double least) {
   EXPECT_NEAR(seconds_of(line, "data_group") + seconds_of(line, "pipeline_group") +
                   seconds_of(line, "tensor_group"),
               seconds_of(line, "communication"), 1e-9);
-}
-
-inline void expect_same(const RunResult& found, const RunResult& expected,
-                        const std::string& where) {
-  EXPECT_EQ(found.numbers(), expected.numbers()) << where;
-  ASSERT_EQ(found.tensors.size(), expected.tensors.size()) << where;
-  for (const auto& [name, values] : expected.tensors) {
-    EXPECT_TRUE(found.tensors.at(name) == values) << name << " differs " << where;
-  }
 }
 
 }  // namespace strata::train::test

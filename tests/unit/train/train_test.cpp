@@ -30,60 +30,6 @@ class SmallRun : public testing::Test, protected RunsInADirectory {
   }
 };
 
-TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
-  const RunResult alone = run_on(config("1x1"), {1, 1});
-  ASSERT_EQ(alone.metrics.size(), 5U + 3U);
-  EXPECT_NE(alone.metrics[0].at("loss"), alone.metrics[1].at("loss"));
-  // Clipping took part: the norm lies above the limit.
-  EXPECT_GT(alone.metrics[0].at("grad_norm").get<double>(), base_.optimizer.clip_norm);
-  struct Case {
-    std::int64_t data;
-    std::int64_t pipeline;
-  };
-  for (const Case& grid : {Case{2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 3}}) {
-    for (const auto kind : {pipeline::ScheduleKind::k1f1b, pipeline::ScheduleKind::kGpipe,
-                            pipeline::ScheduleKind::kZbH1, pipeline::ScheduleKind::kZbH2}) {
-      if (grid.pipeline == 1 && kind != pipeline::ScheduleKind::k1f1b) {
-        continue;
-      }
-      const std::string where = fmt::format("{}x{} {}", grid.data, grid.pipeline, name_of(kind));
-      plan::RunConfig run = config(where);
-      run.parallel.schedule = kind;
-      expect_same(run_on(run, {grid.data, grid.pipeline}), alone, "on " + where);
-    }
-  }
-}
-
-TEST_F(SmallRun, GivesTheSameNumbersForEverySplitAndBucketSize) {
-  const RunResult alone = run_on(config("auto"), {1, 1});
-  plan::RunConfig split = config("split");
-  split.parallel.split = "0, dropout1, gelu1, dense3";
-  expect_same(run_on(split, {1, 4}), alone, "for an uneven split");
-  plan::RunConfig buckets = config("buckets");
-  buckets.parallel.bucket_mib = 1.0;
-  expect_same(run_on(buckets, {2, 1}), alone, "for one large bucket");
-}
-
-TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
-  const RunResult whole = run_on(config("whole"), {1, 1});
-  for (const std::int64_t pipeline : {1, 3}) {
-    const std::string name = fmt::format("stopped{}", pipeline);
-    plan::RunConfig first = config(name);
-    first.train.steps = 3;
-    run_on(first, {2, 2});
-    plan::RunConfig second = config(name);
-    second.run.resume = plan::Resume::kAuto;
-    second.numerics.lanes = 0;  // the checkpoint's
-    second.batch.micro = 0;
-    RunResult resumed = run_on(second, {1, pipeline});
-    // The first part ended with an evaluation, which the whole run has not.
-    std::erase_if(resumed.metrics, [](const nlohmann::json& line) {
-      return line.at("kind") == "evaluate" && line.at("step") == 3;
-    });
-    expect_same(resumed, whole, "resumed on " + name);
-  }
-}
-
 TEST_F(SmallRun, RefusesToContinueAnotherRun) {
   run_on(config("run"), {1, 1});
   const auto refused = [&](const std::function<void(plan::RunConfig&)>& change, ExitCode code) {
@@ -118,8 +64,7 @@ TEST_F(SmallRun, EndsWhenTheLossIsNotFinite) {
 }
 
 TEST_F(SmallRun, AccountsForEveryStepsTime) {
-  const RunResult result = run_on(config("times"), {2, 2});
-  for (const nlohmann::json& line : result.metrics) {
+  for (const nlohmann::json& line : run_on(config("times"), {2, 2})) {
     if (line.at("kind") != "train") {
       continue;
     }

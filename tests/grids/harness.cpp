@@ -1,0 +1,385 @@
+#include "harness.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <ostream>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "strata/app/config_file.hpp"
+#include "strata/core/random.hpp"
+#include "strata/core/text.hpp"
+#include "strata/io/import.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "../unit/io/data_files.hpp"
+#include "commands/commands.hpp"
+#include "in_process.hpp"
+
+namespace strata::grids {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Clusters around one random centre a class, with noise.
+void import_classes(const std::string& name, const Shape& shape, std::int64_t classes,
+                    std::int64_t train, std::int64_t test) {
+  const RandomStream random(1, RandomPurpose::kSynthesise, subject_of(name));
+  const auto values = static_cast<std::uint64_t>(shape.count());
+  const std::int64_t samples = train + test;
+  std::vector<float> inputs;
+  std::vector<std::int64_t> targets;
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    targets.push_back(sample * 7 % classes);
+    const std::uint64_t centre = (1U << 20U) + static_cast<std::uint64_t>(targets.back()) * values;
+    for (std::uint64_t i = 0; i < values; ++i) {
+      inputs.push_back(
+          static_cast<float>(random.normal(centre + i) +
+                             random.normal(static_cast<std::uint64_t>(sample) * values + i)));
+    }
+  }
+  std::string extents = fmt::format("({},", samples);
+  for (const std::int64_t extent : shape.extents()) {
+    extents += fmt::format(" {},", extent);
+  }
+  io::test::write_file(
+      name + "-inputs.npy",
+      io::test::npy("<f4", extents + ")", io::test::raw_bytes(std::span<const float>(inputs))));
+  io::test::write_file(name + "-targets.npy",
+                       io::test::npy("<i8", fmt::format("({},)", samples),
+                                     io::test::raw_bytes(std::span<const std::int64_t>(targets))));
+  io::import_dataset({.format = io::ImportFormat::kNpy,
+                      .inputs = {name + "-inputs.npy"},
+                      .targets = {name + "-targets.npy"},
+                      .classes = classes,
+                      .split = fmt::format("{},{}", train, test),
+                      .output = name});
+}
+
+/// A plane of values with noise.
+void import_values() {
+  const RandomStream random(3, RandomPurpose::kSynthesise, 0);
+  std::string lines = "a,b,c,d,e,f,value\n";
+  for (std::uint64_t row = 0; row < 120; ++row) {
+    double value = 0.5;
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      const double x = random.normal(row * 6 + i);
+      value += x * random.normal((1U << 20U) + i);
+      lines += fmt::format("{:.6f},", x);
+    }
+    lines += fmt::format("{:.6f}\n", value);
+  }
+  io::test::write_file("values.csv", lines);
+  io::import_dataset({.format = io::ImportFormat::kCsv,
+                      .inputs = {"values.csv"},
+                      .label = "value",
+                      .split = "100,20",
+                      .output = "values"});
+}
+
+/// Words, each of them followed by one of three: 26 characters, which 4 shards do not divide.
+void import_text() {
+  const std::vector<std::string> words = split_words(
+      "amber brook cedar dune ember fjord grove heath islet jetty knoll ledge marsh north ocean "
+      "plain quarry ridge slope thorn upland vale wharf exile yarrow");
+  std::mt19937 random(1);
+  std::string text;
+  for (const std::string& word : words) {
+    text += word + " ";
+  }
+  for (std::size_t i = 0, word = 0; i < 3200; ++i) {
+    text += words[word] + " ";
+    word = (word * 5 + 7 * (random() % 3) + 1) % words.size();
+  }
+  io::test::write_file("text.txt", text);
+  io::import_dataset({.format = io::ImportFormat::kText,
+                      .inputs = {"text.txt"},
+                      .tokenizer = io::TokenizerKind::kChars,
+                      .output = "text"});
+}
+
+/// Images whose class shows in their colours, in CIFAR-10's records.
+void import_images() {
+  std::mt19937 random(5);
+  std::string records;
+  for (unsigned sample = 0; sample < 72; ++sample) {
+    const unsigned label = sample % 10;
+    records += static_cast<char>(label);
+    for (const unsigned level : {label, 9 - label, label % 3 * 3}) {
+      for (int pixel = 0; pixel < 32 * 32; ++pixel) {
+        records += static_cast<char>(random() % 128 + 12 * level);
+      }
+    }
+  }
+  io::test::write_file("batch.bin", records);
+  io::import_dataset({.format = io::ImportFormat::kCifar10,
+                      .inputs = {"batch.bin"},
+                      .split = "64,8",
+                      .output = "images"});
+}
+
+/// The scratch directory, which is the working directory from here on, with all data sets.
+void enter_scratch_directory() {
+  static const io::test::TemporaryDirectory kDirectory;
+  static bool entered = false;
+  if (std::exchange(entered, true)) {
+    return;
+  }
+  fs::current_path(kDirectory.path());
+  import_classes("classes", Shape{3, 4}, 5, 200, 50);
+  import_classes("planes", Shape{40, 30}, 5, 77, 33);
+  import_classes("squares", Shape{16, 16}, 5, 77, 33);
+  import_classes("small-images", Shape{2, 6, 6}, 5, 100, 20);
+  import_values();
+  import_text();
+  import_images();
+}
+
+/// One part of a run.
+struct Part {
+  plan::RunConfig config;
+  std::int64_t ranks = 1;
+  std::int64_t stop_rank = -1;
+  std::int64_t stop_step = 0;  ///< counted from the part's first
+};
+
+Part part_of(const std::string& file, Settings settings, const std::string& text) {
+  std::vector<std::string> words = split_words(text);
+  Part part;
+  const std::vector<std::string> grid = split_words(words.front(), "x");
+  const std::vector<std::string> axes{"data", "pipeline", "tensor"};
+  for (std::size_t axis = 0; axis < grid.size(); ++axis) {
+    part.ranks *= std::stoll(grid[axis]);
+    settings.push_back("parallel." + axes[axis] + "=" + grid[axis]);
+  }
+  for (const std::string& word : std::span(words).subspan(1)) {
+    if (word.starts_with("stop=")) {
+      part.stop_rank = std::stoll(word.substr(5));
+      part.stop_step = std::stoll(word.substr(word.find(':') + 1));
+    } else {
+      settings.push_back(word);
+    }
+  }
+  for (std::string& setting : settings) {
+    setting.insert(0, "--");
+  }
+  part.config = app::read_config(file, settings).config;
+  return part;
+}
+
+io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
+  io::Dataset data = io::Dataset::open(master);
+  if (data.info().task == io::Task::kNextToken) {
+    data.set_context(plan::context_of(config));
+  }
+  return data;
+}
+
+/// Trains on one rank as the train command does on a process.
+void train_rank(comm::Communicator& world, const Part& part) {
+  const plan::RunConfig& config = part.config;
+  world.set_timeout({.seconds = config.run.timeout_seconds});
+  Log log(Log::Output::kSilent);
+  const io::Dataset train_data = open_data(config, config.data.train);
+  std::optional<io::Dataset> test_data;
+  if (!config.data.test.empty()) {
+    test_data = open_data(config, config.data.test);
+  }
+  std::optional<io::Checkpoint> checkpoint;
+  std::optional<io::Checkpoint> initial;
+  if (config.run.resume == plan::Resume::kMust) {
+    checkpoint = train::newest_good_checkpoint(world, train::checkpoint_root(config), log);
+  } else if (!config.checkpoint.init.empty()) {
+    initial = train::initial_checkpoint(world, config.checkpoint.init, log);
+  }
+  plan::Plan plan =
+      plan::prepare(config, world.size(), train_data.info(),
+                    checkpoint ? train::virtual_grid_of(*checkpoint) : plan::VirtualGrid());
+  plan::set_node_ranks(plan, world.size());
+  comm::ProgressEngine engine;
+  comm::Groups groups =
+      comm::make_groups(world, engine, plan.grid, comm::pipeline_routes(plan::chunk_stages(plan)));
+  ops::Context context(static_cast<int>(config.run.threads));
+  std::int64_t asked = 0;
+  const auto stop_request = [&] {
+    return world.rank() == part.stop_rank && ++asked >= part.stop_step ? train::StopRequest::kStop
+                                                                       : train::StopRequest::kNone;
+  };
+  const train::FinishedRun run = train::train({.plan = plan,
+                                               .groups = groups,
+                                               .context = context,
+                                               .train_data = train_data,
+                                               .test_data = test_data ? &*test_data : nullptr,
+                                               .checkpoint = checkpoint ? &*checkpoint : nullptr,
+                                               .initial = initial ? &*initial : nullptr,
+                                               .config_text = app::config_text(plan.config),
+                                               .stop_request = stop_request,
+                                               .log = log});
+  require(
+      run.outcome == (part.stop_rank < 0 ? train::Outcome::kFinished : train::Outcome::kStopped),
+      "the run ended otherwise");
+  world.barrier();
+}
+
+Result result_of(const plan::RunConfig& config) {
+  Result result;
+  std::ifstream in(fs::path(config.run.dir) / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    nlohmann::json kept;
+    for (const char* key : {"kind", "step", "loss", "grad_norm", "learning_rate", "accuracy"}) {
+      if (record.contains(key)) {
+        kept[key] = record.at(key);
+      }
+    }
+    if (kept.at("kind") != "checkpoint") {
+      result.records.push_back(std::move(kept));
+    }
+  }
+  const auto entries = io::list_checkpoints(train::checkpoint_root(config));
+  require(!entries.empty(), "no checkpoint in {}", config.run.dir);
+  const io::Checkpoint checkpoint = io::Checkpoint::open(entries.front().directory);
+  for (const io::TensorInfo& tensor : checkpoint.tensors()) {
+    StoredTensor& stored = result.tensors[tensor.name];
+    stored = {.shape = tensor.shape, .dtype = tensor.dtype};
+    stored.bytes.resize(static_cast<std::size_t>(tensor.shape.count() * size_bytes(tensor.dtype)));
+    checkpoint.read(tensor.name, tensor.shape, {}, {0, tensor.shape.count()},
+                    TensorView(stored.bytes.data(), tensor.shape, tensor.dtype));
+  }
+  return result;
+}
+
+std::string new_directory() {
+  static int number = 0;
+  return fmt::format("run-{}", ++number);
+}
+
+void expect_same(const Result& found, const Result& expected) {
+  ASSERT_EQ(found.records.size(), expected.records.size());
+  for (std::size_t i = 0; i < expected.records.size(); ++i) {
+    EXPECT_EQ(found.records[i].dump(), expected.records[i].dump());
+  }
+  ASSERT_EQ(found.tensors.size(), expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    EXPECT_TRUE(found.tensors.contains(name) && found.tensors.at(name) == tensor)
+        << name << " differs";
+  }
+}
+
+class Grids : public testing::TestWithParam<Case> {};
+
+TEST_P(Grids, GiveTheBitsOfOneRank) {
+  const Case& given = GetParam();
+  Settings settings = given.settings;
+  given.before();
+  if (!given.base.empty()) {
+    const std::string base = given.name + "-base";
+    static_cast<void>(train_in(base, given.config, given.base, "2x1x2"));
+    settings.push_back("checkpoint.init=" + base);
+  }
+  RecordProperty("compared", static_cast<int>(given.runs.size()));
+  const Result reference = train(given.config, settings, given.reference);
+  const std::vector<double> losses = reference.losses();
+  EXPECT_FALSE(losses.empty());
+  EXPECT_EQ(std::ranges::adjacent_find(losses), losses.end()) << "a step changed nothing";
+  given.check(reference);
+  for (const std::string& run : given.runs) {
+    SCOPED_TRACE(run);
+    expect_same(train(given.config, settings, run), reference);
+  }
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& cases :
+       {dense_cases(), convolution_cases(), language_cases(), fine_tuning_cases(), local_cases()}) {
+    all.insert(all.end(), cases.begin(), cases.end());
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, Grids, testing::ValuesIn(all_cases()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+
+std::vector<double> StoredTensor::values() const {
+  std::vector<double> all;
+  with_floating(dtype, [&]<typename T>(T) {
+    std::vector<T> typed(static_cast<std::size_t>(shape.count()));
+    std::memcpy(typed.data(), bytes.data(), bytes.size());
+    all.assign(typed.begin(), typed.end());
+  });
+  return all;
+}
+
+std::vector<double> Result::numbers(std::string_view kind, std::string_view key) const {
+  std::vector<double> all;
+  for (const nlohmann::json& record : records) {
+    if (record.at("kind") == kind) {
+      all.push_back(record.at(key).get<double>());
+    }
+  }
+  return all;
+}
+
+void learns(const Result& result) {
+  EXPECT_LT(result.losses().back(), result.losses().front());
+}
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.name;
+}
+
+std::vector<std::string> varied(std::string_view grids, std::span<const Cycle> cycles) {
+  std::vector<std::string> runs = split_words(grids);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const Cycle& cycle : cycles) {
+      runs[i] += " " + cycle.values[i / cycle.pace % cycle.values.size()];
+    }
+  }
+  return runs;
+}
+
+Result train(const std::string& config, const Settings& settings, const std::string& run) {
+  return train_in(new_directory(), config, settings, run);
+}
+
+Result train_in(const std::string& name, const std::string& config, const Settings& settings,
+                const std::string& run) {
+  enter_scratch_directory();
+  io::test::write_file(name + ".ini", config);
+  std::string resume;
+  Part part;
+  for (const std::string& text : split_words(run, "|")) {
+    part = part_of(name + ".ini", joined(settings, {"run.dir=" + name}), text + resume);
+    fs::create_directories(train::checkpoint_root(part.config));
+    comm::run_in_process_ranks(part.ranks,
+                               [&](comm::Communicator& world) { train_rank(world, part); });
+    resume = " run.resume=must";
+  }
+  return result_of(part.config);
+}
+
+void write_scratch(const std::string& name, const std::string& text) {
+  enter_scratch_directory();
+  io::test::write_file(name, text);
+}
+
+void make_schedule(const Settings& arguments) {
+  enter_scratch_directory();
+  ASSERT_EQ(app::schedule_command(arguments), ExitCode::kDone);
+}
+
+Settings joined(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+}  // namespace strata::grids

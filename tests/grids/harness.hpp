@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/shape.hpp"
+
+/// Runs of train::train() whose ranks are threads, in a scratch directory of the process.
+namespace strata::grids {
+
+struct StoredTensor {
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  std::vector<std::byte> bytes;
+
+  /// Pre: float32 or float64.
+  [[nodiscard]] std::vector<double> values() const;
+  friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
+};
+
+/// What a run leaves: the records of its steps and evaluations without their times, and the
+/// tensors of its newest checkpoint.
+struct Result {
+  std::vector<nlohmann::json> records;
+  std::map<std::string, StoredTensor> tensors;
+
+  /// A number of all records of one kind.
+  [[nodiscard]] std::vector<double> numbers(std::string_view kind, std::string_view key) const;
+  [[nodiscard]] std::vector<double> losses() const { return numbers("train", "loss"); }
+  /// Throws: std::out_of_range for an unknown name.
+  [[nodiscard]] const StoredTensor& weight(const std::string& name) const {
+    return tensors.at("weights/" + name);
+  }
+};
+
+using Settings = std::vector<std::string>;
+
+/// A config, and the runs of it that must give the same bits.
+struct Case {
+  std::string name;
+  std::string config;  ///< the text of an ini file
+  Settings settings;   ///< of all runs, as in "train.steps=2"
+  /// Each of one or more parts, with " | " between them: the next continues the one before. A part
+  /// is a grid of data x pipeline x tensor ranks with settings, as in "2x1x4 run.threads=2".
+  /// "stop=RANK:N" has a rank request a stop in its N-th step; without it, train.steps ends a part.
+  std::vector<std::string> runs;
+  /// What the reference must show besides.
+  std::function<void(const Result&)> check = [](const Result&) {};
+  std::string reference = "1x1x1";
+  /// Makes the files that the runs name.
+  std::function<void()> before = [] {};
+  /// A run on "2x1x2" with these settings before, from whose weights all start.
+  Settings base = {};
+};
+void PrintTo(const Case& one, std::ostream* out);
+
+/// What references must show.
+void learns(const Result& result);
+
+/// The cases of a kind of model.
+[[nodiscard]] std::vector<Case> dense_cases();
+[[nodiscard]] std::vector<Case> convolution_cases();
+[[nodiscard]] std::vector<Case> language_cases();
+[[nodiscard]] std::vector<Case> fine_tuning_cases();
+[[nodiscard]] std::vector<Case> local_cases();
+
+/// Values of a setting that go round: each holds for `pace` grids.
+struct Cycle {
+  std::size_t pace = 1;
+  Settings values;
+};
+/// The grids, separated by blanks, each with a value of every cycle.
+[[nodiscard]] std::vector<std::string> varied(std::string_view grids,
+                                              std::span<const Cycle> cycles);
+
+/// Performs a run as Case::runs has them in a new directory.
+[[nodiscard]] Result train(const std::string& config, const Settings& settings,
+                           const std::string& run = "1x1x1");
+/// The same in the directory `name`, which other runs may start from.
+Result train_in(const std::string& name, const std::string& config, const Settings& settings,
+                const std::string& run = "1x1x1");
+
+/// Writes a file into the scratch directory.
+void write_scratch(const std::string& name, const std::string& text);
+/// Calls `strata schedule`, which writes into the scratch directory.
+void make_schedule(const Settings& arguments);
+
+/// A config of language models, with layers or other settings of its section [model].
+[[nodiscard]] std::string language_config(std::string_view model);
+inline constexpr const char* kGpt =
+    "preset = gpt\nblocks = 2\nwidth = 32\nheads = 4\ndropout = 0.1\n";
+/// Heads that share keys and values, the head's matrix its own, and samples from random places.
+inline const Settings kLlama{"model.preset=llama", "model.heads=8", "model.kv_heads=4",
+                             "data.sampling=windows"};
+/// A convolutional network, cut by channel and by feature.
+[[nodiscard]] std::string cut_convolutions();
+
+/// `more` behind `settings`.
+[[nodiscard]] Settings joined(Settings settings, const Settings& more);
+
+}  // namespace strata::grids

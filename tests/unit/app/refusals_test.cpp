@@ -1,0 +1,322 @@
+// Settings that a run refuses before it starts: the reader of a config, or the plan.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "strata/app/config_file.hpp"
+#include "strata/core/text.hpp"
+#include "strata/plan/plan.hpp"
+
+#include "../io/data_files.hpp"
+#include "error_of.hpp"
+
+namespace strata::app {
+namespace {
+
+/// Rows of a table. A row goes on in lines that begin with blanks.
+std::vector<std::string> rows_of(std::string table) {
+  for (std::size_t at; (at = table.find("\n  ")) != std::string::npos;) {
+    table.erase(at, 2);
+  }
+  return split_words(table, "\n");
+}
+
+const io::DatasetInfo kClasses{
+    .samples = 80, .input_shape = {10}, .input_dtype = DType::kFloat32, .classes = 4};
+const io::DatasetInfo kText{.task = io::Task::kNextToken, .samples = 100, .classes = 26};
+
+/// Reads the config and plans the run of each row, as a launch does. A row has settings, with &
+/// between them, and behind => words of the message, with | between them. "2: " in front launches
+/// two ranks.
+void expect_refused(const std::string& config, io::DatasetInfo data, const std::string& table,
+                    const std::vector<std::string>& common = {}, std::int64_t ranks = 1) {
+  const io::test::TemporaryDirectory directory;
+  io::test::write_file(directory / "given.ini", config);
+  for (const std::string& row : rows_of(table)) {
+    SCOPED_TRACE(row);
+    const std::size_t arrow = row.find("=>");
+    const bool counts = row.find(": ") == 1;
+    std::vector<std::string> arguments = common;
+    for (const std::string& setting :
+         split_words(row.substr(counts ? 3 : 0, arrow - (counts ? 3 : 0)), "&")) {
+      arguments.push_back("--" + setting);
+    }
+    const std::string message = strata::test::error_of(
+        [&] {
+          const plan::RunConfig given =
+              read_config((directory / "given.ini").string(), arguments).config;
+          if (data.task == io::Task::kNextToken) {
+            data.input_shape = data.target_shape = {given.model.transformer.context};
+          }
+          static_cast<void>(plan::prepare(given, counts ? std::stoll(row) : ranks, data, {}));
+        },
+        ExitCode::kUsage);
+    for (const std::string& word : split_words(row.substr(arrow + 2), "|")) {
+      EXPECT_THAT(message, testing::HasSubstr(word));
+    }
+  }
+}
+
+constexpr const char* kDense = R"([model]
+layer = dense 16 relu
+layer = dropout 0.1
+layer = dense 4
+[data]
+train = classes/train.h5
+[batch]
+global = 16
+[numerics]
+lanes = 2
+[train]
+steps = 6
+)";
+
+constexpr const char* kTransformer = R"([model]
+preset = gpt
+blocks = 2
+width = 32
+heads = 4
+context = 16
+[data]
+train = text/train.h5
+[batch]
+global = 16
+micro = 2
+[numerics]
+lanes = 4
+shards = 4
+[train]
+steps = 3
+)";
+
+constexpr const char* kIslands = R"([model]
+layer = dense 4
+[data]
+train = classes/train.h5
+[batch]
+global = 48
+micro = 3
+[parallel]
+sync = local
+islands = 4
+[local]
+steps = 6
+[train]
+steps = 24
+)";
+
+TEST(Refusals, OfConfigFilesNamePlaceAndNearestKey) {
+  for (const auto& [text, words] : std::vector<std::pair<const char*, const char*>>{
+           {"[optimizer]\nlearning_rat = 1\n",
+            "=> given.ini | nearest is \"optimizer.learning_rate\""},
+           {"[modle]\nlayer = dense 4\n", "=> given.ini | nearest is \"model.layer\""},
+           {"layer = dense 4\n", "=> given.ini | \"layer\""},
+           {"[model]\nlayer dense 4\n", "=> given.ini | invalid line | key = value"},
+           {"[train]\nsteps = 1\nsteps = 2\n", "=> given.ini | train.steps is given twice"},
+           {"[train]\nsteps = 6\nepochs = 2\n", "=> train.steps and train.epochs are both set"}}) {
+    expect_refused(text, kClasses, words);
+  }
+}
+
+TEST(Refusals, OfSettings) {
+  expect_refused(kDense, kClasses, R"(
+batch.global=0 => batch.global = "0" | whole number from 1
+batch.global=ten => batch.global = "ten" | whole number from 1
+batch.global=1.5 => batch.global = "1.5" | whole number from 1
+optimizer.momentum=1 => optimizer.momentum | below 1
+optimizer.learning_rate=nan => optimizer.learning_rate | number from 0
+optimizer.kind=adm => optimizer.kind | sgd, adam, adamw, adagrad
+numerics.dtype=int32 => numerics.dtype | float32, bfloat16, float64
+parallel.schedule=zb => parallel.schedule | gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, or
+  file:PATH
+parallel.schedule=file: => parallel.schedule = "file:" | or file:PATH
+run.threads=5000 => run.threads | from 0 to 4096
+run.seed=-1 => run.seed | from 0
+run.device=gpu => run.device = "gpu" | auto, cpu, cuda
+schedule.factor=0 => schedule.factor | above 0
+train.steps=0 => the run has no length
+batch.global=1000000000 => microbatches | larger batch.micro
+batch.global=1000000000000 => batch.global | from 1 to 1073741824
+batch.micro=2000000 => batch.micro | from 0 to 1048576
+parallel.data=9000000000000000000 => parallel.data | from 0 to 65536
+numerics.lanes=9000000000000000000 => numerics.lanes | from 0 to 65536
+numerics.shards=1000000 => numerics.shards | from 0 to 65536
+run.dir= => run.dir = "" | give a directory
+model.sync_batch_norm=maybe => model.sync_batch_norm | one of off, on
+batch.golbal=3 => command line | "batch.golbal" | nearest is "batch.global"
+optimizer.kind=sgd & optimizer.nesterov=on => optimizer.momentum is 0 | such as 0.9
+train.steps=0 & train.epochs=1e300 => train.epochs is 1e+300 | lower it
+train.steps=3 & train.epochs=2 => train.steps and train.epochs are both set
+2: numerics.lanes=4 & batch.global=18 => batch.global is 18, not divisible by 4 lanes | 16 or 20
+batch.micro=3 => batch.global is 16, not divisible by microbatches of 3 samples in 2 lanes | 12 or
+  18
+3: batch.global=12 => numerics.lanes is 2, which parallel.data = 3 does not divide
+4: parallel.pipeline=4 => parallel.pipeline is 4, but the model has 3 layers | at most 3 stages
+2: parallel.pipeline=3 => the job has 2 ranks | 1 data x 3 pipeline x 1 tensor needs 3 | launch 3
+  ranks
+2: parallel.data=1 => the job has 2 ranks | needs 1 | launch 1 rank,
+2: parallel.tensor=2 & numerics.shards=3 => numerics.shards is 3, which parallel.tensor = 2 does
+  not divide
+parallel.split=0,9 => parallel.split names the layer "9" | a number below 3
+model.layer=dens 4 => no layer "dens" | nearest is "dense" | layer_norm
+model.layer=dense => number of outputs | whole number from 1
+model.layer=dense 9000000000000000000 => whole number from 1 to 2147483647
+model.layer=dense 4 bais=no => no option "bais" | nearest is "bias"
+model.layer=dense 4 bias=no bias=yes => bias is given twice | keep one
+model.layer=dense 4 rleu => only relu can follow
+model.layer=dropout 1.5 => probability is 1.5 | below 1
+model.layer=dense 5 => last layer "dense 5" gives 5 | needs 4 | "layer = dense 4"
+model.loss=mean_squared_error => model.loss is mean_squared_error | has classes as targets |
+  cross_entropy)");
+}
+
+const std::vector<std::string> kTwoStages{"--parallel.pipeline=2", "--batch.micro=8",
+                                          "--numerics.lanes=1"};
+
+TEST(Refusals, OfSchedules) {
+  expect_refused(kDense, kClasses, R"(
+parallel.schedule=zb-v & parallel.chunks=3 => parallel.chunks is 3, but parallel.schedule = zb-v
+  has 2 chunks a rank
+parallel.schedule=1f1b & parallel.chunks=2 => parallel.chunks is 2, but parallel.schedule = 1f1b
+  has one chunk
+parallel.schedule=file:good.csv & parallel.chunks=2 => says itself which chunks a rank holds
+parallel.schedule=auto & parallel.chunks=2 => has 4 chunks on 2 stages, but the model has 3 layers
+parallel.schedule=auto & run.device=emulated => parallel.schedule | strata schedule make
+parallel.schedule=auto & parallel.chunks=3 => parallel.chunks is 3 | searches for 1 or 2
+parallel.schedule=zb-h1 & parallel.activations=3 => parallel.activations is 3 | set
+  parallel.schedule to auto
+parallel.schedule=interleaved & parallel.chunks=1 => parallel.chunks is 1 | interleaved has 2 to 4
+parallel.schedule=interleaved & parallel.chunks=5 => parallel.chunks | 4
+parallel.schedule=interleaved & parallel.chunks=4 => has 8 chunks on 2 stages, but the model has 3
+  layers | use fewer stages
+parallel.schedule=1f1b & parallel.split=0,1,2 => each of the 2 stages or chunks
+parallel.schedule=zb-h1 & parallel.backward=fused => computes weight gradients later | to auto
+parallel.schedule=1f1b & parallel.backward=split & train.recompute=full => parallel.backward is
+  split | to fused)",
+                 kTwoStages, 2);
+}
+
+TEST(Refusals, OfScheduleFilesNameTheCell) {
+  const io::test::TemporaryDirectory directory;
+  const std::string file = (directory / "bad.csv").string();
+  std::vector<std::string> arguments = kTwoStages;
+  arguments.push_back("--parallel.schedule=file:" + file);
+  // Lines of a file have / between them.
+  for (const std::string& row : rows_of(R"(
+0F0,0F1,0B0,0B1 => a schedule of 1 rank, | parallel.pipeline is 2 | set parallel.pipeline to 1
+0F0,0B0 / 1F0,1B0 => a schedule of 1 microbatch, | each rank has 2 in a step
+0F0,0F1,0B0,0B1,2F0 / 1F0,1F1,1B0,1B1 => bad.csv | is missing
+0F0,0F1,2F0,2F1,4F0,4F1,6F0,6F1,8F0,8F1,0B0,0B1,2B0,2B1,4B0,4B1,6B0,6B1,8B0,8B1 /
+  1F0,1F1,3F0,3F1,5F0,5F1,7F0,7F1,9F0,9F1,1B0,1B1,3B0,3B1,5B0,5B1,7B0,7B1,9B0,9B1 => bad.csv has 5
+  stages on a line; training runs at most 4 a rank
+0UNSHARD,0F0,0F1,0B0,0B1 / 1F0,1F1,1B0,1B1 => bad.csv:1: cell 1 (0UNSHARD): training does not run
+  UNSHARD; leave it out
+0F0,0F1,0B0,0B1 / 1F0,1F1,1I0,1I1,1W1,1W0 => bad.csv:2: cell 6 (1W0): backward-weight of
+  microbatch 0 follows that of microbatch 1
+0F0,0F1,0B1,0B0 / 1F0,1F1,1I1,1I0,1W0,1W1 => bad.csv:1: cell 4 (0B0) | backward-weight
+0F0,0F1,0I1,0I0,0W0,0W1 / 1F0,1F1,1I1,1I0,1W0,1W1 => bad.csv:1: cell 4 (0I0): backward-input of
+  microbatch 0 follows that of microbatch 1
+0F1,0F0,0B0,0B1 / 1F1,1F0,1B0,1B1 => bad.csv:1: cell 2 (0F0) | forward of microbatch 0
+0F0,0F1,0B0 / 1F0,1F1,1B0,1B1 => bad.csv:1: stage 0: backward-input of microbatch 1: is missing
+0F0,0F1 / 1F0,1F1 => has no backward passes
+0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1 /
+  1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1W1,1SEND_B1,1SEND_B0 => bad.csv:1: cell 6 (0RECV_B0) |
+  receive-gradient of microbatch 0
+0F0,0B0,0F1,0B1 / 1F0,1F1,1B0,1B1 => bad.csv:1: cell 2 (0B0): deadlock: stage 0 waits at
+  receive-gradient
+0F0,0B0 / 1F0,1X0 => bad.csv:2: cell 2 is "1X0"
+ => a schedule of 0 ranks)")) {
+    const std::size_t arrow = row.find("=>");
+    std::string text;
+    for (const std::string& line : split_words(row.substr(0, arrow), "/ ")) {
+      text += line + "\n";
+    }
+    io::test::write_file(file, text);
+    expect_refused(kDense, kClasses, row.substr(arrow), arguments, 2);
+  }
+}
+
+TEST(Refusals, OfLanguageModels) {
+  expect_refused(kTransformer, kText, R"(
+model.layer=embedding 32 & model.layer=head => model.preset is gpt and there are 2 model.layer
+  lines | keep one
+model.blocks=0 => model.preset is gpt, which leaves model.blocks open | set it
+model.width=0 => model.preset is gpt, which leaves model.width open | set it
+model.heads=0 => model.preset is gpt, which leaves model.heads open | set it
+model.heads=5 => model.preset is | model.width = 32 | model.heads = 5
+model.kv_heads=3 => model.preset is | model.heads = 4 | model.kv_heads = 3 | divides 4
+model.preset=gpt3 => model.preset = "gpt3" | gpt2-124m | llama
+model.mlp=silu => model.mlp = "silu" | swiglu
+model.positions=sines => model.positions = "sines" | rotary | learned
+model.rotary_scaling=yarn:4 => model.rotary_scaling = "yarn:4" | linear:FACTOR
+model.rotary_scaling=linear:2 => model.rotary_scaling = linear:2 | model.positions is learned
+model.blocks=2000000000 => model.blocks = "2000000000" | from 0 to 10000
+model.width=16000000 => model.width | from 0 to 1048576
+model.hidden=9000000000000 => model.hidden | from 0 to 1048576
+model.heads=9000000000000 => model.heads | from 0 to 1048576
+model.kv_heads=9000000000000 => model.kv_heads | from 0 to 1048576
+model.context=9000000000000 => model.context | from 0 to 16777216
+model.vocabulary=9000000000000 => model.vocabulary | from 0 to 16777216
+model.context=sixteen => model.context = "sixteen" | whole number
+numerics.shards=3 => attention | 4 heads are not divisible by numerics.shards = 3
+2: parallel.tensor=2 & model.kv_heads=2 => 2 key-value heads are not divisible by numerics.shards
+  = 4
+model.hidden=130 => model.preset is | model.hidden | mlp 130 | parallel.tensor | such as 2 or 5 |
+  130 hidden units are not divisible by numerics.shards = 4
+3: parallel.tensor=3 => numerics.shards is 4, which parallel.tensor = 3 does not divide | divides 4
+2: parallel.tensor=2 & parallel.sequence=on & model.context=17 => parallel.sequence is on | 34
+  tokens | batch.micro = 2 | model.context = 17 | numerics.shards = 4
+8: parallel.pipeline=8 => parallel.pipeline is 8, but the model has 7 layers | at most 7 stages
+2: parallel.tensor=2 & numerics.mode=fast => numerics.lanes is 4 and parallel.data is 1 |
+  numerics.mode = fast
+2: parallel.tensor=2 & numerics.mode=fast & numerics.lanes=0 => numerics.shards is 4 and
+  parallel.tensor is 2 | invariant
+numerics.mode=quick => numerics.mode = "quick" | invariant, fast
+numerics.dtype=bf16 => numerics.dtype = "bf16" | float32, bfloat16, float64
+numerics.dtype=bfloat => numerics.dtype = "bfloat" | float32, bfloat16, float64
+numerics.dtype=float16 => numerics.dtype = "float16" | float32, bfloat16, float64
+train.recompute=yes => train.recompute = "yes" | none, selective, full
+numerics.loss_pieces=3 => numerics.loss_pieces is 3 | the 32 tokens of a microbatch | divides them
+numerics.loss_pieces=64 => numerics.loss_pieces is 64 | batch.micro = 2 times model.context = 16
+numerics.loss_pieces=-1 => numerics.loss_pieces = "-1" | whole number from 0
+2: parallel.pipeline=2 & numerics.loss_pieces=2 & parallel.backward=split => parallel.backward is
+  split | numerics.loss_pieces is 2 | to fused or auto
+parallel.sequence=true => parallel.sequence = "true" | off, on
+model.context=0 => leaves model.context open
+model.vocabulary=20 => model.vocabulary = 20
+model.loss=mean_squared_error => model.loss is mean_squared_error | has tokens as targets
+numerics.shard_sums=bfloat16 => numerics.dtype is float32
+numerics.row_pieces=5 => not divisible by 5 pieces of numerics.shards = 4 shards
+checkpoint.init_except=head.* => checkpoint.init is empty
+optimizer.frozen=embeding.* => optimizer.frozen | "embeding.*" | the nearest is
+optimizer.frozen=* => freezes all | nothing to train
+optimizer.groups=nrom.bias: learning_rate=0 => optimizer.groups | "nrom.bias" | nearest is
+  "norm.bias"
+optimizer.groups=*: rate=0 => learning_rate=FACTOR
+optimizer.groups=*: weight_decay=-1 => is not allowed
+lora.rank=4 & lora.products=keys => lora.products names "keys" | qkv, output, up, gate, down
+lora.rank=4 & lora.products=gate => the model has no product gate
+lora.products=qkv => lora.rank is 0
+lora.rank=4 & optimizer.frozen=* => nothing to train
+lora.rank=33 => is 33, above the width 32
+lora.rank=4 & lora.train=nrom.* => lora.train | nearest is "norm.)");
+}
+
+TEST(Refusals, OfIslands) {
+  expect_refused(kIslands, kClasses, R"(
+3: parallel.data=3 => parallel.islands is 4 | 3 replicas
+local.steps=48 => local.steps is 48 | 24 steps
+train.steps=20 => train.steps is 20 | 18 or 24
+checkpoint.every=4 => checkpoint.every is 4 | give 6
+local.delay=6 => local.delay is 6 | local.steps = 6
+local.fragments=7 => local.fragments
+numerics.lanes=6 => numerics.lanes is 6 | parallel.islands = 4
+2: parallel.data=2 & numerics.mode=fast => numerics.mode is fast
+local.mix=1 => local.mix
+parallel.sync=step => parallel.islands is set | no effect)");
+}
+
+}  // namespace
+}  // namespace strata::app
