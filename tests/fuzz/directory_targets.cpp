@@ -182,12 +182,8 @@ void seal_checkpoint(const fs::path& directory, std::map<std::string, Descriptio
                                            parts.texts));
 }
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 void use(const io::Checkpoint& checkpoint) {
-  constexpr std::int64_t kMostElements = 1 << 16;
+  constexpr std::int64_t kMostRead = 1 << 16;
   static_cast<void>(printable_lines(checkpoint.describe() + checkpoint.warning()));
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
     refused_or_read([&] { checkpoint.verify_part(part); });
@@ -195,9 +191,9 @@ void use(const io::Checkpoint& checkpoint) {
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
     const std::int64_t count = tensor.shape.count();
     std::vector<std::byte> elements(
-        static_cast<std::size_t>(std::min(count, kMostElements) * size_bytes(tensor.dtype)));
+        static_cast<std::size_t>(std::min(count, kMostRead) * size_bytes(tensor.dtype)));
     refused_or_read([&] {
-      if (count <= kMostElements) {
+      if (count <= kMostRead) {
         checkpoint.read(tensor.name, tensor.shape, {}, {0, count},
                         TensorView(elements.data(), Shape{count}, tensor.dtype));
       }

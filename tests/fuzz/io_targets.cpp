@@ -18,13 +18,7 @@
 #include "targets.hpp"
 
 namespace strata::fuzz {
-namespace {
-
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 int run_csv(std::span<const std::byte> bytes) {
   return refused_or_read([&] {

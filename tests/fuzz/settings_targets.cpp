@@ -110,8 +110,7 @@ int run_continued(std::span<const std::byte> bytes) {
 int run_huggingface(std::span<const std::byte> bytes) {
   static const Directory kDirectory;
   const fs::path directory = kDirectory.fresh("model");
-  std::ofstream(directory / "config.json", std::ios::binary)
-      << std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::ofstream(directory / "config.json", std::ios::binary) << text_of(bytes);
   return refused_in_one_line_or_read([&] {
     const nn::PublishedModel model = train::read_huggingface_config(directory / "config.json");
     const nn::TransformerOptions& o = model.options;

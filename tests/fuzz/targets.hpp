@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 #include "strata/io/tensor_files.hpp"
 
@@ -39,6 +40,10 @@ int run_sharded(std::span<const std::byte> bytes);
 int run_torch(std::span<const std::byte> bytes);
 int run_llmc(std::span<const std::byte> bytes);
 int run_huggingface(std::span<const std::byte> bytes);
+
+inline std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 /// Reads what can be read of a model's tensors.
 void read_tensors(const io::TensorFiles& files);

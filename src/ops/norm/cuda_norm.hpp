@@ -98,7 +98,7 @@ void norm_backward_weight(Context& context, const char* name, const ConstTensorV
     };
     if (dbias.empty()) {
       sum(WeightTerm<T, kCenter, 1>{rows, gradient});
-    } else {
+    } else if constexpr (kCenter == Center::kMean) {
       sum(WeightTerm<T, kCenter, 2>{rows, gradient});
     }
   });

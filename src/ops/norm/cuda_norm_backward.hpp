@@ -133,7 +133,7 @@ void norm_backward_in_registers(Context& context, const char* name, const Rows& 
   };
   if (dbias.empty()) {
     with_size(std::integral_constant<int, 1>());
-  } else {
+  } else if constexpr (kCenter == Center::kMean) {  // RMS norm has no bias, nor kernels for it
     with_size(std::integral_constant<int, 2>());
   }
 }
