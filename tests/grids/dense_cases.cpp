@@ -8,122 +8,45 @@
 namespace strata::grids {
 namespace {
 
-constexpr const char* kNetwork = R"([model]
-layer = flatten
-layer = dense 120 relu
-layer = layer_norm
-layer = dropout 0.2
-layer = dense 20
-layer = gelu
-layer = dropout 0.1
-layer = dense 16 bias=no
-layer = tanh
-layer = dense 5
-[data]
-train = classes/train.h5
-test = classes/test.h5
-[batch]
-global = 48
-micro = 3
-[numerics]
-lanes = 4
-[optimizer]
-kind = adam
-learning_rate = 0.01
-clip_norm = 0.5
-[schedule]
-kind = cosine
-warmup_steps = 3
-decay_steps = 12
-[train]
-steps = 12
-evaluate_every = 6
-[run]
-threads = 1
-)";
+const Settings kRest = R"(data.train=classes/train.h5 & data.test=classes/test.h5
+& batch.global=48 & batch.micro=3 & numerics.lanes=4 & optimizer.kind=adam
+& optimizer.learning_rate=0.01 & optimizer.clip_norm=0.5 & schedule.kind=cosine
+& schedule.warmup_steps=3 & schedule.decay_steps=12 & train.steps=12 & train.evaluate_every=6
+& run.threads=1)";
 
-constexpr const char* kRegression = R"([model]
-layer = dense 12
-layer = sigmoid
-layer = dense 1
-[data]
-train = values/train.h5
-test = values/test.h5
-normalise = standard
-[batch]
-global = 20
-micro = 5
-[numerics]
-lanes = 2
-[optimizer]
-kind = sgd
-learning_rate = 0.1
-momentum = 0.5
-[train]
-epochs = 3
-evaluate_every = 5
-[run]
-threads = 1
-)";
+const Settings kNetwork = kRest + R"(& model.layer=flatten & model.layer=dense 120 relu
+& model.layer=layer_norm & model.layer=dropout 0.2 & model.layer=dense 20 & model.layer=gelu
+& model.layer=dropout 0.1 & model.layer=dense 16 bias=no & model.layer=tanh & model.layer=dense 5)";
 
-/// Layers that are cut by feature.
-constexpr const char* kCut = R"([model]
-layer = flatten
-layer = dense 32 relu parallel=column
-layer = dropout 0.1
-layer = dense 16 parallel=row
-layer = layer_norm
-layer = dense 24 parallel=column bias=no
-layer = gelu
-layer = dense 16 parallel=row
-layer = dense 5
-[data]
-train = classes/train.h5
-test = classes/test.h5
-[batch]
-global = 24
-micro = 6
-[numerics]
-lanes = 4
-shards = 4
-[optimizer]
-kind = adam
-learning_rate = 0.01
-clip_norm = 0.5
-[train]
-steps = 4
-evaluate_every = 2
-[run]
-threads = 1
-)";
+const Settings kRegression = R"(model.layer=dense 12 & model.layer=sigmoid & model.layer=dense 1
+& data.train=values/train.h5 & data.test=values/test.h5 & data.normalise=standard
+& batch.global=20 & batch.micro=5 & numerics.lanes=2 & optimizer.kind=sgd
+& optimizer.learning_rate=0.1 & optimizer.momentum=0.5 & train.epochs=3 & train.evaluate_every=5
+& run.threads=1)";
 
-Settings layers(const Settings& lines) {
-  Settings settings;
-  for (const std::string& line : lines) {
-    settings.push_back("model.layer=" + line);
-  }
-  return settings;
-}
+/// For layers that are cut by feature.
+const Settings kCutRest = R"(data.train=classes/train.h5 & data.test=classes/test.h5
+& batch.global=24 & batch.micro=6 & numerics.lanes=4 & optimizer.kind=adam
+& optimizer.learning_rate=0.01 & optimizer.clip_norm=0.5 & train.steps=4 & train.evaluate_every=2
+& run.threads=1 & model.layer=flatten)";
 
-Settings data_of(const std::string& name) {
-  return {"data.train=" + name + "/train.h5", "data.test=" + name + "/test.h5"};
-}
+const Settings kCut = kCutRest + R"(& numerics.shards=4 & model.layer=dense 32 relu parallel=column
+& model.layer=dropout 0.1 & model.layer=dense 16 parallel=row & model.layer=layer_norm
+& model.layer=dense 24 parallel=column bias=no & model.layer=gelu
+& model.layer=dense 16 parallel=row & model.layer=dense 5)";
 
-const Cycle kSchedules{1,
-                       {"parallel.schedule=1f1b", "parallel.schedule=gpipe",
-                        "parallel.schedule=zb-h1", "parallel.schedule=zb-h2"}};
-const Cycle kThreads{2, {"run.threads=1", "run.threads=2", "run.threads=1"}};
+const Cycle kThreads{2, "run.threads=1 run.threads=2 run.threads=1"};
 
 std::vector<std::string> scheduled(std::string_view grids) {
-  return varied(grids, std::vector{kSchedules, kThreads});
+  return varied(grids, {kSchedules, kThreads});
 }
 
 /// The grids under each schedule.
 std::vector<std::string> every_schedule(std::string_view grids) {
   std::vector<std::string> runs;
-  for (std::size_t shift = 0; shift < kSchedules.values.size(); ++shift) {
-    for (std::string& run : varied(grids, std::vector{kThreads})) {
-      runs.push_back(std::move(run) + " " + kSchedules.values[shift]);
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-h2"}) {
+    for (const std::string& run : varied(grids, {kThreads})) {
+      runs.push_back(run + " parallel.schedule=" + schedule);
     }
   }
   return runs;
@@ -159,111 +82,79 @@ void learns_and_clips(const Result& result) {
 }  // namespace
 
 std::vector<Case> dense_cases() {
-  const Settings wide = joined(data_of("planes"), {"batch.global=128", "batch.micro=4"});
-  const std::string flat = "1x3 parallel.split=0,2,3 parallel.schedule=";
-  const std::string view = " parallel.split=0,3 train.recompute=selective parallel.schedule=";
+  const Cycle recompute{1, "train.recompute=full train.recompute=selective"};
   std::vector<Case> cases{
-      {"Dense",
-       kNetwork,
-       {},
-       every_schedule("2x1 4x1 1x2 1x3 2x2 4x2 2x3 1x5 1x7 1x10 4x3"),
+      {"Dense", kNetwork, every_schedule("2x1 4x1 1x2 1x3 2x2 4x2 2x3 1x5 1x7 1x10 4x3"),
        learns_and_clips},
-      {"DenseBuckets",
-       kNetwork,
-       {"train.steps=6"},
-       varied("1x1 2x1 4x1 2x2 2x3 1x4", std::vector{Cycle{1, {"parallel.bucket=0.0001"}}})},
-      {"DenseFloat64", kNetwork, {"numerics.dtype=float64"}, scheduled("4x1 1x3 2x2 4x2 1x5")},
-      {"DenseBfloat16", kNetwork, {"numerics.dtype=bfloat16"}, scheduled("4x1 1x3 2x2 4x2 1x5")},
-      {"DenseRecompute",
-       kNetwork,
-       {"train.steps=4", "train.evaluate_every=2"},
-       varied("1x1 2x1 1x3 2x2 4x2 1x5",
-              std::vector{Cycle{1, {"train.recompute=full", "train.recompute=selective"}},
-                          kSchedules})},
-      {"DenseRepeats",
-       kNetwork,
-       {"train.steps=6"},
-       varied("2x1 4x1 1x3 2x2 4x2",
-              std::vector{Cycle{1, {"train.repeat_every=2", "train.repeat_every=1"}}})},
-      {"DenseSixLanes",
-       kNetwork,
-       {"numerics.lanes=6", "batch.micro=4"},
+      {"DenseBuckets", kNetwork + "& train.steps=6",
+       varied("1x1 2x1 4x1 2x2 2x3 1x4", {{1, "parallel.bucket=0.0001"}})},
+      {"DenseFloat64", kNetwork + "& numerics.dtype=float64", scheduled("4x1 1x3 2x2 4x2 1x5")},
+      {"DenseBfloat16", kNetwork + "& numerics.dtype=bfloat16", scheduled("4x1 1x3 2x2 4x2 1x5")},
+      {"DenseRecompute", kNetwork + "& train.steps=4 & train.evaluate_every=2",
+       varied("1x1 2x1 1x3 2x2 4x2 1x5", {recompute, kSchedules})},
+      {"DenseRepeats", kNetwork + "& train.steps=6",
+       varied("2x1 4x1 1x3 2x2 4x2", {{1, "train.repeat_every=2 train.repeat_every=1"}})},
+      {"DenseSixLanes", kNetwork + "& numerics.lanes=6 & batch.micro=4",
        scheduled("2x1 3x1 6x1 3x2 2x3 6x2 3x3")},
-      {"DenseSevenLanes",
-       kNetwork,
-       {"numerics.lanes=7", "batch.global=42", "train.steps=6"},
+      {"DenseSevenLanes", kNetwork + "& numerics.lanes=7 & batch.global=42 & train.steps=6",
        scheduled("7x1 1x3 1x7 7x2")},
       {"DenseFifteenLanes",
-       kNetwork,
-       {"numerics.lanes=15", "batch.global=60", "batch.micro=2", "train.steps=6"},
+       kNetwork + "& numerics.lanes=15 & batch.global=60 & batch.micro=2 & train.steps=6",
        scheduled("3x1 5x1 15x1 3x3 5x2")},
-      {"DenseResumed",
-       kNetwork,
-       {},
-       {"1x1 train.steps=6 | 2x2", "4x1 train.steps=6 | 1x3", "2x3 train.steps=6 | 1x1",
-        "2x2 train.steps=6 | 4x1 numerics.lanes=0 batch.micro=0", "1x7 train.steps=6 | 4x2",
-        "2x1 stop=1:5 | 1x3", "2x2 stop=3:2 | 4x1 stop=2:6 | 1x10",
-        "1x5 stop=0:8 parallel.schedule=zb-h2 | 2x1"}},
-      {"DenseFlattens",
-       kNetwork,
-       {"train.steps=6"},
-       {"1x2 parallel.split=0,1", "2x2 parallel.split=flatten1,dense1", "2x3 parallel.split=0,8,9",
-        "1x3 parallel.split=0,1,2"}},
+      {"DenseResumed", kNetwork,
+       list_of("1x1 train.steps=6 | 2x2; 4x1 train.steps=6 | 1x3; 2x3 train.steps=6 | 1x1;"
+               "2x2 train.steps=6 | 4x1 numerics.lanes=0 batch.micro=0;"
+               "1x7 train.steps=6 | 4x2; 2x1 stop=1:5 | 1x3;"
+               "2x2 stop=3:2 | 4x1 stop=2:6 | 1x10;"
+               "1x5 stop=0:8 parallel.schedule=zb-h2 | 2x1")},
+      {"DenseFlattens", kNetwork + "& train.steps=6",
+       list_of("1x2 parallel.split=0,1; 2x2 parallel.split=flatten1,dense1;"
+               "2x3 parallel.split=0,8,9; 1x3 parallel.split=0,1,2")},
       // Messages of 20 KiB: what the middle stage sends is the memory that it received.
       {"DenseMiddleFlattens",
-       kNetwork,
-       joined(joined(wide, layers({"dense 32", "gelu", "flatten", "dense 5"})), {"train.steps=8"}),
-       {flat + "gpipe", flat + "1f1b", flat + "zb-h2",
-        "2x3 parallel.split=0,2,3 parallel.schedule=zb-h1"}},
+       kRest + "& data.train=planes/train.h5 & data.test=planes/test.h5 & batch.global=128"
+               "& batch.micro=4 & train.steps=8 & model.layer=dense 32 & model.layer=gelu"
+               "& model.layer=flatten & model.layer=dense 5",
+       varied("1x3 1x3 2x3 1x3", {kSchedules, {1, "parallel.split=0,2,3"}})},
       {"DenseViews",
-       kNetwork,
-       joined(joined(data_of("squares"),
-                     layers({"dense 64 relu", "dense 64", "flatten", "dense 32 relu", "dense 5"})),
-              {"batch.global=64", "batch.micro=4", "train.steps=6"}),
-       {"1x2" + view + "gpipe", "1x2" + view + "1f1b", "2x2" + view + "1f1b",
-        "4x2" + view + "zb-h1"}},
+       kRest + "& data.train=squares/train.h5 & data.test=squares/test.h5 & batch.global=64"
+               "& batch.micro=4 & train.steps=6 & model.layer=dense 64 relu & model.layer=dense 64"
+               "& model.layer=flatten & model.layer=dense 32 relu & model.layer=dense 5",
+       varied("1x2 1x2 2x2 4x2",
+              {kSchedules, {1, "parallel.split=0,3"}, {1, "train.recompute=selective"}})},
       // The second chunk of rank 1 does not read what the block's end adds. Messages of 9.6 KB; an
       // evaluation whose stages run ahead of each other would deadlock on the file's chunks, with
       // memory for one microbatch.
       {.name = "DenseSkips",
-       .config = kNetwork,
-       .settings = joined(layers({"flatten", "dense 600 relu", "residual", "dense 600", "dense 600",
-                                  "dense 600", "end", "dense 5"}),
-                          {"batch.global=64", "batch.micro=4", "numerics.lanes=2", "train.steps=3",
-                           "train.evaluate_every=1"}),
-       .runs = {"1x2 parallel.split=0,2,3,5 parallel.schedule=zb-v",
-                "2x2 parallel.split=0,2,3,5 parallel.schedule=zb-v",
-                "1x2 parallel.split=0,2,3,5 parallel.schedule=interleaved",
-                "1x2 parallel.split=0,2,3,4,5 parallel.schedule=file:turns.csv"},
+       .settings = kRest +
+                   "& batch.global=64 & batch.micro=4 & numerics.lanes=2 & train.steps=3"
+                   "& train.evaluate_every=1 & model.layer=flatten & model.layer=dense 600 relu"
+                   "& model.layer=residual & model.layer=dense 600 & model.layer=dense 600"
+                   "& model.layer=dense 600 & model.layer=end & model.layer=dense 5",
+       .runs = list_of("1x2 parallel.split=0,2,3,5 parallel.schedule=zb-v;"
+                       "2x2 parallel.split=0,2,3,5 parallel.schedule=zb-v;"
+                       "1x2 parallel.split=0,2,3,5 parallel.schedule=interleaved;"
+                       "1x2 parallel.split=0,2,3,4,5 parallel.schedule=file:turns.csv"),
        .before = write_turns},
-      {"Regression", kRegression, {}, scheduled("2x1 2x2 1x3 2x3"), learns},
-      {"FeatureSplit", kCut, {}, every_schedule("1x1x2 2x1x2 1x2x2 1x1x4 2x2x2 1x3x4"), learns},
-      {"FeatureSplitBfloat16",
-       kCut,
-       {"numerics.dtype=bfloat16"},
-       scheduled("1x1x2 2x1x2 1x2x2 1x1x4 4x1x2 1x5x2"),
-       learns},
-      {"FeatureSplitThreeShards", kCut,
-       joined({"numerics.shards=3"}, layers({"flatten", "dense 30 relu parallel=column",
-                                             "dropout 0.1", "dense 15 parallel=row", "dense 5"})),
+      {"Regression", kRegression, scheduled("2x1 2x2 1x3 2x3"), learns},
+      {"FeatureSplit", kCut, every_schedule("1x1x2 2x1x2 1x2x2 1x1x4 2x2x2 1x3x4"), learns},
+      {"FeatureSplitBfloat16", kCut + "& numerics.dtype=bfloat16",
+       scheduled("1x1x2 2x1x2 1x2x2 1x1x4 4x1x2 1x5x2"), learns},
+      {"FeatureSplitThreeShards",
+       kCutRest + "& numerics.shards=3 & model.layer=dense 30 relu parallel=column"
+                  "& model.layer=dropout 0.1 & model.layer=dense 15 parallel=row"
+                  "& model.layer=dense 5",
        scheduled("1x1x3 2x1x3 1x2x3 4x1x3 1x3x3")},
-      {"FeatureSplitBetween",
-       kCut,
-       {},
-       {"1x3x2 parallel.split=0,2,7",
-        "1x3x2 parallel.split=0,2,7 parallel.schedule=gpipe run.threads=2",
-        "1x2x4 parallel.split=0,3", "2x3x2 parallel.split=0,2,7 parallel.schedule=zb-h1"}}};
-  const std::vector<Settings> optimizers{
-      {"optimizer.kind=sgd"},
-      {"optimizer.kind=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=on",
-       "optimizer.weight_decay=0.01"},
-      {"optimizer.kind=adamw", "optimizer.weight_decay=0.1", "optimizer.decay=matrices"},
-      {"optimizer.kind=adagrad"}};
-  for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    cases.push_back({fmt::format("DenseOptimizer{}", i),
-                     kNetwork,
-                     joined({"train.steps=6"}, optimizers[i]),
-                     {"2x2", "4x1", "1x3", "2x1 stop=0:2 | 1x5"}});
+      {"FeatureSplitBetween", kCut,
+       list_of("1x3x2 parallel.split=0,2,7; 1x2x4 parallel.split=0,3;"
+               "1x3x2 parallel.split=0,2,7 parallel.schedule=gpipe run.threads=2;"
+               "2x3x2 parallel.split=0,2,7 parallel.schedule=zb-h1")}};
+  for (const char* optimizer :
+       {"sgd", "sgd & optimizer.momentum=0.9 & optimizer.nesterov=on & optimizer.weight_decay=0.01",
+        "adamw & optimizer.weight_decay=0.1 & optimizer.decay=matrices", "adagrad"}) {
+    cases.push_back({fmt::format("DenseOptimizer{}", cases.size()),
+                     kNetwork + "& train.steps=6 & optimizer.kind=" + optimizer,
+                     list_of("2x2; 4x1; 1x3; 2x1 stop=0:2 | 1x5")});
   }
   return cases;
 }

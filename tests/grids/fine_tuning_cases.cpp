@@ -9,25 +9,21 @@
 namespace strata::grids {
 namespace {
 
-const std::string kModel = language_config(kGpt);
-
 // The embedding and the first layer need no gradients, the attention of the second block only that
 // of its input.
-const Settings kTuned{
-    "optimizer.frozen=embedding.*,blocks.?.attention.*,blocks.0.mlp.up.*",
-    "optimizer.groups=*.bias: learning_rate=2 weight_decay=1; blocks.1.mlp.*: learning_rate=0.5 "
-    "weight_decay=0"};
-const Settings kLora{"lora.rank=4", "lora.alpha=6"};
+const Settings kTuned =
+    "& optimizer.frozen=embedding.*,blocks.?.attention.*,blocks.0.mlp.up.*"
+    "& optimizer.groups=*.bias: learning_rate=2 weight_decay=1; "
+    "blocks.1.mlp.*: learning_rate=0.5 weight_decay=0";
+const Settings kLora = "& lora.rank=4 & lora.alpha=6";
 
-const std::vector<std::string> kRuns{"2x1x1 train.recompute=full",
-                                     "1x2x1 parallel.schedule=zb-h1 parallel.backward=split",
-                                     "1x1x2 parallel.sequence=off numerics.loss_pieces=1",
-                                     "1x4x1 parallel.schedule=gpipe parallel.backward=fused",
-                                     "2x2x2",
-                                     "1x3x2 parallel.schedule=zb-h2",
-                                     "1x7x1",
-                                     "1x2x1 parallel.schedule=zb-v",
-                                     "1x2x2 stop=3:2 | 2x1x2"};
+const char* const kRuns =
+    "2x1x1 train.recompute=full;"
+    "1x2x1 parallel.schedule=zb-h1 parallel.backward=split;"
+    "1x1x2 parallel.sequence=off numerics.loss_pieces=1;"
+    "1x4x1 parallel.schedule=gpipe parallel.backward=fused; 2x2x2;"
+    "1x3x2 parallel.schedule=zb-h2; 1x7x1; 1x2x1 parallel.schedule=zb-v;"
+    "1x2x2 stop=3:2 | 2x1x2";
 
 /// Names of stored tensors behind a prefix.
 std::set<std::string> names(const Result& result, std::string_view prefix) {
@@ -61,26 +57,21 @@ bool is_tuned(const std::string& name) {
          !name.starts_with("blocks.0.mlp.up.");
 }
 
-/// A run as the harness makes it for a case with a base.
-Result base_of(const Settings& settings) {
-  return train(kModel, settings, "2x1x2");
-}
-
 TEST(FineTuning, GroupsAreSettingsOfTheWhole) {
-  const Result plain = train(kModel, {"optimizer.learning_rate=0.005",
-                                      "optimizer.weight_decay=0.05", "optimizer.decay=all"});
-  const Result grouped = train(kModel, {"optimizer.groups=*: learning_rate=0.5 weight_decay=0.5"});
+  const Result plain = train(kGpt +
+                             "& optimizer.learning_rate=0.005 & optimizer.decay=all"
+                             "& optimizer.weight_decay=0.05");
+  const Result grouped = train(kGpt + "& optimizer.groups=*: learning_rate=0.5 weight_decay=0.5");
   EXPECT_EQ(plain.tensors, grouped.tensors);
 }
 
 TEST(FineTuning, OtherTypesReadTheSameWeights) {
-  const Result base = train_in("typed-base", kModel, {"train.steps=1"}, "2x1x2");
-  const Settings settings{"optimizer.frozen=embedding.*,blocks.*", "train.steps=1"};
+  const Settings one = kGpt + "& train.steps=1";
+  const Settings frozen = one + "& optimizer.frozen=embedding.*,blocks.*";
+  const Result base = train(one, "2x1x2", "base");
   const Result twice =
-      train_in("typed-double", kModel,
-               joined(settings, {"checkpoint.init=typed-base", "numerics.dtype=float64"}), "1x2x1");
-  const Result single =
-      train(kModel, joined(settings, {"checkpoint.init=typed-double/checkpoints"}), "1x1x2");
+      train(frozen + "& checkpoint.init=base & numerics.dtype=float64", "1x2x1", "double");
+  const Result single = train(frozen + "& checkpoint.init=double/checkpoints", "1x1x2");
   for (const std::string& name : names(base, "weights/")) {
     if (name != "norm.weight" && name != "norm.bias") {
       EXPECT_EQ(twice.weight(name).dtype, DType::kFloat64);
@@ -90,63 +81,52 @@ TEST(FineTuning, OtherTypesReadTheSameWeights) {
   }
 }
 
-TEST(FineTuning, AdaptersOfOnePartLearn) {
-  struct Part {
-    std::string setting;
-    std::function<bool(const std::string&)> learns;
-  };
-  for (const Part& part : std::vector<Part>{
-           {"optimizer.frozen=*.lora_a",
-            [](const std::string& name) { return name.ends_with("lora_b"); }},
-           {"optimizer.frozen=*.mlp.*.lora_b",
-            [](const std::string& name) {
-              return name.ends_with("lora_a") ||
-                     (name.ends_with("lora_b") && name.find("attention") != std::string::npos);
-            }},
-           {"lora.train=norm.*", [](const std::string& name) {
-              return is_adapter(name) || name.starts_with("norm.");
-            }}}) {
-    const Result found = train(kModel, joined(kLora, {part.setting}));
-    for (const std::string& name : names(found, "weights/")) {
-      EXPECT_EQ(found.tensors.contains("optimizer/adam_m/" + name), part.learns(name)) << name;
-    }
-  }
+/// Adapters of which one part learns, or a norm too.
+template <typename Learns>
+Case part(const std::string& name, const std::string& setting, const Learns& learns) {
+  return {"LoraPart" + name, kGpt + kLora + setting,
+          list_of("1x1x2 parallel.sequence=on; 2x2x1; 1x3x2"), [learns](const Result& found) {
+            for (const std::string& weight : names(found, "weights/")) {
+              EXPECT_EQ(found.tensors.contains("optimizer/adam_m/" + weight), learns(weight))
+                  << weight;
+            }
+          }};
+}
+
+/// A case that starts from the weights of a run with the settings `base`.
+template <typename Learns>
+Case tuned(const std::string& name, const Settings& base, const Settings& more,
+           const Learns& learns) {
+  return {
+      .name = name,
+      .settings = base + "& train.steps=3" + more,
+      .runs = list_of(kRuns),
+      .check = [base, learns](
+                   const Result& found) { expect_learned(found, train(base, "2x1x2"), learns); },
+      .base = base};
 }
 
 }  // namespace
 
 std::vector<Case> fine_tuning_cases() {
-  std::vector<Case> cases;
+  std::vector<Case> cases{
+      part("A", "& optimizer.frozen=*.lora_a",
+           [](const std::string& name) { return name.ends_with("lora_b"); }),
+      part("SomeB", "& optimizer.frozen=*.mlp.*.lora_b",
+           [](const std::string& name) {
+             return name.ends_with("lora_a") ||
+                    (name.ends_with("lora_b") && name.find("attention") != std::string::npos);
+           }),
+      part("Norm", "& lora.train=norm.*",
+           [](const std::string& name) { return is_adapter(name) || name.starts_with("norm."); })};
+  const Settings one = kGpt + "& train.steps=1";
   for (const std::string dtype : {"float32", "bfloat16"}) {
-    cases.push_back({.name = "Tuned_" + dtype,
-                     .config = kModel,
-                     .settings = joined(kTuned, {"numerics.dtype=" + dtype}),
-                     .runs = kRuns,
-                     .check =
-                         [](const Result& result) {
-                           expect_learned(result, base_of({"train.steps=2"}), is_tuned);
-                         },
-                     .base = {"train.steps=2"}});
-    for (const auto& [name, model] :
-         {std::pair{"Gpt", Settings()},
-          {"Llama", joined(kLlama, {"model.hidden=64", "numerics.row_pieces=2"})}}) {
-      const Settings products{std::string("lora.products=") + (model.empty() ? "" : "qkv,up,down")};
-      const Settings base = joined(model, {"train.steps=1"});
-      cases.push_back(
-          {.name = std::string("Lora") + name + "_" + dtype,
-           .config = kModel,
-           .settings = joined(joined(joined(model, kLora), products), {"numerics.dtype=" + dtype}),
-           .runs = kRuns,
-           .check =
-               [base](const Result& result) { expect_learned(result, base_of(base), is_adapter); },
-           .base = base});
-    }
-  }
-  const std::vector<std::string> runs{"1x1x2 parallel.sequence=on", "2x2x1", "1x3x2"};
-  for (const auto& [name, setting] : {std::pair{"A", "optimizer.frozen=*.lora_a"},
-                                      {"SomeB", "optimizer.frozen=*.mlp.*.lora_b"},
-                                      {"Norm", "lora.train=norm.*"}}) {
-    cases.push_back({std::string("LoraPart") + name, kModel, joined(kLora, {setting}), runs});
+    const Settings typed = "& numerics.dtype=" + dtype;
+    cases.push_back(tuned("Tuned_" + dtype, kGpt + "& train.steps=2", kTuned + typed, is_tuned));
+    cases.push_back(tuned("LoraGpt_" + dtype, one, kLora + "& lora.products=" + typed, is_adapter));
+    cases.push_back(tuned("LoraLlama_" + dtype,
+                          one + kLlama + "& model.hidden=64 & numerics.row_pieces=2",
+                          kLora + "& lora.products=qkv,up,down" + typed, is_adapter));
   }
   return cases;
 }

@@ -132,6 +132,7 @@ void enter_scratch_directory() {
     return;
   }
   fs::current_path(kDirectory.path());
+  io::test::write_file("empty.ini", "");
   import_classes("classes", Shape{3, 4}, 5, 200, 50);
   import_classes("planes", Shape{40, 30}, 5, 77, 33);
   import_classes("squares", Shape{16, 16}, 5, 77, 33);
@@ -149,8 +150,10 @@ struct Part {
   std::int64_t stop_step = 0;  ///< counted from the part's first
 };
 
-Part part_of(const std::string& file, Settings settings, const std::string& text) {
-  std::vector<std::string> words = split_words(text);
+Part part_of(const std::string& name, const Settings& given, const std::string& text) {
+  std::vector<std::string> settings = split_words(given, "&");
+  settings.push_back("run.dir=" + name);
+  const std::vector<std::string> words = split_words(text);
   Part part;
   const std::vector<std::string> grid = split_words(words.front(), "x");
   const std::vector<std::string> axes{"data", "pipeline", "tensor"};
@@ -169,7 +172,7 @@ Part part_of(const std::string& file, Settings settings, const std::string& text
   for (std::string& setting : settings) {
     setting.insert(0, "--");
   }
-  part.config = app::read_config(file, settings).config;
+  part.config = app::read_config("empty.ini", settings).config;
   return part;
 }
 
@@ -255,11 +258,6 @@ Result result_of(const plan::RunConfig& config) {
   return result;
 }
 
-std::string new_directory() {
-  static int number = 0;
-  return fmt::format("run-{}", ++number);
-}
-
 void expect_same(const Result& found, const Result& expected) {
   ASSERT_EQ(found.records.size(), expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
@@ -279,19 +277,18 @@ TEST_P(Grids, GiveTheBitsOfOneRank) {
   Settings settings = given.settings;
   given.before();
   if (!given.base.empty()) {
-    const std::string base = given.name + "-base";
-    static_cast<void>(train_in(base, given.config, given.base, "2x1x2"));
-    settings.push_back("checkpoint.init=" + base);
+    static_cast<void>(train(given.base, "2x1x2", given.name));
+    settings += "& checkpoint.init=" + given.name;
   }
   RecordProperty("compared", static_cast<int>(given.runs.size()));
-  const Result reference = train(given.config, settings, given.reference);
+  const Result reference = train(settings, given.reference);
   const std::vector<double> losses = reference.losses();
   EXPECT_FALSE(losses.empty());
   EXPECT_EQ(std::ranges::adjacent_find(losses), losses.end()) << "a step changed nothing";
   given.check(reference);
   for (const std::string& run : given.runs) {
     SCOPED_TRACE(run);
-    expect_same(train(given.config, settings, run), reference);
+    expect_same(train(settings, run), reference);
   }
 }
 
@@ -337,28 +334,32 @@ void PrintTo(const Case& one, std::ostream* out) {
   *out << one.name;
 }
 
-std::vector<std::string> varied(std::string_view grids, std::span<const Cycle> cycles) {
+std::vector<std::string> list_of(std::string_view text) {
+  return split_words(text, ";");
+}
+
+std::vector<std::string> varied(std::string_view grids, const std::vector<Cycle>& cycles,
+                                std::string_view more) {
   std::vector<std::string> runs = split_words(grids);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     for (const Cycle& cycle : cycles) {
-      runs[i] += " " + cycle.values[i / cycle.pace % cycle.values.size()];
+      const std::vector<std::string> values = split_words(cycle.values);
+      runs[i] += " " + values[i / cycle.pace % values.size()];
     }
   }
+  const std::vector<std::string> others = list_of(more);
+  runs.insert(runs.end(), others.begin(), others.end());
   return runs;
 }
 
-Result train(const std::string& config, const Settings& settings, const std::string& run) {
-  return train_in(new_directory(), config, settings, run);
-}
-
-Result train_in(const std::string& name, const std::string& config, const Settings& settings,
-                const std::string& run) {
+Result train(const Settings& settings, const std::string& run, std::string name) {
   enter_scratch_directory();
-  io::test::write_file(name + ".ini", config);
+  static int number = 0;
+  name = name.empty() ? fmt::format("run-{}", ++number) : name;
   std::string resume;
   Part part;
   for (const std::string& text : split_words(run, "|")) {
-    part = part_of(name + ".ini", joined(settings, {"run.dir=" + name}), text + resume);
+    part = part_of(name, settings, text + resume);
     fs::create_directories(train::checkpoint_root(part.config));
     comm::run_in_process_ranks(part.ranks,
                                [&](comm::Communicator& world) { train_rank(world, part); });
@@ -372,14 +373,9 @@ void write_scratch(const std::string& name, const std::string& text) {
   io::test::write_file(name, text);
 }
 
-void make_schedule(const Settings& arguments) {
+void make_schedule(const std::string& arguments) {
   enter_scratch_directory();
-  ASSERT_EQ(app::schedule_command(arguments), ExitCode::kDone);
-}
-
-Settings joined(Settings settings, const Settings& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
+  ASSERT_EQ(app::schedule_command(split_words(arguments)), ExitCode::kDone);
 }
 
 }  // namespace strata::grids

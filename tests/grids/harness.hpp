@@ -5,7 +5,6 @@
 #include <functional>
 #include <iosfwd>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,15 +42,18 @@ struct Result {
   }
 };
 
-using Settings = std::vector<std::string>;
+/// Settings of a config with & between them, of which later ones override earlier ones; but lines
+/// model.layer add up.
+using Settings = std::string;
+/// The pieces between semicolons.
+[[nodiscard]] std::vector<std::string> list_of(std::string_view text);
 
 /// A config, and the runs of it that must give the same bits.
 struct Case {
   std::string name;
-  std::string config;  ///< the text of an ini file
-  Settings settings;   ///< of all runs, as in "train.steps=2"
-  /// Each of one or more parts, with " | " between them: the next continues the one before. A part
-  /// is a grid of data x pipeline x tensor ranks with settings, as in "2x1x4 run.threads=2".
+  Settings settings;
+  /// Each of one or more parts, with | between them: the next continues the one before. A part is a
+  /// grid of data x pipeline x tensor ranks with settings, as in "2x1x4 run.threads=2".
   /// "stop=RANK:N" has a rank request a stop in its N-th step; without it, train.steps ends a part.
   std::vector<std::string> runs;
   /// What the reference must show besides.
@@ -59,7 +61,7 @@ struct Case {
   std::string reference = "1x1x1";
   /// Makes the files that the runs name.
   std::function<void()> before = [] {};
-  /// A run on "2x1x2" with these settings before, from whose weights all start.
+  /// A run on "2x1x2" with these settings before, from whose weights all start; or empty.
   Settings base = {};
 };
 void PrintTo(const Case& one, std::ostream* out);
@@ -74,38 +76,29 @@ void learns(const Result& result);
 [[nodiscard]] std::vector<Case> fine_tuning_cases();
 [[nodiscard]] std::vector<Case> local_cases();
 
-/// Values of a setting that go round: each holds for `pace` grids.
+/// Values of a setting, separated by blanks, that go round: each holds for `pace` grids.
 struct Cycle {
   std::size_t pace = 1;
-  Settings values;
+  std::string values;
 };
-/// The grids, separated by blanks, each with a value of every cycle.
+inline const Cycle kSchedules{1,
+                              "parallel.schedule=1f1b parallel.schedule=gpipe "
+                              "parallel.schedule=zb-h1 parallel.schedule=zb-h2"};
+/// The grids, separated by blanks, each with a value of every cycle; and `more`.
 [[nodiscard]] std::vector<std::string> varied(std::string_view grids,
-                                              std::span<const Cycle> cycles);
+                                              const std::vector<Cycle>& cycles,
+                                              std::string_view more = "");
 
-/// Performs a run as Case::runs has them in a new directory.
-[[nodiscard]] Result train(const std::string& config, const Settings& settings,
-                           const std::string& run = "1x1x1");
-/// The same in the directory `name`, which other runs may start from.
-Result train_in(const std::string& name, const std::string& config, const Settings& settings,
-                const std::string& run = "1x1x1");
+/// Performs a run as Case::runs has them in the new directory `name`, from which others may start.
+Result train(const Settings& settings, const std::string& run = "1x1x1", std::string name = "");
 
 /// Writes a file into the scratch directory.
 void write_scratch(const std::string& name, const std::string& text);
 /// Calls `strata schedule`, which writes into the scratch directory.
-void make_schedule(const Settings& arguments);
+void make_schedule(const std::string& arguments);
 
-/// A config of language models, with layers or other settings of its section [model].
-[[nodiscard]] std::string language_config(std::string_view model);
-inline constexpr const char* kGpt =
-    "preset = gpt\nblocks = 2\nwidth = 32\nheads = 4\ndropout = 0.1\n";
-/// Heads that share keys and values, the head's matrix its own, and samples from random places.
-inline const Settings kLlama{"model.preset=llama", "model.heads=8", "model.kv_heads=4",
-                             "data.sampling=windows"};
-/// A convolutional network, cut by channel and by feature.
-[[nodiscard]] std::string cut_convolutions();
-
-/// `more` behind `settings`.
-[[nodiscard]] Settings joined(Settings settings, const Settings& more);
+/// A small GPT; heads of a Llama that share keys and values, with samples from random places.
+extern const Settings kGpt;
+extern const Settings kLlama;
 
 }  // namespace strata::grids

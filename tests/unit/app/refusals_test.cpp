@@ -92,6 +92,7 @@ steps = 3
 )";
 
 constexpr const char* kIslands = R"([model]
+layer = dense 8
 layer = dense 4
 [data]
 train = classes/train.h5
@@ -169,7 +170,11 @@ model.layer=dense 4 rleu => only relu can follow
 model.layer=dropout 1.5 => probability is 1.5 | below 1
 model.layer=dense 5 => last layer "dense 5" gives 5 | needs 4 | "layer = dense 4"
 model.loss=mean_squared_error => model.loss is mean_squared_error | has classes as targets |
-  cross_entropy)");
+  cross_entropy
+numerics.loss_pieces=2 => numerics.loss_pieces is set, but the model does not end in a head
+model.context=8 => model.context is set | holds no tokens
+data.sampling=windows => data.sampling is set | holds no tokens
+parallel.sequence=on => parallel.sequence is set | holds no tokens)");
 }
 
 const std::vector<std::string> kTwoStages{"--parallel.pipeline=2", "--batch.micro=8",
@@ -285,7 +290,18 @@ numerics.loss_pieces=-1 => numerics.loss_pieces = "-1" | whole number from 0
   split | numerics.loss_pieces is 2 | to fused or auto
 parallel.sequence=true => parallel.sequence = "true" | off, on
 model.context=0 => leaves model.context open
-model.vocabulary=20 => model.vocabulary = 20
+model.vocabulary=20 => model.preset is gpt | model.vocabulary = 20 | at least 26
+model.heads=32 & model.positions=rotary => model.positions = rotary | a head has 1 | model.heads = 32
+optimizer.kind=adam & optimizer.momentum=0.9 => optimizer.momentum is set | optimizer.kind is adam |
+  sgd
+optimizer.kind=adam & optimizer.nesterov=on => optimizer.nesterov is set | optimizer.kind is adam
+train.repeat_every=7 & numerics.mode=fast & numerics.lanes=0 & numerics.shards=0 =>
+  train.repeat_every is set | numerics.mode is fast | invariant
+schedule.every=7 => schedule.every is set | schedule.kind is constant | to step
+schedule.factor=0.7 => schedule.factor is set | schedule.kind is constant | to step
+schedule.minimum=0.1 => schedule.minimum is set | schedule.kind is constant | linear or cosine
+schedule.decay_steps=2 => schedule.decay_steps is set | schedule.kind is constant | linear or cosine
+data.normalise=unit => data.normalise is set | holds tokens | leave it out
 model.loss=mean_squared_error => model.loss is mean_squared_error | has tokens as targets
 numerics.shard_sums=bfloat16 => numerics.dtype is float32
 numerics.row_pieces=5 => not divisible by 5 pieces of numerics.shards = 4 shards
@@ -308,9 +324,19 @@ TEST(Refusals, OfIslands) {
   expect_refused(kIslands, kClasses, R"(
 3: parallel.data=3 => parallel.islands is 4 | 3 replicas
 local.steps=48 => local.steps is 48 | 24 steps
+batch.micro=1 & numerics.lanes=12 & parallel.islands=5 => numerics.lanes is 12 |
+  parallel.islands = 5 | multiple of 5
 train.steps=20 => train.steps is 20 | 18 or 24
+train.evaluate_every=4 => train.evaluate_every is 4 | give 6
 checkpoint.every=4 => checkpoint.every is 4 | give 6
+checkpoint.keep_every=2 => checkpoint.keep_every is 2
 local.delay=6 => local.delay is 6 | local.steps = 6
+local.fragments=2 & local.delay=3 => local.delay is 3 | local.fragments 2 | every 3 steps
+local.deadline=3 => local.deadline is set
+parallel.island_of=meet & parallel.island=4 => parallel.islands = 4 | parallel.island = 4
+parallel.island_of=meet & parallel.islands=0 => parallel.island_of is set | at least 2
+parallel.island_of=meet & local.exchange=int8 => parallel.island_of | local.exchange
+parallel.island_of=meet & local.record=meet => parallel.island_of and local.record
 local.fragments=7 => local.fragments
 numerics.lanes=6 => numerics.lanes is 6 | parallel.islands = 4
 2: parallel.data=2 & numerics.mode=fast => numerics.mode is fast
