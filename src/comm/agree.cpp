@@ -1,36 +1,45 @@
 #include "strata/comm/agree.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "strata/core/hash.hpp"
+
 namespace strata::comm {
 
-void agree(Communicator& group, const std::function<void()>& step) {
-  // One character of exit code, then the text; empty on success.
+std::vector<std::string> agree_texts(Communicator& group,
+                                     const std::function<std::string()>& step) {
+  // One character of exit code, then the text.
   std::string mine;
   try {
-    step();
+    mine = static_cast<char>(ExitCode::kDone) + step();
   } catch (const AgreedError&) {
     throw;  // all ranks throw it
   } catch (const std::exception& error) {
     const Failure failure = failure_of(error);
     mine = static_cast<char>(failure.code) + failure.message;
   }
+  const auto failed = [](const std::string& text) {
+    return static_cast<ExitCode>(text.front()) != ExitCode::kDone;
+  };
   std::vector<std::string> all;
   try {
     all = group.all_gather_texts(mine);
   } catch (const std::exception&) {
-    if (mine.empty()) {
+    if (!failed(mine)) {
       throw;
     }
     // The others do not come to hear of it, perhaps because of this failure: it is the one to tell.
     throw Error(static_cast<ExitCode>(mine.front()), mine.substr(1));
   }
-  const auto first =
-      std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
+  const auto first = std::ranges::find_if(all, failed);
   if (first == all.end()) {
-    return;
+    for (std::string& text : all) {
+      text.erase(0, 1);
+    }
+    return all;
   }
   const bool everywhere =
       std::all_of(all.begin(), all.end(), [&](const std::string& text) { return text == *first; });
@@ -40,18 +49,31 @@ void agree(Communicator& group, const std::function<void()>& step) {
                     everywhere ? text : fmt::format("rank {}: {}", first - all.begin(), text));
 }
 
-void check_same_plan(Communicator& group, const std::vector<PlanItem>& items) {
-  std::vector<std::uint64_t> mine;
-  mine.reserve(items.size());
-  for (const PlanItem& item : items) {
-    mine.push_back(item.hash);
-  }
-  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(payload_of(std::span(std::as_const(mine))), payload_of(std::span(all)));
+void agree(Communicator& group, const std::function<void()>& step) {
+  static_cast<void>(agree_texts(group, [&] {
+    step();
+    return std::string();
+  }));
+}
+
+void agree_plan(Communicator& group, const std::function<std::vector<PlanItem>()>& step) {
+  std::vector<PlanItem> items;
+  const std::vector<std::string> all = agree_texts(group, [&] {
+    items = step();
+    std::string hashes;
+    for (const PlanItem& item : items) {
+      hashes += hash_text(item.hash);
+    }
+    return hashes;
+  });
+  constexpr std::size_t kDigits = 16;
   for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto hash_of_rank = [&](std::size_t rank) {
+      return std::string_view(all[rank]).substr(i * kDigits, kDigits);
+    };
     std::string others;
     for (std::size_t r = 1; r < static_cast<std::size_t>(group.size()); ++r) {
-      if (all[r * items.size() + i] != all[i]) {
+      if (hash_of_rank(r) != hash_of_rank(0)) {
         others += fmt::format("{}{}", others.empty() ? "" : ", ", r);
       }
     }

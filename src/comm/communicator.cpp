@@ -1,6 +1,7 @@
 #include "strata/comm/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -55,13 +56,18 @@ namespace {
 
 /// Gives the core to other processes between two tests of a message. Where a yield shows that a
 /// process computes on this core, sleeps instead for a while: a process that yields to another
-/// waits for a whole time slice, a process that wakes up gets the core soon. `now`: the time;
-/// returns it.
-double give_way(Activity* activity, double now) {
+/// waits for a whole time slice, a process that wakes up gets the core soon. Sleeps longer in a
+/// long wait, because many ranks that test often leave little of a core. `now`: the time, `waited`:
+/// so long already; returns the time.
+double give_way(Activity* activity, double now, double waited) {
   constexpr double kSliceSeconds = 1e-3;
   constexpr double kSleepingSeconds = 0.1;
+  constexpr double kPartOfWait = 1.0 / 32.0;
+  constexpr double kMostSeconds = 5e-3;
   if (activity != nullptr && now < activity->sleep_until_seconds) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(activity->sleep_seconds));
+    const double seconds =
+        std::max(activity->sleep_seconds, std::min(kMostSeconds, kPartOfWait * waited));
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     return now_seconds();
   }
   std::this_thread::yield();
@@ -89,7 +95,7 @@ void Request::wait() {
   double start = now_seconds();
   std::optional<WaitMark> noted;
   for (double now = start; !test();) {
-    const double before = std::exchange(now, give_way(activity_, now));
+    const double before = std::exchange(now, give_way(activity_, now, now - start));
     if (now - before > kGapSeconds) {
       start += now - before;
     }
@@ -180,19 +186,28 @@ std::unique_ptr<Window> Communicator::make_window(std::int64_t /*words*/) {
 }
 
 std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {
-  const auto length = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(size_));
-  all_gather(payload_of(std::span(&length, 1)), payload_of(std::span(lengths)));
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  std::string padded = mine;
-  padded.resize(longest, '\0');
-  std::string all(longest * lengths.size(), '\0');
-  if (longest > 0) {
+  // Most texts are short, and are there at once.
+  struct Head {
+    std::int64_t length = 0;
+    std::array<char, 120> text{};
+  };
+  Head head{.length = std::ssize(mine)};
+  std::ranges::copy(mine.substr(0, head.text.size()), head.text.begin());
+  std::vector<Head> heads(static_cast<std::size_t>(size_));
+  all_gather(payload_of(std::span(&std::as_const(head), 1)), payload_of(std::span(heads)));
+  const auto longest =
+      static_cast<std::size_t>(std::ranges::max_element(heads, {}, &Head::length)->length);
+  std::string all;
+  if (longest > head.text.size()) {
+    std::string padded = mine;
+    padded.resize(longest, '\0');
+    all.resize(longest * heads.size());
     all_gather(payload_of(std::span(std::as_const(padded))), payload_of(std::span(all)));
   }
   std::vector<std::string> texts;
-  for (std::size_t r = 0; r < lengths.size(); ++r) {
-    texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  for (std::size_t r = 0; r < heads.size(); ++r) {
+    const char* const text = all.empty() ? heads[r].text.data() : all.data() + r * longest;
+    texts.emplace_back(text, static_cast<std::size_t>(heads[r].length));
   }
   return texts;
 }

@@ -123,20 +123,18 @@ void CheckpointWriter::next_phase() {
 }
 
 void CheckpointWriter::start_parts() {
-  std::string directory;
-  comm::agree(world_, [&] {
+  const std::vector<std::string> directories = comm::agree_texts(world_, [&] {
     if (world_.rank() == 0) {
       as_part_of_save([&] {
         require_locked(record_);
         directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
       });
-      directory = directory_.string();
     }
+    return directory_.string();
   });
-  directory = world_.all_gather_texts(directory).front();
   slices_ = snapshot_(memory_);
   const BlockedSignals blocked;
-  thread_ = std::async(std::launch::async, [this, directory] {
+  thread_ = std::async(std::launch::async, [this, directory = directories.front()] {
     const double start = now_seconds();
     std::string part = io::text_of(io::write_part(directory, world_.rank(), slices_));
     save_.write_seconds += now_seconds() - start;
@@ -146,9 +144,11 @@ void CheckpointWriter::start_parts() {
 }
 
 void CheckpointWriter::start_commit() {
-  std::string mine;
-  comm::agree(world_, [&] { as_part_of_save([&] { mine = result(); }); });
-  std::vector<std::string> records = world_.all_gather_texts(mine);
+  std::vector<std::string> records = comm::agree_texts(world_, [&] {
+    std::string mine;
+    as_part_of_save([&] { mine = result(); });
+    return mine;
+  });
   phase_ = Phase::kCommit;
   if (world_.rank() != 0) {
     return;

@@ -180,18 +180,16 @@ T IslandRendezvous::from_rank_0(T value) {
 void IslandRendezvous::write(const fs::path& root, std::int64_t step,
                              const std::vector<io::TensorSlice>& slices,
                              const nlohmann::json& metadata) {
-  std::string directory;
-  comm::agree(world_, [&] {
-    if (world_.rank() == 0) {
-      lock_->require_held();
-      directory = io::begin_checkpoint(root, step).string();
+  const std::vector<std::string> directories = comm::agree_texts(world_, [&] {
+    if (world_.rank() != 0) {
+      return std::string();
     }
+    lock_->require_held();
+    return io::begin_checkpoint(root, step).string();
   });
-  directory = world_.all_gather_texts(directory).front();
-  std::string mine;
-  comm::agree(world_,
-              [&] { mine = io::text_of(io::write_part(directory, world_.rank(), slices)); });
-  const std::vector<std::string> records = world_.all_gather_texts(mine);
+  const std::vector<std::string> records = comm::agree_texts(world_, [&] {
+    return io::text_of(io::write_part(directories.front(), world_.rank(), slices));
+  });
   comm::agree(world_, [&] {
     if (world_.rank() == 0) {
       std::vector<io::PartRecord> parts;

@@ -25,7 +25,7 @@ struct OpenedCheckpoint {
 OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
   const FileTimeout timeout(world);
   OpenedCheckpoint opened;
-  comm::agree(world, [&] {
+  const std::vector<std::string> texts = comm::agree_texts(world, [&]() -> std::string {
     try {
       opened.checkpoint = io::Checkpoint::open(directory);
       for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
@@ -34,10 +34,10 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
         opened.checkpoint->verify_part(part);
       }
     } catch (const FileSystemError& error) {
-      opened.unreadable = fmt::format("rank {}: {}", world.rank(), error.what());
+      return fmt::format("rank {}: {}", world.rank(), error.what());
     }
+    return "";
   });
-  const std::vector<std::string> texts = world.all_gather_texts(opened.unreadable);
   const auto first =
       std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
   opened.unreadable = first == texts.end() ? "" : *first;
@@ -50,10 +50,10 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
                                                     const std::filesystem::path& root,
                                                     const List& list, Log& log) {
   // All ranks use rank 0's list, because ranks may see different states of a shared file system.
-  std::string mine;
-  comm::agree(world, [&] {
+  const std::vector<std::string> lists = comm::agree_texts(world, [&] {
+    std::string mine;
     if (world.rank() != 0) {
-      return;
+      return mine;
     }
     try {
       for (const io::CheckpointEntry& entry : list()) {
@@ -62,8 +62,9 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
     } catch (const FileSystemError& error) {
       fail(ExitCode::kPeer, "{}. Submit the job again once the file system answers", error.what());
     }
+    return mine;
   });
-  const std::string listed = world.all_gather_texts(mine).front();
+  const std::string& listed = lists.front();
   std::string problem;
   std::string unreadable;
   for (std::size_t begin = 0; begin < listed.size();) {
@@ -134,11 +135,10 @@ io::Checkpoint best_good_checkpoint(comm::Communicator& world, const plan::RunCo
 io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesystem::path& path,
                                   Log& log) {
   // All ranks use rank 0's choice.
-  std::string mine;
-  comm::agree(world, [&] {
+  const std::vector<std::string> roots = comm::agree_texts(world, [&]() -> std::string {
     std::error_code error;
     if (world.rank() != 0) {
-      return;
+      return "";
     }
     if (!std::filesystem::is_directory(path, error)) {
       fail(ExitCode::kCheckpoint,
@@ -147,12 +147,11 @@ io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesyst
            path.string());
     }
     if (std::filesystem::is_directory(path / "checkpoints", error)) {
-      mine = (path / "checkpoints").string();
-    } else if (!io::list_checkpoints(path).empty()) {
-      mine = path.string();
+      return (path / "checkpoints").string();
     }
+    return io::list_checkpoints(path).empty() ? "" : path.string();
   });
-  const std::string root = world.all_gather_texts(mine).front();
+  const std::string& root = roots.front();
   if (!root.empty()) {
     std::optional<io::Checkpoint> newest = newest_good_checkpoint(world, root, log);
     if (!newest) {

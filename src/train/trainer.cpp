@@ -194,8 +194,6 @@ class Trainer {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
         }
       }
-    });
-    comm::agree(*setup_.groups.world, [&] {
       writer_.emplace(
           plan_, rank_, setup_.groups,
           [this](const device::Buffer& memory) {

@@ -20,8 +20,11 @@ class AgreedError : public Error {
 
 /// Runs one step of set-up on every rank. Where it throws on any rank, all ranks throw the error of
 /// the lowest such rank; the text starts with that rank's number unless all ranks failed with the
-/// same text. Communication: one all-gather.
+/// same text. Communication: one all-gather of texts.
 void agree(Communicator& group, const std::function<void()>& step);
+/// The same; returns what the step returns, of all ranks, in rank order.
+[[nodiscard]] std::vector<std::string> agree_texts(Communicator& group,
+                                                   const std::function<std::string()>& step);
 
 /// A part of the plan that must be equal on all ranks.
 struct PlanItem {
@@ -29,9 +32,9 @@ struct PlanItem {
   std::uint64_t hash = 0;
 };
 
-/// Checks that all ranks have the same plan (config, grid, schedule, buckets).
-/// Pre: all ranks list the same names. Communication: one all-gather.
+/// As agree(), and checks that all ranks made the same plan (config, grid, schedule, buckets).
+/// Pre: all ranks list the same names.
 /// Throws: AgreedError(kUsage) that names the part and the ranks that differ from rank 0.
-void check_same_plan(Communicator& group, const std::vector<PlanItem>& items);
+void agree_plan(Communicator& group, const std::function<std::vector<PlanItem>()>& step);
 
 }  // namespace strata::comm

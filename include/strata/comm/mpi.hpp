@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "strata/comm/communicator.hpp"
 #include "strata/comm/progress_engine.hpp"
@@ -22,6 +23,8 @@ class MpiSession {
   /// All ranks. Valid as long as the session.
   [[nodiscard]] Communicator& world() { return *world_; }
   [[nodiscard]] ProgressEngine& engine() { return *engine_; }
+  /// The host of each rank.
+  [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }
   /// Number of this job's ranks on this node.
   [[nodiscard]] std::int64_t ranks_on_node() const { return ranks_on_node_; }
   /// This rank's index among them, in order of world ranks.
@@ -42,6 +45,7 @@ class MpiSession {
  private:
   std::unique_ptr<Communicator> world_;
   std::unique_ptr<ProgressEngine> engine_;
+  std::vector<std::string> hosts_;
   std::int64_t ranks_on_node_ = 1;
   std::int64_t rank_on_node_ = 0;
 };

@@ -195,10 +195,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   const double started = now_seconds();
   Log log(log_role(mpi));
   TrainArguments given;
-  comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
-  RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
-                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
-  comm::agree(mpi.world(), train::end_setup_on_stop_request);
+  RunInputs inputs = open_run_inputs(mpi, arguments, given, log);
   std::optional<RunDirectory> directory;
   if (!given.dry_run) {
     directory.emplace(mpi, inputs.config, log);
@@ -214,10 +211,10 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
-  const std::string nodes = nodes_text(mpi.world().all_gather_texts(host_name()));
+  const std::string nodes = nodes_text(mpi.hosts());
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  begin_run(mpi, inputs, plan, log);
+  const std::string other_bits = begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
   log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
@@ -234,17 +231,10 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
-  std::string other_bits;
-  comm::agree(mpi.world(), [&] {
-    if (inputs.checkpoint) {
-      other_bits = train::instruction_set_change(plan, *inputs.checkpoint);
-    }
-  });
   if (!other_bits.empty()) {
     log.warn("{}", other_bits);
   }
 
-  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   const train::FinishedRun run =
       train::train({.plan = plan,
                     .groups = environment.groups(),

@@ -7,7 +7,6 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
-#include "strata/core/host_name.hpp"
 #include "strata/ops/library_check.hpp"
 
 namespace strata::app {
@@ -39,14 +38,11 @@ CommonInstructionSet common_instruction_set(std::span<const RankInstructionSet> 
 }
 
 std::string set_instruction_set(comm::MpiSession& mpi, ops::InstructionSet asked, DType dtype) {
-  const auto gather = [&](std::string_view mine) {
-    return mpi.world().all_gather_texts(std::string(mine));
-  };
-  const std::vector<std::string> hosts = gather(host_name());
-  const std::vector<std::string> names = gather(name_of(ops::native_instruction_set()));
+  const std::vector<std::string> names =
+      mpi.world().all_gather_texts(std::string(name_of(ops::native_instruction_set())));
   std::vector<RankInstructionSet> ranks;
-  for (std::size_t r = 0; r < hosts.size(); ++r) {
-    ranks.push_back({hosts[r], enum_from_name<ops::InstructionSet>(names[r]).value()});
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    ranks.push_back({mpi.hosts()[r], enum_from_name<ops::InstructionSet>(names[r]).value()});
   }
   const CommonInstructionSet common = common_instruction_set(ranks, asked, dtype);
   comm::agree(mpi.world(), [&] {

@@ -3,7 +3,6 @@
 #include <system_error>
 
 #include "strata/comm/agree.hpp"
-#include "strata/core/host_name.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/metrics.hpp"
@@ -23,24 +22,20 @@ void make_directory(const fs::path& directory) {
   }
 }
 
-/// Checks that all ranks see rank 0's lock. Communication: collective over the world.
+/// Checks that all ranks see rank 0's lock, which holds `nonce`. Communication: collective over the
+/// world.
 void require_shared(comm::MpiSession& mpi, const fs::path& directory, const std::string& nonce) {
   constexpr double kTimeoutSeconds = 5.0;
   constexpr std::size_t kMostNamed = 8;
   comm::Communicator& world = mpi.world();
-  const std::string expected = world.all_gather_texts(nonce).front();
-  std::string mine;
-  comm::agree(world, [&] {
-    if (!io::DirectoryLock::is_visible(directory, {}, expected, kTimeoutSeconds)) {
-      mine = host_name();
-    }
+  const std::vector<std::string> blind = comm::agree_texts(world, [&] {
+    return io::DirectoryLock::is_visible(directory, {}, nonce, kTimeoutSeconds) ? "" : "blind";
   });
-  const std::vector<std::string> hosts = world.all_gather_texts(mine);
   std::string named;
   std::size_t count = 0;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    if (!hosts[rank].empty() && ++count <= kMostNamed) {
-      named += fmt::format("{}rank {} on {}", named.empty() ? "" : ", ", rank, hosts[rank]);
+  for (std::size_t rank = 0; rank < blind.size(); ++rank) {
+    if (!blind[rank].empty() && ++count <= kMostNamed) {
+      named += fmt::format("{}rank {} on {}", named.empty() ? "" : ", ", rank, mpi.hosts()[rank]);
     }
   }
   if (count > 0) {
@@ -89,20 +84,28 @@ RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config,
   constexpr double kExtraSeconds = 120.0;
   const comm::Timeout before = world.timeout();
   world.set_timeout({.seconds = before.seconds + kExtraSeconds});
-  comm::agree(world, [&] {
+  const std::vector<std::string> nonces = comm::agree_texts(world, [&] {
+    train::end_setup_on_stop_request();
     if (world.rank() == 0) {
       unused_.emplace(directory);
       make_directory(directory);
       lock_.emplace(directory, io::LockOptions{.while_watching = train::end_setup_on_stop_request},
                     log);
     }
+    return lock_ ? lock_->nonce() : "";
   });
-  require_shared(mpi, directory, lock_ ? lock_->nonce() : "");
+  require_shared(mpi, directory, nonces.front());
   world.set_timeout(before);
 }
 
-void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Log& log) {
+std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
+                      Log& log) {
+  std::string other_bits;
   comm::agree(mpi.world(), [&] {
+    train::end_setup_on_stop_request();
+    if (inputs.checkpoint) {
+      other_bits = train::instruction_set_change(plan, *inputs.checkpoint);
+    }
     if (mpi.world().rank() != 0) {
       return;
     }
@@ -117,6 +120,7 @@ void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan&
     make_directory(train::checkpoint_root(config));
     log.open_file((fs::path(config.run.dir) / "log.txt").string());
   });
+  return other_bits;
 }
 
 }  // namespace strata::app

@@ -30,10 +30,12 @@ class RunDirectory {
 };
 
 /// Makes the directory of the checkpoints, opens the log file and, for a run without a checkpoint,
-/// keeps the metrics of an earlier attempt under another name. Rank 0 writes.
+/// keeps the metrics of an earlier attempt under another name. Rank 0 writes. Returns
+/// train::instruction_set_change().
 /// Communication: collective over the world.
 /// Throws: AgreedError(kCheckpoint) where an earlier run has lost its checkpoints, or where there
 /// is no space for one.
-void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Log& log);
+[[nodiscard]] std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs,
+                                    const plan::Plan& plan, Log& log);
 
 }  // namespace strata::app

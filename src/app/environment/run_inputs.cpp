@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
-#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/plan/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -27,6 +27,9 @@ io::Dataset open_data(const plan::RunConfig& config, const std::string& master, 
   }
   return data;
 }
+
+/// Whether a command needs data.train.
+enum class DataNeeded { kNo, kYes };
 
 void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
   if (!inputs.config.data.train.empty()) {
@@ -51,13 +54,17 @@ void load_config(comm::MpiSession& mpi, RunInputs& inputs, const std::string& pa
                                                  : default_threads(mpi.ranks_on_node());
 }
 
-/// Checks that all ranks have the same inputs, before any setting chooses a branch.
-void check_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs) {
-  mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-  comm::check_same_plan(mpi.world(),
-                        {{"config", hash_of(config_text(inputs.config))},
-                         {"training data", inputs.train_info.checksum},
-                         {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}});
+/// Runs the step that opens the inputs, and checks that all ranks have the same ones, before any
+/// setting chooses a branch.
+void open_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs,
+                      const std::function<void()>& step) {
+  comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
+    step();
+    mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
+    return {{"config", hash_of(config_text(inputs.config))},
+            {"training data", inputs.train_info.checksum},
+            {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}};
+  });
 }
 
 /// Opens a valid checkpoint of run.dir.
@@ -102,17 +109,17 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
 
 }  // namespace
 
-RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                          DataNeeded needed, Log& log) {
+RunInputs open_run_inputs(comm::MpiSession& mpi, Arguments arguments, TrainArguments& given,
+                          Log& log) {
   RunInputs inputs;
-  comm::agree(mpi.world(), [&] {
-    load_config(mpi, inputs, path, settings);
-    open_training_data(inputs, needed, log);
+  open_same_inputs(mpi, inputs, [&] {
+    given = parse_arguments(arguments, "train");
+    load_config(mpi, inputs, given.config, given.settings);
+    open_training_data(inputs, given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
     }
   });
-  check_same_inputs(mpi, inputs);
   inputs.device = resolve_device(mpi, inputs.config.run.device);
   return inputs;
 }
@@ -120,7 +127,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Argume
 RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments settings,
                        Evaluates evaluates, WhichCheckpoint which, Log& log) {
   RunInputs inputs;
-  comm::agree(mpi.world(), [&] {
+  open_same_inputs(mpi, inputs, [&] {
     std::error_code error;
     if (!std::filesystem::is_directory(path, error)) {
       load_config(mpi, inputs, path, settings);
@@ -131,14 +138,13 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     all.insert(all.end(), settings.begin(), settings.end());
     load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
-  check_same_inputs(mpi, inputs);
   if (inputs.config.run.device == plan::DeviceChoice::kEmulated) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         "run.device is emulated, which only trains, and computes nothing; choose another device");
   }
   open_checkpoint(mpi, inputs, which, log);
-  comm::agree(mpi.world(), [&] {
+  open_same_inputs(mpi, inputs, [&] {
     open_data_of_checkpoint(inputs, log);
     if (evaluates == Evaluates::kYes) {
       open_evaluated_data(inputs, log);
@@ -151,7 +157,6 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));
   });
-  check_same_inputs(mpi, inputs);
   inputs.device = resolve_device(mpi, inputs.config.run.device);
   return inputs;
 }
@@ -234,12 +239,11 @@ plan::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks, std::
 }  // namespace
 
 plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
-  const std::vector<std::string> hosts = mpi.world().all_gather_texts(host_name());
   std::optional<plan::Plan> plan;
-  comm::agree(mpi.world(), [&] {
+  comm::agree_plan(mpi.world(), [&] {
     const plan::VirtualGrid stored =
         inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
-    const std::int64_t node_ranks = ranks_of_nodes(hosts);
+    const std::int64_t node_ranks = ranks_of_nodes(mpi.hosts());
     plan = plan::prepare(launch_config(inputs, ranks, node_ranks, stored), ranks, inputs.train_info,
                          stored, inputs.device);
     plan::set_node_ranks(*plan, node_ranks);
@@ -249,8 +253,8 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     if (inputs.test_data) {
       train::require_fits(*plan, inputs.test_data->info());
     }
+    return plan::plan_items(*plan, config_text(plan->config));
   });
-  comm::check_same_plan(mpi.world(), plan::plan_items(*plan, config_text(plan->config)));
   return std::move(*plan);
 }
 

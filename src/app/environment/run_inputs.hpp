@@ -58,12 +58,10 @@ struct TrainArguments {
 /// Throws: Error(kUsage) where there is no config file.
 [[nodiscard]] TrainArguments parse_arguments(Arguments arguments, std::string_view command);
 
-/// Whether a command needs data.train.
-enum class DataNeeded { kNo, kYes };
-
-/// Reads the config and opens the data sets. Communication: collective over the world.
-[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
-                                        Arguments settings, DataNeeded needed, Log& log);
+/// Parses the arguments of train into `given`, reads the config and opens the data sets; a dry run
+/// goes without. Communication: collective over the world.
+[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, Arguments arguments,
+                                        TrainArguments& given, Log& log);
 
 /// Whether a command needs a data set to evaluate on.
 enum class Evaluates { kNo, kYes };

@@ -6,10 +6,12 @@
 #include <type_traits>
 #include <vector>
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/core/narrow.hpp"
 #include "strata/core/text.hpp"
 
@@ -38,6 +40,32 @@ class Serial {
   }
 
   std::lock_guard<std::recursive_mutex> lock_;
+};
+
+/// Calls of MPI that block until other ranks have come, and by which Open MPI then gives the core
+/// to other processes: ranks may outnumber the cores. MPI has no function for that, and Open MPI's
+/// parameter for users, mpi_yield_when_idle, holds for whole runs. Other libraries do as they do.
+class BlockingCalls {
+ public:
+  BlockingCalls(Activity* activity, std::string what)
+      : mark_(activity, WaitKind::kLibraryCall, std::move(what)) {
+    let_yield(true);
+  }
+  ~BlockingCalls() { let_yield(false); }
+  BlockingCalls(const BlockingCalls&) = delete;
+  BlockingCalls& operator=(const BlockingCalls&) = delete;
+
+ private:
+  static void let_yield(bool yields) {
+    static auto* const function =
+        reinterpret_cast<bool (*)(bool)>(dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle"));
+    if (function != nullptr) {
+      function(yields);
+    }
+  }
+
+  WaitMark mark_;
+  Serial serial_;
 };
 
 int bytes_of(const ConstTensorView& payload) {
@@ -259,7 +287,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Window> make_window(std::int64_t words) override {
-    const WaitMark call(activity(), WaitKind::kLibraryCall, "make a window with all ranks");
+    const BlockingCalls calls(activity(), "make a window with all ranks");
     return std::make_unique<MpiWindow>(communicator_, words);
   }
 
@@ -270,10 +298,8 @@ class MpiCommunicator final : public Communicator {
       ++key;
     }
     MPI_Comm split = MPI_COMM_NULL;
-    const WaitMark call(activity(), WaitKind::kLibraryCall,
-                        fmt::format("split the {} into {}s", this->name(), name));
     record("split", ++collectives_, -1, 0);
-    const Serial serial;
+    const BlockingCalls calls(activity(), fmt::format("split the {} into {}s", this->name(), name));
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
           "MPI_Comm_split");
     auto group = of(split, std::move(name), activity());
@@ -344,36 +370,33 @@ class MpiProgress final : public ProgressEngine {
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
-  const WaitMark call(activity, WaitKind::kLibraryCall, "start MPI with all ranks");
   // Open MPI would yield the core in every call that finds no message, also between operations,
-  // where the rank has work to do. Request::wait() yields by itself.
+  // where the rank has work to do. Request::wait() and BlockingCalls yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
-  int provided = 0;
-  check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  if (provided < MPI_THREAD_SERIALIZED) {
-    fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_SERIALIZED)");
+  {
+    const BlockingCalls calls(activity, "start MPI with all ranks");
+    int provided = 0;
+    check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_SERIALIZED) {
+      fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_SERIALIZED)");
+    }
+    world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world", activity);
   }
-  world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world", activity);
   engine_ = std::make_unique<MpiProgress>();
-  MPI_Comm node = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type");
-  int size = 1;
-  check(MPI_Comm_size(node, &size), "MPI_Comm_size");
-  ranks_on_node_ = size;
-  int rank = 0;
-  check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
-  rank_on_node_ = rank;
-  check(MPI_Comm_free(&node), "MPI_Comm_free");
+  hosts_ = world_->all_gather_texts(host_name());
+  const std::string& own = hosts_[static_cast<std::size_t>(world_->rank())];
+  ranks_on_node_ = std::ranges::count(hosts_, own);
+  rank_on_node_ = std::count(hosts_.begin(), hosts_.begin() + world_->rank(), own);
 }
 
 void MpiSession::separate() {
   const std::int64_t own = world_->rank();
   world_ = world_->subgroup(std::span(&own, 1), "world");
+  hosts_ = {hosts_[static_cast<std::size_t>(own)]};
 }
 
 void MpiSession::finalize() {
-  const WaitMark call(world_->activity(), WaitKind::kLibraryCall, "finalize MPI with all ranks");
+  const BlockingCalls calls(world_->activity(), "finalize MPI with all ranks");
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

@@ -282,7 +282,7 @@ void failures_are_agreed_on(Communicator& world, Findings& findings) {
 
 void unequal_plans_are_named(Communicator& world, Findings& findings) {
   std::vector<PlanItem> items{{"config", 1}, {"grid", 2}, {"schedule", 3}};
-  check_same_plan(world, items);
+  agree_plan(world, [&] { return items; });
   if (world.size() == 1) {
     return;
   }
@@ -291,7 +291,7 @@ void unequal_plans_are_named(Communicator& world, Findings& findings) {
   }
   std::string text;
   try {
-    check_same_plan(world, items);
+    agree_plan(world, [&] { return items; });
   } catch (const AgreedError& error) {
     findings.require_that(error.code() == ExitCode::kUsage, "exit code of unequal plans");
     text = error.what();

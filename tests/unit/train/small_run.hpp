@@ -89,7 +89,7 @@ inline void train_in(comm::Communicator& world, comm::ProgressEngine& engine,
   }
   const plan::Plan plan = prepare(config, world.size(), train_data.info(),
                                   checkpoint ? virtual_grid_of(*checkpoint) : plan::VirtualGrid());
-  comm::check_same_plan(world, plan_items(plan, "the same"));
+  comm::agree_plan(world, [&] { return plan_items(plan, "the same"); });
   ops::Context context(1);
   comm::Groups groups = comm::make_groups(world, engine, plan.grid);
   const auto run = train({.plan = plan,
