@@ -14,7 +14,7 @@ namespace {
 
 namespace hdf5 = io::hdf5;
 
-constexpr std::int64_t kMostElements = 1 << 14;
+constexpr std::int64_t kMostIntegers = 1 << 14;
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -62,10 +62,10 @@ void write_data(hdf5::File& file, const Item& item) {
 
 std::vector<std::int64_t> elements_of(const Item& item) {
   const std::int64_t bytes = item.words.size() < 2 ? -1 : checked_bytes(shape_of(item), 1);
-  if (bytes < 0 || bytes > kMostElements) {
+  if (bytes < 0 || bytes > kMostIntegers) {
     return {};
   }
-  const auto values = integers(item.words.size() > 2 ? item.words[2] : "", kMostElements);
+  const auto values = integers(item.words.size() > 2 ? item.words[2] : "", kMostIntegers);
   std::vector<std::int64_t> elements(static_cast<std::size_t>(bytes));
   for (std::size_t i = 0; i < elements.size() && !values.empty(); ++i) {
     elements[i] = values[i % values.size()];
