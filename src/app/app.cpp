@@ -230,7 +230,7 @@ int run_on_ranks(int argc, char** argv,
   const int code = run_alone([&] {
     static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);
-    Watchdog watchdog(watchdog_setup(arguments), activity);
+    Watchdog watchdog(watchdog_setup(arguments, activity), activity);
     comm::MpiSession mpi(&argc, &argv, &activity);
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();

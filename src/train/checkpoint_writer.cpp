@@ -46,8 +46,7 @@ CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan&
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
 
 std::string CheckpointWriter::result() {
-  // Where a peer stops meanwhile, the watchdog ends the wait.
-  const comm::WaitMark mark(world_.activity(), comm::WaitKind::kMessage,
+  const comm::WaitMark mark(world_.activity(), comm::WaitKind::kFiles,
                             fmt::format("write the checkpoint of step {} to files", step_));
   return thread_.get();
 }

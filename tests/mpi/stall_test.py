@@ -21,6 +21,21 @@ PHASES = {
     "evaluation": ({}, ["--train.evaluate_every=1"], "data group|world", "evaluation, step "),
 }
 
+# Calls on files in which rank 0 hangs; the parts of a checkpoint are written and committed beside the main thread.
+FILES = {
+    "config": "call=open,path=/network.ini",
+    "again": "call=open,path=/network.ini,n=2",
+    "data": "call=open,path=/classes/train.h5",
+    "lock": "call=open,path=/run.lock",
+    "list": "call=open,path=/checkpoints",
+    "log": "call=open,path=/log.txt",
+    "settings": "call=open,path=/.config.ini",
+    "metrics": "call=write,path=/metrics.jsonl",
+    "sync": "call=fsync,path=/metrics.jsonl",
+    "part": "call=write,path=/part-",
+    "commit": "call=rename,path=/checkpoints/step-",
+}
+
 NETWORK = harness.config_text(
     ["dense 32 relu", "dense 32 relu", "dense 4"],
     batch={"global": 32}, numerics={"lanes": 2}, train={"steps": 10000000}, run={"timeout": TIMEOUT})
@@ -132,6 +147,34 @@ class Stall(harness.StrataTest):
         for run, path in (("heartbeat", "heartbeats"), ("part", ".step-"), ("all", "all-"), ("peer", "-rank-1")):
             with self.subTest(path=path):
                 self.file_system_hangs(run, path)
+
+    def hang_in_each_file(self, run, peer, limit, words):
+        """Rank 0 hangs in a call on a file, and `peer` does something to its peer. All jobs run beside each other."""
+        jobs = {}
+        for name, fault in FILES.items():
+            met = self.directory / f"{run}-{name}.met"
+            jobs[name] = harness.Job(
+                ["mpirun", "-n", "2", harness.STRATA, "train", self.config, f"--run.dir={run}-{name}",
+                 f"--run.timeout={TIMEOUT}", "--checkpoint.every=1"],
+                self.directory, LD_PRELOAD=os.environ["STRATA_FAULT_SHIM"], STRATA_FAULT_LOG=str(met),
+                STRATA_FAULT=f"n=1,{fault},error=hang,rank=0")
+            jobs[name].wait_until(met.exists, 60)
+            peer(jobs[name].ranks()[1])
+        begin = time.monotonic()
+        for name, job in jobs.items():
+            with self.subTest(call=name):
+                finished = job.wait(40)
+                self.assertEqual(finished.code, harness.PEER, finished.text)
+                self.assertRegex(finished.text, f"rank {words}: timed out after [0-9]+ s waiting to")
+        self.assertLess(time.monotonic() - begin, limit)
+
+    @harness.on_a_running_machine
+    def test_a_rank_hangs_in_a_file(self, attempt):
+        self.hang_in_each_file(f"file-{attempt}", lambda _: None, 10 * TIMEOUT + 5, "[01]")
+
+    @harness.on_a_running_machine
+    def test_a_rank_hangs_in_a_file_beside_a_stopped_peer(self, attempt):
+        self.hang_in_each_file(f"both-{attempt}", lambda pid: os.kill(pid, signal.SIGSTOP), TIMEOUT + 7, "0")
 
     def test_a_run_ends_while_files_hang(self):
         """The watchdog of rank 0 no longer comes back from its heartbeat; the process ends 10 s after its work."""

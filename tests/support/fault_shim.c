@@ -7,7 +7,7 @@
  * n      the call that fails, from 1; 0: none
  * last   with n: all calls from n on fail
  * error  the name of an errno (EIO, ENOSPC, EACCES, ESTALE, ENOMEM), short: a read or write of half of the bytes, kill:
- *        SIGKILL in place of the call, or slow: it takes four seconds
+ *        SIGKILL in place of the call, slow: it takes four seconds, or hang: it does not return
  * path   only files whose absolute name holds this text count
  * rank   only this rank of MPI's world counts
  *
@@ -33,12 +33,12 @@
 
 enum call { OPEN, READ, WRITE, FSYNC, RENAME, CLOSE, MMAP, CALLS };
 static const char *const kNames[CALLS] = {"open", "read", "write", "fsync", "rename", "close", "mmap"};
-enum { KILL = -1, SLOW = -2 };
+enum { KILL = -1, SLOW = -2, HANG = -3 };
 static const struct {
   const char *name;
   int value;
 } kErrors[] = {{"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EACCES", EACCES}, {"ESTALE", ESTALE}, {"ENOMEM", ENOMEM},
-              {"kill", KILL}, {"slow", SLOW}};
+              {"kill", KILL}, {"slow", SLOW}, {"hang", HANG}};
 
 enum outcome { PASS, FAIL, SHORT };
 
@@ -156,6 +156,9 @@ static enum outcome meet(enum call call, const char *path) {
   append_line("STRATA_FAULT_LOG", line);
   if (plan.error == KILL) {
     kill(getpid(), SIGKILL);
+  }
+  while (plan.error == HANG) {
+    pause();
   }
   if (plan.error == SLOW) {
     sleep(4);

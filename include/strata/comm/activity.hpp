@@ -31,8 +31,9 @@ struct OperationRecord {
 
 /// Who ends a wait that takes too long.
 enum class WaitKind {
-  kMessage,     ///< the main thread itself
-  kLibraryCall  ///< only the watchdog: MPI or NCCL blocks the main thread
+  kMessage,      ///< the main thread itself
+  kLibraryCall,  ///< only the watchdog: MPI or NCCL blocks the main thread
+  kFiles         ///< only the watchdog, after file_seconds() where that is longer
 };
 
 /// What the main thread waits for.
@@ -73,6 +74,10 @@ class Activity {
   void end_wait();
   [[nodiscard]] WaitState wait_state() const;
 
+  /// How long the other ranks wait for this one while it reads and writes files.
+  void set_file_seconds(double seconds) { file_seconds_ = seconds; }
+  [[nodiscard]] double file_seconds() const { return file_seconds_; }
+
   /// Until when waits sleep between tests, because another process wants the core.
   double sleep_until_seconds = 0.0;
   double sleep_seconds = 50e-6;  ///< each time
@@ -94,6 +99,7 @@ class Activity {
 
   std::atomic<Phase> phase_{Phase::kStart};
   std::atomic<std::int64_t> step_{0};
+  std::atomic<double> file_seconds_{0.0};
   const char* action_ = "";  // of the main thread alone
   std::int64_t microbatch_ = 0;
   std::atomic<std::int64_t> operations_{0};

@@ -9,13 +9,20 @@ class FileTimeout {
  public:
   explicit FileTimeout(comm::Communicator& group) : group_(group), before_(group.timeout()) {
     constexpr double kTimesLonger = 10.0;
-    group.set_timeout({.seconds = kTimesLonger * before_.seconds});
+    set({.seconds = kTimesLonger * before_.seconds});
   }
-  ~FileTimeout() { group_.set_timeout(before_); }
+  ~FileTimeout() { set(before_); }
   FileTimeout(const FileTimeout&) = delete;
   FileTimeout& operator=(const FileTimeout&) = delete;
 
  private:
+  void set(comm::Timeout timeout) {
+    group_.set_timeout(timeout);
+    if (group_.activity() != nullptr) {
+      group_.activity()->set_file_seconds(timeout.seconds);
+    }
+  }
+
   comm::Communicator& group_;
   comm::Timeout before_;
 };

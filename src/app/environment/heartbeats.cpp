@@ -74,10 +74,11 @@ std::string state_text(const comm::Activity& activity) {
 }
 
 Heartbeats::Heartbeats(std::filesystem::path directory, std::string job, std::int64_t rank,
-                       std::int64_t ranks)
+                       std::int64_t ranks, double (*clock)())
     : run_directory_(std::move(directory)),
       job_(std::move(job)),
       rank_(rank),
+      clock_(clock),
       peers_(static_cast<std::size_t>(ranks)) {}
 
 Heartbeats::~Heartbeats() {
@@ -120,7 +121,7 @@ void Heartbeats::write(const std::string& state) {
 }
 
 void Heartbeats::look_at_peers() {
-  const double begin = now_seconds();
+  const double begin = clock_();
   {
     const std::scoped_lock lock(mutex_);
     if (begin < looked_ + 0.005 * static_cast<double>(peers_.size())) {
@@ -139,14 +140,14 @@ void Heartbeats::look_at_peers() {
     }
   }
   looking_since_ = begins ? begin : looking_since_;
-  looked_ = now_seconds();
+  looked_ = clock_();
 }
 
 void Heartbeats::stop_looking() {
   // The main thread asks for the missing ranks after its wait has ended with an error.
   constexpr double kReportSeconds = 3.0;
   const std::scoped_lock lock(mutex_);
-  if (now_seconds() - looked_ > kReportSeconds) {
+  if (clock_() - looked_ > kReportSeconds) {
     looking_since_ = 0.0;
   }
 }

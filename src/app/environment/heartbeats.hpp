@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/comm/activity.hpp"
+#include "strata/core/clock.hpp"
 
 namespace strata::app {
 
@@ -20,7 +21,7 @@ class Heartbeats {
  public:
   /// `directory`: run.dir; empty: no heartbeats. `job` distinguishes the jobs that use it.
   Heartbeats(std::filesystem::path directory, std::string job, std::int64_t rank,
-             std::int64_t ranks);
+             std::int64_t ranks, double (*clock)() = now_seconds);
   /// Deletes this rank's file.
   ~Heartbeats();
   Heartbeats(const Heartbeats&) = delete;
@@ -51,6 +52,7 @@ class Heartbeats {
   std::filesystem::path run_directory_;
   std::string job_;
   std::int64_t rank_;
+  double (*clock_)();
   std::int64_t beats_ = 0;
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;

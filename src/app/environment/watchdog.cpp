@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -71,13 +72,15 @@ bool within(double seconds, bool otherwise, std::function<bool()> work) {
 
 }  // namespace
 
-WatchdogSetup watchdog_setup(Arguments arguments) {
+WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity) {
+  constexpr std::string_view kTimeout = "--run.timeout=";
   WatchdogSetup setup{
       .timeout_seconds = plan::RunConfig().run.timeout_seconds,
       .run_directory = {},
       .rank = number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0),
       .ranks = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1),
-      .job = hash_text(hash_of(job_text())).substr(0, 8)};
+      .job = hash_text(hash_of(job_text())).substr(0, 8),
+      .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
   std::string path;
   std::vector<std::string> settings;
   for (const std::string& argument : arguments) {
@@ -86,7 +89,11 @@ WatchdogSetup watchdog_setup(Arguments arguments) {
     } else if (argument.substr(0, argument.find('=')).find('.') != std::string::npos) {
       settings.push_back(argument);
     }
+    if (argument.starts_with(kTimeout)) {
+      static_cast<void>(parse_double(argument.substr(kTimeout.size()), setup.timeout_seconds));
+    }
   }
+  const Watchdog while_reading(setup, activity);
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     settings.insert(settings.begin(), "--run.dir=" + path);
@@ -107,11 +114,13 @@ Watchdog::Watchdog(WatchdogSetup setup, const comm::Activity& activity)
     : setup_(std::move(setup)),
       activity_(activity),
       main_thread_(pthread_self()),
-      interval_seconds_(std::clamp(setup_.timeout_seconds / 15.0, 0.1, 5.0)),
+      interval_seconds_(
+          std::clamp(setup_.timeout_seconds / 15.0, 0.1 * setup_.second, 5.0 * setup_.second)),
       heartbeats_(setup_.run_directory, setup_.job, setup_.rank, setup_.ranks) {
   if (setup_.ranks < 2) {
     return;
   }
+  pthread_getcpuclockid(main_thread_, &main_clock_);
   prepare_main_stack();
   if (!setup_.run_directory.empty()) {
     file_thread_ = thread_without_signals([this] { exchange_heartbeats(); });
@@ -140,12 +149,13 @@ bool Watchdog::ends_within(double seconds) {
 
 void Watchdog::exchange_heartbeats() {
   // A job that ends within seconds leaves no trace in its run directory.
-  const double first_beat = now_seconds() + std::min(5.0, setup_.timeout_seconds / 3.0);
+  const double first_beat =
+      now_seconds() + std::min(5.0 * setup_.second, setup_.timeout_seconds / 3.0);
   while (!ends_within(interval_seconds_)) {
     if (now_seconds() > first_beat) {
       heartbeats_.write(state_text(activity_));
     }
-    if (activity_.wait_state().seconds > setup_.timeout_seconds / 4.0) {
+    if (wait_state().seconds > setup_.timeout_seconds / 4.0) {
       heartbeats_.look_at_peers();
     } else {
       heartbeats_.stop_looking();
@@ -155,40 +165,70 @@ void Watchdog::exchange_heartbeats() {
 }
 
 void Watchdog::watch() {
-  constexpr double kGapSeconds = 1.0;
+  const double gap_seconds = setup_.second;
   double last = now_seconds();
   // This thread may start late.
   double running_since = last;
   while (!ends_within(interval_seconds_)) {
     const double now = now_seconds();
-    if (std::exchange(last, now) + interval_seconds_ + kGapSeconds < now) {
+    if (std::exchange(last, now) + interval_seconds_ + gap_seconds < now) {
       running_since = now;
     }
-    const comm::WaitState wait = activity_.wait_state();
-    if (now > running_since + setup_.timeout_seconds) {
-      end_if_stuck(wait);
+    look_at_main_thread();
+    if (now > running_since + setup_.timeout_seconds && report_if_stuck()) {
+      setup_.end();
+      return;
     }
   }
+}
+
+void Watchdog::look_at_main_thread() {
+  // A part of a core: a file system that does not respond wakes its callers now and then.
+  constexpr double kLeastLoad = 1e-5;
+  constexpr double kNanosecond = 1e-9;
+  timespec used{};
+  clock_gettime(main_clock_, &used);
+  const double seconds =
+      static_cast<double>(used.tv_sec) + kNanosecond * static_cast<double>(used.tv_nsec);
+  const double now = now_seconds();
+  if (seconds - main_used_ > kLeastLoad * (now - main_ran_)) {
+    main_used_ = seconds;
+    main_ran_ = now;
+  }
+}
+
+comm::WaitState Watchdog::wait_state() const {
+  const comm::WaitState marked = activity_.wait_state();
+  if (marked.seconds > 0.0) {
+    return marked;
+  }
+  return {.kind = comm::WaitKind::kFiles,
+          .what = "return from a system call, on a file as a rule",
+          .seconds = now_seconds() - main_ran_};
 }
 
 std::string Watchdog::missing_ranks() const {
   constexpr double kIntervals = 4.0;
-  const std::string text = heartbeats_.silent_ranks(std::max(0.8, kIntervals * interval_seconds_));
+  const std::string text =
+      heartbeats_.silent_ranks(std::max(0.8 * setup_.second, kIntervals * interval_seconds_));
   return text.empty() ? heartbeats_.idle_rank() : text;
 }
 
-void Watchdog::end_if_stuck(const comm::WaitState& wait) const {
-  // Within these seconds the main thread reports its own timeouts.
-  constexpr double kGraceSeconds = 1.0;
+bool Watchdog::report_if_stuck() const {
+  // Within this time the main thread reports its own timeouts.
+  const double grace = setup_.second;
   const double timeout = setup_.timeout_seconds;
-  if (wait.seconds < timeout + kGraceSeconds) {
-    return;
+  const comm::WaitState wait = wait_state();
+  if (wait.seconds < timeout + grace) {
+    return false;
   }
-  const bool files_hang = file_thread_.joinable() && now_seconds() > exchanged_ + timeout;
   // The main thread may wait longer, because a save takes long; but not for a rank that is gone.
-  if (wait.kind != comm::WaitKind::kLibraryCall && !files_hang &&
-      heartbeats_.silent_ranks(timeout / 2.0).empty()) {
-    return;
+  const bool files_hang = file_thread_.joinable() && now_seconds() > exchanged_ + timeout;
+  const bool too_long =
+      wait.kind == comm::WaitKind::kLibraryCall ||
+      (wait.kind == comm::WaitKind::kFiles && wait.seconds > activity_.file_seconds() + grace);
+  if (!too_long && !files_hang && heartbeats_.silent_ranks(timeout / 2.0).empty()) {
+    return false;
   }
   report_timeout(
       fmt::format("timed out after {:.0f} s waiting to {}{}. Submit the job again with "
@@ -197,16 +237,16 @@ void Watchdog::end_if_stuck(const comm::WaitState& wait) const {
                   files_hang ? fmt::format(", and the file system of {} does not respond",
                                            setup_.run_directory.string())
                              : ""));
-  std::_Exit(static_cast<int>(ExitCode::kPeer));
+  return true;
 }
 
 void Watchdog::report_timeout(const std::string& message) const {
   constexpr double kClaimSeconds = 0.5;
   // So long the others, whose waits end soon, have for their reports.
-  constexpr auto kOthers = std::chrono::seconds(1);
+  const std::chrono::duration<double> others(setup_.second);
   const std::string missing = missing_ranks();
   if (missing.empty()) {
-    std::this_thread::sleep_for(kOthers);  // another rank may know more
+    std::this_thread::sleep_for(others);  // another rank may know more
   }
   const bool first = setup_.run_directory.empty() ||
                      within(kClaimSeconds, true, [this] { return heartbeats_.first_to_report(); });
@@ -217,7 +257,7 @@ void Watchdog::report_timeout(const std::string& message) const {
   const auto printed = std::chrono::steady_clock::now();
   write_report(message + missing);
   if (first) {
-    std::this_thread::sleep_until(printed + kOthers);
+    std::this_thread::sleep_until(printed + others);
   }
 }
 

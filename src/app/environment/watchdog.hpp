@@ -3,7 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -29,15 +31,21 @@ struct WatchdogSetup {
   std::int64_t ranks = 1;
   /// Distinguishes the jobs that use one run directory.
   std::string job;
+  /// Ends the process after the report.
+  std::function<void()> end;
+  /// The unit of all times but the timeout: shorter in tests.
+  double second = 1.0;
 };
 
-/// Reads a command's config and the launcher's environment. Throws nothing: the command itself
-/// reports a bad config.
-[[nodiscard]] WatchdogSetup watchdog_setup(Arguments arguments);
+/// Reads a command's config, under a watchdog, and the launcher's environment. Throws nothing: the
+/// command itself reports a bad config.
+[[nodiscard]] WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity);
 
-/// A thread that watches the main thread: where a rank has stopped, or a call of MPI or NCCL
-/// blocks, it reports and ends the process after the timeout. It makes no MPI calls, and a second
-/// thread exchanges the heartbeats, so that it does not block on a file system.
+/// A thread that watches the main thread: where a rank has stopped, a call of MPI or NCCL blocks,
+/// or the main thread stands still, it reports and ends the process after the timeout. The main
+/// thread stands still where it uses no time of a core, as in any call to a file system that does
+/// not respond: waits for messages use some. The watchdog makes no MPI calls, and a second thread
+/// exchanges the heartbeats, so that it does not block on a file system.
 class Watchdog {
  public:
   Watchdog(WatchdogSetup setup, const comm::Activity& activity);
@@ -60,12 +68,19 @@ class Watchdog {
   void watch();
   void exchange_heartbeats();
   [[nodiscard]] bool ends_within(double seconds);
-  void end_if_stuck(const comm::WaitState& wait) const;
+  void look_at_main_thread();
+  /// What the main thread waits for, also in a call that it did not mark.
+  [[nodiscard]] comm::WaitState wait_state() const;
+  /// Reports that the main thread waits for too long; false where it does not.
+  [[nodiscard]] bool report_if_stuck() const;
   [[nodiscard]] std::string report_text(const std::string& message) const;
 
   WatchdogSetup setup_;
   const comm::Activity& activity_;
   pthread_t main_thread_;
+  clockid_t main_clock_{};
+  double main_used_ = 0.0;                        ///< of a core, when it ran last
+  std::atomic<double> main_ran_ = now_seconds();  ///< when it was seen to run last
   double interval_seconds_;
   Heartbeats heartbeats_;
   std::atomic<double> exchanged_ = now_seconds();  ///< the last exchange of heartbeats

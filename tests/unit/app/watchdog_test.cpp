@@ -1,0 +1,173 @@
+#include "environment/watchdog.hpp"
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strata/core/host_name.hpp"
+
+#include "../io/data_files.hpp"
+
+namespace strata::app::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+double time_of_heartbeats = 100.0;
+
+double heartbeat_time() {
+  return time_of_heartbeats;
+}
+
+TEST(Heartbeats, TellWhichRanksAreSilentAndWhichIsIdle) {
+  const io::test::TemporaryDirectory directory;
+  Heartbeats own(directory.path(), "job", 0, 3, heartbeat_time);
+  Heartbeats peer(directory.path(), "job", 1, 3, heartbeat_time);
+  const std::string who = fmt::format(". Rank 1 (host {}, process {}) ", host_name(), getpid());
+  const std::string never = ". Rank 2 has not written a heartbeat";
+  peer.write("save, not waiting");
+  own.look_at_peers();
+  EXPECT_EQ(own.silent_ranks(2.0), "");
+  time_of_heartbeats += 3.0;
+  EXPECT_EQ(own.silent_ranks(2.0), "") << "a look may hang";
+  peer.write("training, step 7, not waiting");
+  own.look_at_peers();
+  EXPECT_EQ(own.silent_ranks(2.0), never);
+  EXPECT_EQ(own.idle_rank(), who + "responds but waits for nobody: training, step 7, not waiting");
+  time_of_heartbeats += 3.0;
+  own.look_at_peers();
+  EXPECT_EQ(own.silent_ranks(2.0), who +
+                                       "has not responded for 3 s; its last heartbeat: training, "
+                                       "step 7, not waiting" +
+                                       never);
+  own.stop_looking();
+  EXPECT_NE(own.silent_ranks(2.0), "") << "a report may follow";
+  time_of_heartbeats += 4.0;
+  own.stop_looking();
+  EXPECT_EQ(own.silent_ranks(2.0), "");
+}
+
+TEST(Heartbeats, OneRankReportsAndFilesOfOtherJobsGo) {
+  const io::test::TemporaryDirectory directory;
+  const std::filesystem::path old = directory / "heartbeats/killed-rank-0";
+  {
+    Heartbeats own(directory.path(), "job", 0, 2);
+    EXPECT_TRUE(own.first_to_report());
+    EXPECT_FALSE(Heartbeats(directory.path(), "job", 1, 2).first_to_report());
+    std::ofstream(old) << "1 host 1 training\n";
+    std::filesystem::last_write_time(
+        old, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+    own.write("start");
+    EXPECT_FALSE(std::filesystem::exists(old));
+    EXPECT_TRUE(own.first_to_report()) << "the claim of the job before";
+    EXPECT_TRUE(std::filesystem::exists(directory / "heartbeats/job-rank-0"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory / "heartbeats/job-rank-0"));
+  EXPECT_TRUE(Heartbeats("/dev/null/none", "job", 1, 2).first_to_report());
+}
+
+constexpr double kTimeout = 0.3;
+
+/// A watchdog of this thread, which then waits; what it prints before it ends the process.
+std::string report_of(const std::filesystem::path& run_directory, const comm::Activity& activity,
+                      double seconds) {
+  ::testing::internal::CaptureStderr();
+  std::promise<void> ended;
+  int pipe = -1;
+  {
+    const Watchdog watchdog({.timeout_seconds = kTimeout,
+                             .run_directory = run_directory,
+                             .rank = 0,
+                             .ranks = 2,
+                             .job = "job",
+                             .end = [&] { ended.set_value(); },
+                             .second = 0.05},
+                            activity);
+    ended.get_future().wait_for(std::chrono::duration<double>(seconds));
+    // Lets a heartbeat go on that hangs in a pipe.
+    const std::filesystem::path away = run_directory / "away";
+    std::error_code ignored;
+    std::filesystem::rename(run_directory / "heartbeats/job-rank-0", away, ignored);
+    pipe = open(away.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  }
+  close(pipe);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+constexpr double kLong = 10.0;
+constexpr double kPastTimeout = 0.6;
+
+TEST(Watchdog, EndsABlockedCallOfALibraryAndWritesAReport) {
+  const io::test::TemporaryDirectory directory;
+  comm::Activity activity;
+  activity.enter(comm::Phase::kSetup);
+  activity.record(activity.add_group("data group"), "send", 1, 3, 8);
+  activity.set_file_seconds(kLong);
+  const comm::WaitMark mark(&activity, comm::WaitKind::kLibraryCall, "split the world");
+  EXPECT_THAT(report_of(directory.path(), activity, kLong),
+              AllOf(HasSubstr("strata: rank 0: timed out after 0 s waiting to split the world. "),
+                    HasSubstr(". Rank 1 has not written a heartbeat")));
+  std::ifstream report(directory / "report-rank-0.txt");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(report), {}),
+              AllOf(HasSubstr("\nset-up, last operation send 1 of the data group, waiting"),
+                    HasSubstr("\n  send 1 of the data group, rank 3 there, 8 bytes\n"),
+                    HasSubstr("\nstack of the main thread:\n"), Not(HasSubstr("none:"))));
+}
+
+TEST(Watchdog, EndsAThreadThatStandsStill) {
+  comm::Activity activity;
+  EXPECT_THAT(report_of({}, activity, kLong), HasSubstr("waiting to return from a system call"));
+}
+
+TEST(Watchdog, GivesFilesMoreTimeUnlessAPeerIsGoneOrTheRunDirectoryHangs) {
+  comm::Activity activity;
+  activity.set_file_seconds(kLong);
+  EXPECT_THAT(report_of({}, activity, kPastTimeout), IsEmpty());
+  {
+    const io::test::TemporaryDirectory directory;
+    EXPECT_THAT(report_of(directory.path(), activity, kLong), HasSubstr(". Rank 1 has not"));
+  }
+  const io::test::TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "heartbeats");
+  ASSERT_EQ(mkfifo((directory / "heartbeats/job-rank-0").c_str(), 0644), 0);
+  EXPECT_THAT(report_of(directory.path(), activity, kLong), HasSubstr(" does not respond. Submit"));
+}
+
+TEST(Watchdog, LeavesMessagesToTheMainThread) {
+  comm::Activity activity;
+  const comm::WaitMark mark(&activity, comm::WaitKind::kMessage, "receive");
+  EXPECT_THAT(report_of({}, activity, kPastTimeout), IsEmpty());
+}
+
+TEST(Watchdog, LetsAThreadWork) {
+  comm::Activity activity;
+  ::testing::internal::CaptureStderr();
+  {
+    const Watchdog watchdog({.timeout_seconds = kTimeout,
+                             .run_directory = {},
+                             .rank = 0,
+                             .ranks = 2,
+                             .job = "job",
+                             .end = [] {},
+                             .second = 0.05},
+                            activity);
+    const double end = now_seconds() + kPastTimeout;
+    while (now_seconds() < end) {
+    }
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace strata::app::test
