@@ -169,6 +169,14 @@ changed_files() {
     STRATA_FUZZ_FILES=10000 "${wrap[@]}" build/asan/bin/unit_fuzz --gtest_filter='*Random*'
 }
 
+# Training on ranks that are threads: some cases of each kind of model.
+some_grids() {  # some_grids PRESET
+  local cases='DenseResumed:FeatureSplitBetween:GptBfloat16Resumed:GptChunks:LlamaLines1_bfloat16'
+  cases+=':ChannelsStaySplitJoinedLanes_float32:LocalStreaming:LocalGptLora:Tuned_float32'
+  cmake --build "build/$1" --parallel "$jobs" --target grids &&
+    "${wrap[@]}" "build/$1/bin/grids" --gtest_filter="*/${cases//:/:*\/}"
+}
+
 # clang-tidy on the program's sources, as the release build compiles them.
 tidied() {
   run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/release "^$PWD/(src|io)/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
@@ -184,7 +192,9 @@ if [ $quick = no ]; then
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
   unit_tests asan core grid device io ops comm nn pipeline optim plan train app
   [ $long = no ] || check "files changed at random" changed_files
+  check "grids under AddressSanitizer" some_grids asan
   unit_tests tsan comm pipeline optim plan train io
+  check "grids under ThreadSanitizer" some_grids tsan
   wrap=()
   avx512
   check clang-format formatted
