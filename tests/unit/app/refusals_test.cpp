@@ -49,7 +49,7 @@ void expect_refused(const std::string& config, io::DatasetInfo data, const std::
           const plan::RunConfig given =
               read_config((directory / "given.ini").string(), arguments).config;
           if (data.task == io::Task::kNextToken) {
-            data.input_shape = data.target_shape = {given.model.transformer.context};
+            data.input_shape = data.target_shape = {plan::context_of(given)};
           }
           static_cast<void>(plan::prepare(given, counts ? std::stoll(row) : ranks, data, {}));
         },
@@ -319,6 +319,39 @@ lora.products=qkv => lora.rank is 0
 lora.rank=4 & optimizer.frozen=* => nothing to train
 lora.rank=33 => is 33, above the width 32
 lora.rank=4 & lora.train=nrom.* => lora.train | nearest is "norm.)");
+}
+
+constexpr const char* kLines = R"([model]
+layer = embedding 32 positions=16
+layer = attention 4
+layer = mlp 64 gelu
+layer = layer_norm
+layer = head
+context = 16
+[batch]
+global = 8
+[train]
+steps = 1
+)";
+
+TEST(Refusals, OfLayers) {
+  expect_refused(kLines, kText, R"(
+model.context=17 => 16 learned positions | model.context is 17
+model.context=0 => data set holds tokens | model.context is 0
+model.layer=head => model.layer "head" | its input is token ids | embedding
+model.layer=dense 12 & model.layer=dense 4 => dense 12 | input is token ids | embedding
+model.layer=embedding 20 & model.layer=layer_norm => "layer_norm" | 26 ids | layer = head)");
+  expect_refused(kDense, kClasses, R"(
+model.layer=embedding 32 & model.layer=head => embedding | its input is not token ids |
+  --format=text
+numerics.shards=5 & model.layer=dense 12 parallel=column & model.layer=dense 4 parallel=row =>
+  dense 12 | 12 outputs are not divisible by numerics.shards = 5
+numerics.shards=2 & model.layer=dense 12 parallel=column & model.layer=dense 4 =>
+  parallel=column | give parallel=row
+numerics.shards=2 & model.layer=dense 12 & model.layer=dense 4 parallel=row => its input is whole |
+  parallel=column
+numerics.shards=2 & model.layer=dense 12 parallel=column & model.layer=layer_norm
+  & model.layer=dense 4 => split by feature)");
 }
 
 TEST(Refusals, OfIslands) {
