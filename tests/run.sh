@@ -184,19 +184,20 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && seta
   wrap=(setarch -R)
 fi
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
-rooms=(core device io ops comm)
-fuzz=(fuzz_readers_test)
+sanitized() {  # sanitized PRESET TARGET...
+  local preset=$1
+  shift
+  local targets=$*
+  build "$preset" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "$@" && run_ctest "$preset" "$preset" --label-regex "^(${targets// /|})\$"
+}
+programs=(unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test)
 if [ $full = yes ]; then
-  rooms+=(grid nn pipeline optim plan train app)
-  fuzz+=(fuzz_settings_test)
+  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_train unit_app fuzz_settings_test grids)
 fi
-rooms_text=${rooms[*]}
-build asan -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "${rooms[@]/#/unit_}" "${fuzz[@]}" &&
-  run_ctest asan asan --label-regex "^unit\\.(${rooms_text// /|})\$"
+sanitized asan "${programs[@]}"
 [ $long = no ] || check "files changed at random" changed_files
 if [ $full = yes ]; then
-  build tsan -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- unit_comm unit_io unit_optim unit_threads &&
-    run_ctest tsan tsan --tests-regex '^unit\.(comm|io|optim|threads)'
+  sanitized tsan unit_comm unit_io unit_optim unit_threads grids
   wrap=()
   avx512
   check clang-tidy tidied

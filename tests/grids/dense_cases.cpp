@@ -145,6 +145,11 @@ std::vector<Case> dense_cases() {
                   "& model.layer=dropout 0.1 & model.layer=dense 15 parallel=row"
                   "& model.layer=dense 5",
        scheduled("1x1x3 2x1x3 1x2x3 4x1x3 1x3x3")},
+      {"FeatureSplitAtTheEnd",
+       kCutRest + "& numerics.shards=5 & model.layer=dense 10 relu parallel=column"
+                  "& model.layer=dropout 0.3 & model.layer=dense 15 parallel=row"
+                  "& model.layer=layer_norm & model.layer=dense 5 parallel=column",
+       scheduled("1x1x5 2x1x5 1x2x5 1x3x5")},
       {"FeatureSplitBetween", kCut,
        list_of("1x3x2 parallel.split=0,2,7; 1x2x4 parallel.split=0,3;"
                "1x3x2 parallel.split=0,2,7 parallel.schedule=gpipe run.threads=2;"

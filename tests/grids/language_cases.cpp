@@ -146,6 +146,18 @@ const Settings kLlama =
 
 std::vector<Case> language_cases() {
   const Settings two = kGpt + "& train.steps=2";
+  const Settings lines = two +
+                         "& model.preset=none & model.blocks=0 & model.width=0"
+                         "& model.heads=0 & model.dropout=0";
+  // Layers whose heads shards do not divide, and those without norm, bias or residual.
+  const Settings gpt_lines = lines + R"(& model.layer=embedding 8 positions=16 dropout=0.1
+& model.layer=attention 4 dropout=0.2 & model.layer=mlp 12 dropout=0.2
+& model.layer=attention 11 head_size=2 rotary=100 & model.layer=mlp 12 relu norm=none
+& model.layer=layer_norm & model.layer=head)";
+  const Settings llama_lines = lines + R"(& model.layer=embedding 8
+& model.layer=attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no
+& model.layer=mlp 12 swiglu norm=rms_norm bias=no dropout=0.2
+& model.layer=mlp 8 gelu residual=no & model.layer=rms_norm & model.layer=head tied=no)";
   const Settings few = two + "& numerics.lanes=2";
   const Settings bfloat16 = "& numerics.dtype=bfloat16";
   // Chunks, and the table of token vectors tied to the head.
@@ -202,8 +214,7 @@ std::vector<Case> language_cases() {
        .settings = few + "& model.blocks=3",
        .runs = grids::varied("1x4x1 1x4x1 1x4x1 1x4x1 1x4x1 1x4x1 1x4x1 1x4x1", {four, kRecompute}),
        .before = make_four},
-      {"LayerLines", two + R"(& model.preset=none & model.blocks=0 & model.width=0 & model.heads=0
-& model.dropout=0 & model.layer=embedding 24 positions=16 & model.layer=dropout 0.2
+      {"LayerLines", lines + R"(& model.layer=embedding 24 positions=16 & model.layer=dropout 0.2
 & model.layer=attention 4 kv_heads=4 rotary=10000 & model.layer=gelu & model.layer=dropout 0.1
 & model.layer=mlp 40 swiglu norm=rms_norm bias=no & model.layer=layer_norm & model.layer=head)",
        varied("1x1x2 1x2x4 2x1x2 1x8x1 1x4x2 1x5x1 1x3x4")},
@@ -237,6 +248,19 @@ std::vector<Case> language_cases() {
        .reference = "2x1x2"},
       {"GptRoundedSums", two + bfloat16 + "& numerics.shard_sums=bfloat16 & numerics.row_pieces=2",
        varied("1x1x2 1x1x4 2x1x4 1x2x2")}};
+  const std::vector<std::string> tensor_ranks = varied("1x1x2 1x1x4 1x2x4 2x1x2 1x3x2 1x6x1");
+  const std::vector<Settings> pieces{"", "& numerics.row_pieces=2", "& numerics.row_pieces=4",
+                                     "& numerics.loss_pieces=4", "& numerics.loss_pieces=16"};
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Settings sums = bfloat16 + (i > 1 ? "& numerics.shard_sums=bfloat16" : "");
+    cases.push_back({fmt::format("GptLines{}_float32", i), gpt_lines + pieces[i], tensor_ranks});
+    cases.push_back(
+        {fmt::format("GptLines{}_bfloat16", i), gpt_lines + pieces[i] + sums, tensor_ranks});
+    cases.push_back(
+        {fmt::format("LlamaLines{}_float32", i), llama_lines + pieces[i], tensor_ranks});
+    cases.push_back(
+        {fmt::format("LlamaLines{}_bfloat16", i), llama_lines + pieces[i] + sums, tensor_ranks});
+  }
   for (const std::string dtype : {"float32", "bfloat16"}) {
     const Settings typed = two + "& numerics.dtype=" + dtype;
     cases.push_back({"GptNodes_" + dtype, typed + "& numerics.lanes=8", list_of(nodes)});

@@ -136,26 +136,7 @@ class Settings(Errors):
 
     def test_schedules(self):
         (self.directory / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
-        for arguments, words in [
-                ("check nowhere", ["nowhere is neither a file nor one of gpipe"]),
-                ("check nowhere --stages=4", ["nowhere is neither a file nor one of gpipe"]),
-                ("check bad.csv", ['bad.csv:2: cell 2 is "1X0"']),
-                ("check zb-v --chunks=3", ["zb-v has two chunks a rank"]),
-                ("simulate zb-h1 --stages=0", ['--stages is "0"']),
-                ("check 1f1b --stages=4096 --microbatches=65536", ["4096 chunks x 65536 microbatches"]),
-                ("simulate zb-h1 --forward=-1", ['--forward is "-1"']),
-                ("check zb-v --output=x", ["no option --output"]),
-                ("draw zb-v", ["needs --output=FILE.svg"]),
-                ("draw zb-v --output=nowhere/x.svg", ["cannot write nowhere/x.svg: No such file or directory"]),
-                ("simulate zb-h1 --unshard=1", ["--unshard is for the actions of a file", "zb-h1"]),
-                ("simulate zb-h1 --forward=1,1", ["--forward has 2 times for 4 ranks"]),
-                ("make zb-v", ['takes options only, not "zb-v"']),
-                ("make --chunks=3", ['--chunks is "3"']),
-                ("make --memory=0", ['--memory allows 0 activations on rank 0']),
-                ("make --memory=1024 --activation-mib=300,2000,300,300", ['--memory allows 0 activations on rank 1']),
-                ("make --output=nowhere/x.csv", ["cannot write nowhere/x.csv"]),
-                ("prove zb-v", ['check, simulate, draw, convert and make, not "prove"'])]:
-            self.assert_refused(self.alone("schedule", *arguments.split()), USAGE, *words)
+        self.assert_refused(self.alone("schedule", "check", "bad.csv"), USAGE, 'bad.csv:2: cell 2 is "1X0"')
         done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")
         self.assertEqual(done.code, DONE, done.text)
         done = self.alone("schedule", "check", "v.csv")
@@ -346,27 +327,6 @@ class Data(Errors):
         self.import_refused(USAGE, "--format=nyp", "idx, csv, npy", arguments=["--format=nyp"])
         self.import_refused(USAGE, "no option --fromat", "nearest is --format",
                             arguments=["--fromat=npy"])
-
-    def test_options(self):
-        source = ["--format=npy", "--inputs=classes-inputs.npy", "--targets=classes-targets.npy"]
-        for further, words in [
-                (["--shard-mib=99999999999999"], ["--shard-mib is", "from 1 to 1073741824"]),
-                (["--shard-mib=0"], ["--shard-mib is", "from 1 to"]),
-                (["--classes=-1"], ['--classes is "-1"', "from 0 to 16777216"]),
-                (["--classes=9999999999"], ["--classes is", "from 0 to 16777216"]),
-                (["--split"], ["--split has no value", "--split=VALUE"]),
-                (["--split=1", "--resize=8"], ["--resize is for --format=images"]),
-                (["--classes=2", "--label="], ["--label is not for --format=npy"]),
-                (["--classes", "--overwrite"], ["--classes has no value"]),
-                (["--overwrite=no"], ["--overwrite takes no value"]),
-                (["--images=x"], ["--images is not for --format=npy", "--inputs and --targets"]),
-                (["--label=x"], ["--label is not for --format=npy"])]:
-            self.import_refused(USAGE, *words, arguments=[*source, *further])
-        for format, own, foreign in [("idx", ["images", "labels"], ["files", "label", "inputs", "targets"]),
-                                     ("csv", ["files", "label"], ["images", "labels", "inputs", "targets"])]:
-            for name in foreign:
-                self.import_refused(USAGE, f"--{name} is not for --format={format}", *own, arguments=[
-                    f"--format={format}", *(f"--{option}=x" for option in own), f"--{name}=x"])
 
     def test_a_directory_that_was_there_is_left(self):
         (self.directory / "there").mkdir()

@@ -13,15 +13,6 @@ from harness import CHECKPOINT, DATA, DONE, USAGE
 CLASSES = ["--data.train=classes/train.h5", "--data.test=classes/test.h5"]
 BYTES = ["--data.train=bytes/train.h5", "--data.test=bytes/test.h5"]
 
-NO_PRESET = harness.config_text(
-    ["embedding 32 positions=16", "attention 4", "mlp 64 gelu", "layer_norm", "head"],
-    model={"context": 16}, data={"train": "text/train.h5"}, batch={"global": 8},
-    numerics={"shards": 2}, train={"steps": 1})
-
-SPLIT_LAYERS = harness.config_text(
-    ["dense 12 relu parallel=column", "dense 4 parallel=row"], data={"train": "classes/train.h5"},
-    batch={"global": 8}, train={"steps": 1})
-
 
 class Errors(language.LanguageTest):
     @classmethod
@@ -32,48 +23,23 @@ class Errors(language.LanguageTest):
         test.import_text("bytes", language.text(1000), tokenizer="bytes")
         # As many characters, others.
         test.import_text("swapped", language.text(500).replace("y", "7"))
-        cls.layers = test.write_config("layers.ini", NO_PRESET)
-        cls.split = test.write_config("split.ini", SPLIT_LAYERS)
         cls.runs = 0
 
-    def refused(self, code, *words, settings=(), grid=(1, 1, 1), config=None, run=None):
+    def refused(self, code, *words, settings=(), grid=(1, 1, 1), run=None):
         """Trains and expects a refusal."""
         type(self).runs += 1
-        arguments = ["train", config or self.config, f"--run.dir={run or f'run-{self.runs}'}",
+        arguments = ["train", self.config, f"--run.dir={run or f'run-{self.runs}'}",
                      *harness.grid_settings(grid), *settings]
         ranks = harness.ranks_of(grid)
         finished = self.alone(*arguments) if ranks == 1 else self.launch(ranks, *arguments)
         with self.subTest(settings=settings, grid=grid):
             self.assert_refused(finished, code, *words)
 
-    def test_layers(self):
-        """What a preset's settings cannot say; unit.app.Refusals has what they can."""
-        self.refused(USAGE, "16 learned positions", "model.context is 17", config=self.layers,
-                     settings=["--model.context=17"])
-        self.refused(USAGE, 'model.layer "head"', "its input is token ids", "embedding",
-                     config=self.layers, settings=["--model.layer=head"])
-        self.refused(USAGE, "data set holds tokens", "model.context is 0", config=self.layers,
-                     settings=["--model.context=0"], grid=(1, 1, 2))
-        self.refused(USAGE, '"layer_norm"', "26 ids", "layer = head", config=self.layers,
-                     settings=["--model.layer=embedding 20", "--model.layer=layer_norm"])
-        self.refused(USAGE, "dense 12", "12 outputs are not divisible by numerics.shards = 5",
-                     config=self.split, settings=["--numerics.shards=5"])
-        for layers, words in [
-                (["dense 12 parallel=column", "dense 4"], ["parallel=column", "give parallel=row"]),
-                (["dense 12", "dense 4 parallel=row"], ["its input is whole", "parallel=column"]),
-                (["dense 12 parallel=column", "layer_norm", "dense 4"], ["split by feature"])]:
-            self.refused(USAGE, *words, config=self.split,
-                         settings=["--numerics.shards=2", *(f"--model.layer={layer}" for layer in layers)])
-
     def test_data(self):
         self.refused(DATA, "text/test.h5 holds", "a context of 5,000 needs 5,001", "more text",
                      settings=["--model.context=5000"])
         self.refused(DATA, "text/train.h5 holds", "a context of 50,000 needs 50,001",
                      settings=["--model.context=50000"], grid=(1, 1, 2))
-        self.refused(USAGE, "embedding", "its input is not token ids", "--format=text",
-                     settings=CLASSES)
-        self.refused(USAGE, "dense 12", "input is token ids", "embedding", config=self.split,
-                     settings=["--data.train=text/train.h5", "--model.context=16"])
         self.refused(DATA, "classes/test.h5", "4 classes",
                      settings=CLASSES[1:])
 

@@ -10,6 +10,7 @@
 #include "strata/plan/plan.hpp"
 
 #include "../io/data_files.hpp"
+#include "commands/commands.hpp"
 #include "error_of.hpp"
 
 namespace strata::app {
@@ -48,7 +49,7 @@ void expect_refused(const std::string& config, io::DatasetInfo data, const std::
           const plan::RunConfig given =
               read_config((directory / "given.ini").string(), arguments).config;
           if (data.task == io::Task::kNextToken) {
-            data.input_shape = data.target_shape = {given.model.transformer.context};
+            data.input_shape = data.target_shape = {plan::context_of(given)};
           }
           static_cast<void>(plan::prepare(given, counts ? std::stoll(row) : ranks, data, {}));
         },
@@ -291,7 +292,7 @@ numerics.loss_pieces=-1 => numerics.loss_pieces = "-1" | whole number from 0
 parallel.sequence=true => parallel.sequence = "true" | off, on
 model.context=0 => leaves model.context open
 model.vocabulary=20 => model.preset is gpt | model.vocabulary = 20 | at least 26
-model.heads=32 & model.positions=rotary => model.positions = rotary | a head has 1 | model.heads = 32
+model.heads=32 & model.positions=rotary => model.positions = rotary | a head has 1
 optimizer.kind=adam & optimizer.momentum=0.9 => optimizer.momentum is set | optimizer.kind is adam |
   sgd
 optimizer.kind=adam & optimizer.nesterov=on => optimizer.nesterov is set | optimizer.kind is adam
@@ -320,6 +321,39 @@ lora.rank=33 => is 33, above the width 32
 lora.rank=4 & lora.train=nrom.* => lora.train | nearest is "norm.)");
 }
 
+constexpr const char* kLines = R"([model]
+layer = embedding 32 positions=16
+layer = attention 4
+layer = mlp 64 gelu
+layer = layer_norm
+layer = head
+context = 16
+[batch]
+global = 8
+[train]
+steps = 1
+)";
+
+TEST(Refusals, OfLayers) {
+  expect_refused(kLines, kText, R"(
+model.context=17 => 16 learned positions | model.context is 17
+model.context=0 => data set holds tokens | model.context is 0
+model.layer=head => model.layer "head" | its input is token ids | embedding
+model.layer=dense 12 & model.layer=dense 4 => dense 12 | input is token ids | embedding
+model.layer=embedding 20 & model.layer=layer_norm => "layer_norm" | 26 ids | layer = head)");
+  expect_refused(kDense, kClasses, R"(
+model.layer=embedding 32 & model.layer=head => embedding | its input is not token ids |
+  --format=text
+numerics.shards=5 & model.layer=dense 12 parallel=column & model.layer=dense 4 parallel=row =>
+  dense 12 | 12 outputs are not divisible by numerics.shards = 5
+numerics.shards=2 & model.layer=dense 12 parallel=column & model.layer=dense 4 =>
+  parallel=column | give parallel=row
+numerics.shards=2 & model.layer=dense 12 & model.layer=dense 4 parallel=row => its input is whole |
+  parallel=column
+numerics.shards=2 & model.layer=dense 12 parallel=column & model.layer=layer_norm
+  & model.layer=dense 4 => split by feature)");
+}
+
 TEST(Refusals, OfIslands) {
   expect_refused(kIslands, kClasses, R"(
 3: parallel.data=3 => parallel.islands is 4 | 3 replicas
@@ -342,6 +376,75 @@ numerics.lanes=6 => numerics.lanes is 6 | parallel.islands = 4
 2: parallel.data=2 & numerics.mode=fast => numerics.mode is fast
 local.mix=1 => local.mix
 parallel.sync=step => parallel.islands is set | no effect)");
+}
+
+TEST(Refusals, OfCommands) {
+  for (const std::string& row : rows_of(R"(
+schedule check nowhere => nowhere is neither a file nor one of gpipe
+schedule check nowhere --stages=4 => nowhere is neither a file nor one of gpipe
+schedule check zb-v --chunks=3 => zb-v has two chunks a rank
+schedule simulate zb-h1 --stages=0 => --stages is "0"
+schedule check 1f1b --stages=4096 --microbatches=65536 => 4096 chunks x 65536 microbatches
+schedule simulate zb-h1 --forward=-1 => --forward is "-1"
+schedule check zb-v --output=x => no option --output
+schedule draw zb-v => needs --output=FILE.svg
+schedule draw zb-v --output=nowhere/x.svg => cannot write nowhere/x.svg: No such file or directory
+schedule simulate zb-h1 --unshard=1 => --unshard is for the actions of a file | zb-h1
+schedule simulate zb-h1 --forward=1,1 => --forward has 2 times for 4 ranks
+schedule make zb-v => takes options only, not "zb-v"
+schedule make --chunks=3 => --chunks is "3"
+schedule make --memory=0 => --memory allows 0 activations on rank 0
+schedule make --memory=1024 --activation-mib=300,2000,300,300 => --memory allows 0 activations on
+  rank 1
+schedule make --output=nowhere/x.csv => cannot write nowhere/x.csv
+schedule prove zb-v => check, simulate, draw, convert and make, not "prove"
+data import --shard-mib=99999999999999 => --shard-mib is | from 1 to 1073741824
+data import --shard-mib=0 => --shard-mib is | from 1 to
+data import --classes=-1 => --classes is "-1" | from 0 to 16777216
+data import --classes=9999999999 => --classes is | from 0 to 16777216
+data import --split => --split has no value | --split=VALUE
+data import --split=1 --resize=8 => --resize is for --format=images
+data import --classes=2 --label= => --label is not for --format=npy
+data import --classes --overwrite => --classes has no value
+data import --overwrite=no => --overwrite takes no value
+data import --images=x => --images is not for --format=npy | --inputs and --targets
+data import --label=x => --label is not for --format=npy
+data import --format=idx --images=x --labels=x --files=x => --files is not for --format=idx |
+  images | labels
+data import --format=idx --images=x --labels=x --label=x => --label is not for --format=idx |
+  images | labels
+data import --format=idx --images=x --labels=x --inputs=x => --inputs is not for --format=idx |
+  images | labels
+data import --format=idx --images=x --labels=x --targets=x => --targets is not for --format=idx |
+  images | labels
+data import --format=csv --files=x --label=x --images=x => --images is not for --format=csv |
+  files | label
+data import --format=csv --files=x --label=x --labels=x => --labels is not for --format=csv |
+  files | label
+data import --format=csv --files=x --label=x --inputs=x => --inputs is not for --format=csv |
+  files | label
+data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv |
+  files | label)")) {
+    SCOPED_TRACE(row);
+    const std::size_t arrow = row.find("=>");
+    std::vector<std::string> words = split_words(row.substr(0, arrow));
+    const bool imports = words.front() == "data";
+    if (imports && words[2].find("--format") == std::string::npos) {
+      words.insert(words.begin() + 2, {"--format=npy", "--inputs=x.npy", "--targets=y.npy"});
+    }
+    if (imports) {
+      words.insert(words.begin() + 2, "--output=none");
+    }
+    const std::string message = strata::test::error_of(
+        [&] {
+          const Arguments arguments = std::span(words).subspan(1);
+          static_cast<void>(imports ? data_command(arguments) : schedule_command(arguments));
+        },
+        ExitCode::kUsage);
+    for (const std::string& word : split_words(row.substr(arrow + 2), "|")) {
+      EXPECT_THAT(message, testing::HasSubstr(word));
+    }
+  }
 }
 
 }  // namespace
