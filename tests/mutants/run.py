@@ -99,11 +99,11 @@ class Suite:
             left -= time.monotonic() - begin
             log.flush()
             output = pathlib.Path(log.name).read_bytes()[place:].decode(errors="replace")
+            if code is None:  # what was interrupted says that it failed
+                return "", f"time limit in {pattern}"
             failed = [match[1] for line in output.splitlines() if (match := FAILED.search(line))]
             if failed:
                 return failed[0], ""
-            if code is None or left <= 0:
-                return "", f"time limit in {pattern}"
             if code != 0:
                 raise Broken(f"ctest itself failed: {log.name}")
         if judged == 0:
