@@ -154,10 +154,13 @@ std::vector<Case> dense_cases() {
        list_of("1x3x2 parallel.split=0,2,7; 1x2x4 parallel.split=0,3;"
                "1x3x2 parallel.split=0,2,7 parallel.schedule=gpipe run.threads=2;"
                "2x3x2 parallel.split=0,2,7 parallel.schedule=zb-h1")}};
-  for (const char* optimizer :
-       {"sgd", "sgd & optimizer.momentum=0.9 & optimizer.nesterov=on & optimizer.weight_decay=0.01",
-        "adamw & optimizer.weight_decay=0.1 & optimizer.decay=matrices", "adagrad"}) {
-    cases.push_back({fmt::format("DenseOptimizer{}", cases.size()),
+  for (const auto& [name, optimizer] :
+       {std::pair{"Sgd", "sgd"},
+        {"Nesterov",
+         "sgd & optimizer.momentum=0.9 & optimizer.nesterov=on & optimizer.weight_decay=0.01"},
+        {"AdamW", "adamw & optimizer.weight_decay=0.1 & optimizer.decay=matrices"},
+        {"Adagrad", "adagrad"}}) {
+    cases.push_back({std::string("Dense") + name,
                      kNetwork + "& train.steps=6 & optimizer.kind=" + optimizer,
                      list_of("2x2; 4x1; 1x3; 2x1 stop=0:2 | 1x5")});
   }

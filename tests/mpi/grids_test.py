@@ -1,4 +1,4 @@
-"""The same bits from real ranks as from one: each kind of message once. grids.* compares many more grids, in one process."""
+"""The same bits from real ranks as from one, for each kind of message. grids.* compares many more, in one process."""
 
 import harness
 import language
@@ -18,8 +18,8 @@ RUNS = [((1, 1, 1), []),
 NORMS = harness.config_text(
     ["conv 8 5 stride=2 parallel=column", "batch_norm relu", "dropout 0.1", "avg_pool 3 stride=2 padding=1", "flatten",
      "dense 12 parallel=row relu", "dense 4"],
-    data="images", model={"sync_batch_norm": "on"}, batch={"global": 16, "micro": 2}, numerics={"lanes": 4, "shards": 2},
-    optimizer={"kind": "adam"}, train={"steps": 3, "evaluate_every": 2})
+    data="images", model={"sync_batch_norm": "on"}, batch={"global": 16, "micro": 2},
+    numerics={"lanes": 4, "shards": 2}, optimizer={"kind": "adam"}, train={"steps": 3, "evaluate_every": 2})
 
 
 class Grids(language.LanguageTest):
