@@ -95,7 +95,8 @@ class Suite:
             log.flush()
             place = log.tell()
             begin = time.monotonic()
-            code = self.command(self.ctest_command(*select, "--stop-on-failure", f"-j{self.jobs}"), log, left)
+            code = self.command(self.ctest_command(*select, "--stop-on-failure", "--output-on-failure", f"-j{self.jobs}"),
+                                log, left)
             left -= time.monotonic() - begin
             log.flush()
             output = pathlib.Path(log.name).read_bytes()[place:].decode(errors="replace")
