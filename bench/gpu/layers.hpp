@@ -7,6 +7,9 @@
 
 namespace strata::bench {
 
+/// Of norms.
+inline constexpr double kEpsilon = 1e-5;
+
 /// A layer of a language model in bfloat16, its embedding and its head.
 struct TransformerSizes {
   std::int64_t batch = 8;

@@ -11,8 +11,6 @@ namespace {
 using Call = std::function<void()>;
 using Operations = std::vector<Operation>;
 
-constexpr double kEpsilon = 1e-5;
-
 /// A convolution whose output is as large as its input, without a bias, and both gradients.
 void add_convolution(Operations& all, const ResidualBlockSizes& sizes, std::int64_t in_channels,
                      std::int64_t out_channels, std::int64_t window) {

@@ -23,8 +23,6 @@ namespace {
 using Call = std::function<void()>;
 using Operations = std::vector<Operation>;
 
-constexpr double kEpsilon = 1e-5;
-
 /// What a product does beside multiplying and adding a bias.
 enum class Also { kNothing, kAddsResidual, kTakesGelu };
 
