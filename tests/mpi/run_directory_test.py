@@ -65,9 +65,10 @@ class TwoRuns(RunDirectory):
         job = self.start_training("lost", *LONG, "--train.steps=100000", "--checkpoint.every=100")
         job.wait_until(lambda: self.lines_of("lost") > 3, 60)
         lock = self.directory / "lost" / "run.lock"
-        before = harness.checkpoints(self.directory / "lost")
         for rank in job.ranks():
             os.kill(rank, signal.SIGSTOP)
+        job.wait_until(lambda: all(map(harness.is_stopped, job.ranks())), 60)
+        before = harness.checkpoints(self.directory / "lost")
         other = lock.read_text().replace("nonce = ", "nonce = 0")
         (self.directory / "other").write_text(other)
         os.rename(self.directory / "other", lock)
