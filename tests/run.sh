@@ -167,7 +167,6 @@ if [ -z "${STRATA_DATA_DIR:-}" ]; then
   echo "STRATA_DATA_DIR is not set: tests that need real data are skipped"
 fi
 
-[ $full = no ] || export STRATA_STRESS_SECONDS=30  # the parameter server under random delays
 if [ $full = no ]; then
   build test -- && run_ctest default test --label-exclude '^full$'
 elif build release -DSTRATA_BENCH=ON "-DCMAKE_CUDA_ARCHITECTURES=80;90" --; then
@@ -198,7 +197,7 @@ fi
 sanitized asan "${programs[@]}"
 [ $long = no ] || check "files changed at random" changed_files
 if [ $full = yes ]; then
-  sanitized tsan unit_comm unit_io unit_optim unit_threads grids
+  STRATA_STRESS_SECONDS=30 sanitized tsan unit_comm unit_io unit_optim unit_threads grids
   wrap=()
   avx512
   check clang-tidy tidied

@@ -1,7 +1,7 @@
 """SIGKILL at random moments, many while a checkpoint is written: the run always resumes from a good
 checkpoint and ends with the bits of one that was never disturbed.
 
-STRATA_TEST_KILLS sets the number of kills, STRATA_TEST_SEED the seed of the random moments.
+STRATA_TEST_KILLS sets the number of kills (10, with STRATA_TEST_LONG 50), STRATA_TEST_SEED the seed of the random moments.
 """
 
 import os
@@ -67,7 +67,7 @@ class Kill(harness.StrataTest):
             job.signal_all(signal.SIGKILL)
 
     def test_killed_at_random_moments(self):
-        wanted = int(os.environ.get("STRATA_TEST_KILLS", "50"))
+        wanted = int(os.environ.get("STRATA_TEST_KILLS", "50" if "STRATA_TEST_LONG" in os.environ else "10"))
         seed = os.environ.get("STRATA_TEST_SEED", "1")
         choice = random.Random(seed)
         kills = in_save = finished_runs = 0

@@ -168,6 +168,7 @@ class Stall(harness.StrataTest):
                 self.assertRegex(finished.text, f"rank {words}: timed out after [0-9]+ s waiting to")
         self.assertLess(time.monotonic() - begin, limit)
 
+    @unittest.skipUnless("STRATA_TEST_LONG" in os.environ, "takes minutes; STRATA_TEST_LONG is not set")
     @harness.on_a_running_machine
     def test_a_rank_hangs_in_a_file(self, attempt):
         self.hang_in_each_file(f"file-{attempt}", lambda _: None, 10 * TIMEOUT + 5, "[01]")
