@@ -1,10 +1,8 @@
 """Language models stopped and continued on other grids, their checkpoints, and evaluation."""
 
 import json
-import os
 import re
 import shutil
-import signal
 
 import h5py
 import numpy as np
@@ -14,22 +12,6 @@ import language
 
 
 class Resume(language.LanguageTest):
-    def test_stopped_by_a_signal_to_one_rank(self):
-        # Long enough to be caught while it trains.
-        long = ["--train.steps=400", "--data.test="]
-        self.train(self.config, (1, 1, 1), "long", *long)
-        grid = (1, 2, 2)
-        job = self.start(harness.ranks_of(grid), "train", self.config, "--run.dir=stopped",
-                         *harness.grid_settings(grid), *long)
-        lines = self.directory / "stopped" / "metrics.jsonl"
-        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 2, 60)
-        os.kill(job.ranks()[1], signal.SIGTERM)
-        stopped = job.wait(60)
-        self.assertEqual(stopped.code, harness.STOPPED_EARLY, stopped.text)
-        self.assertIn("stopped on request after step", stopped.text)
-        self.train(self.config, (1, 1, 1), "stopped", "--run.resume=must", *long)
-        self.assert_same_run("long", "stopped")
-
     def test_text_of_the_best_checkpoint(self):
         self.train(self.config, (1, 1, 1), "best", "--train.steps=4", "--train.evaluate_every=2", "--checkpoint.every=2",
                    "--checkpoint.keep=2", "--checkpoint.best=loss", "--optimizer.learning_rate=0.1")
@@ -77,21 +59,6 @@ class Resume(language.LanguageTest):
                 finished = self.train(self.config, grid, "two", f"--numerics.shards={shards}",
                                       "--run.resume=must", expect=harness.USAGE)
                 self.assert_refused(finished, harness.USAGE, *words)
-
-    def test_another_data_set_is_refused(self):
-        self.train(self.config, (1, 1, 2), "first-data", "--train.steps=1")
-        self.import_text("other", language.text(1500, seed=2))
-        self.import_text("larger", language.text(1500) + "?!;:")
-        for name, code, words in [("other", harness.USAGE, ["first-data", "another run"]),
-                                  ("larger", harness.CHECKPOINT,
-                                   ["checkpoint of another model",
-                                    "embedding.tokens.weight (26 x 32 float32)",
-                                    "embedding.tokens.weight (30 x 32 float32)"])]:
-            with self.subTest(name=name):
-                finished = self.train(self.config, (1, 2, 1), "first-data", "--run.resume=must",
-                                      f"--data.train={name}/train.h5",
-                                      f"--data.test={name}/test.h5", expect=code)
-                self.assert_refused(finished, code, *words)
 
 
 class FastMode(language.LanguageTest):
