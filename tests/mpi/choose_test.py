@@ -2,8 +2,6 @@
 the same step on every grid, and both survive kills and resumes on other grids. strata sweep runs many settings."""
 
 import json
-import os
-import pathlib
 import shutil
 import signal
 
@@ -34,8 +32,7 @@ class Choose(harness.StrataTest):
 
     def best_of(self, run, *command):
         """The step of the checkpoint that a command with --checkpoint=best uses."""
-        finished = self.alone(*command, run, "--checkpoint=best")
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone(*command, run, "--checkpoint=best", expect=DONE)
         return finished.text
 
     def test_the_best_checkpoint_is_kept(self):

@@ -21,8 +21,7 @@ class Emulated(harness.StrataTest):
         cls.set_up_classes(NETWORK, (10,), 4, train=64, test=16)
 
     def simulated(self, *arguments):
-        finished = self.alone("schedule", "simulate", *arguments)
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone("schedule", "simulate", *arguments, expect=DONE)
         return float(re.search(r"^step ([\d.]+) ms", finished.text, re.MULTILINE)[1]) / 1e3
 
     def test_steps_take_at_least_the_simulated_time(self):

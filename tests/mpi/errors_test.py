@@ -64,8 +64,7 @@ class Settings(Errors):
         self.refused(USAGE, "data.train is empty", "strata data import", settings=["--data.train="])
 
     def planned(self, *settings, config=None):
-        finished = self.alone("train", config or self.config, *settings, "--dry-run")
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone("train", config or self.config, *settings, "--dry-run", expect=DONE)
         return finished.text
 
     def test_the_command_line_wins(self):
@@ -90,8 +89,7 @@ class Settings(Errors):
                     "checkpoint inspect", "checkpoint verify", "checkpoint import",
                     "checkpoint export", "job", "doctor", "help"]
         for command in commands:
-            helped = self.alone(*command.split(), "--help")
-            self.assertEqual(helped.code, DONE, helped.text)
+            helped = self.alone(*command.split(), "--help", expect=DONE)
             self.assertTrue(helped.text.startswith(f"strata {command} "), helped.text)
             self.assertEqual(helped.text, self.alone("help", *command.split()).text)
         for command, others in (("data", 1), ("checkpoint", 3)):
@@ -135,13 +133,12 @@ class Settings(Errors):
     def test_schedules(self):
         (self.directory / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
         self.assert_refused(self.alone("schedule", "check", "bad.csv"), USAGE, 'bad.csv:2: cell 2 is "1X0"')
-        done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")
-        self.assertEqual(done.code, DONE, done.text)
+        self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on", expect=DONE)
         done = self.alone("schedule", "check", "v.csv")
         self.assertEqual((done.code, done.text), (DONE, "v.csv: sound; 4 ranks, 8 microbatches, 2 chunks a rank; "
                                                           "at most 8 activations of a chunk on a rank\n"))
-        made = self.alone("schedule", "make", "--memory=8", "--chunks=1", "--forward=1,1,1,2", "--output=made.csv")
-        self.assertEqual(made.code, DONE, made.text)
+        made = self.alone("schedule", "make", "--memory=8", "--chunks=1", "--forward=1,1,1,2", "--output=made.csv",
+                          expect=DONE)
         simulated = self.alone("schedule", "simulate", "made.csv", "--forward=1,1,1,2")
         step = made.text.splitlines()[1]
         self.assertTrue(step.startswith("step "), made.text)
@@ -159,8 +156,7 @@ class Settings(Errors):
     def test_evaluation_on_any_ranks(self):
         run = self.fresh_run()
         self.train(self.config, (2, 1), run, "--numerics.lanes=2")
-        evaluated = self.alone("evaluate", run, "--classes")
-        self.assertEqual(evaluated.code, DONE, evaluated.text)
+        evaluated = self.alone("evaluate", run, "--classes", expect=DONE)
         for ranks in (2, 3, 4, 6):
             self.assertEqual(self.launch(ranks, "evaluate", f"{run}/config.ini", "--classes").text, evaluated.text)
         self.assert_refused(self.launch(5, "evaluate", run), USAGE, "the job has 5 ranks", "3 layers in 2 lanes",

@@ -123,10 +123,8 @@ class Errors(language.LanguageTest):
             self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
             self.assertNotIn("warning", said)
         # The config file may follow the options.
-        done = self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config)
-        self.assertEqual(done.code, DONE, done.text)
-        done = self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt)
-        self.assertEqual(done.code, DONE, done.text)
+        self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config, expect=DONE)
+        self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt, expect=DONE)
         done = self.alone("generate", self.config, "--tokens=5", "run.ini", prompt)
         self.assert_refused(done, USAGE, "needs one config file")
 

@@ -31,8 +31,7 @@ class Resume(harness.StrataTest):
         for ranks, grid, steps in ((2, "1 data x 2 pipeline", 5), (1, "1 data x 1 pipeline", 7),
                                    (3, "1 data x 3 pipeline", 9), (4, "4 data x 1 pipeline", 12)):
             finished = self.launch(ranks, "train", self.config, "--run.dir=auto", "--run.resume=must",
-                                   f"--train.steps={steps}", *chosen)
-            self.assertEqual(finished.code, harness.DONE, finished.text)
+                                   f"--train.steps={steps}", *chosen, expect=harness.DONE)
             self.assertIn(f"grid: {grid}", finished.text)
         trained, whole = ([row for row in harness.metrics(self.directory / run) if ("kind", "train") in row]
                           for run in ("auto", "short"))
@@ -66,8 +65,7 @@ class Resume(harness.StrataTest):
     def test_resolved_config_continues_the_run(self):
         self.train(self.config, (2, 1), "resolved", "--train.steps=6")
         resolved = self.directory / "resolved" / "config.ini"
-        finished = self.launch(2, "train", resolved, "--run.resume=auto", "--train.steps=12")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.launch(2, "train", resolved, "--run.resume=auto", "--train.steps=12", expect=harness.DONE)
         self.assert_same_run("short", "resolved")
 
     def test_resolved_config_marks_defaults_and_derived_settings(self):
@@ -80,8 +78,7 @@ class Resume(harness.StrataTest):
                      "device = auto  # derived: cpu"]:
             self.assertIn(f"\n{line}\n", first)
         # On another number of ranks, and what was derived is still marked.
-        finished = self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12", expect=harness.DONE)
         self.assert_same_run("short", "read")
         changed = {"data = 0  # derived: 2": "data = 0  # derived: 1", "steps = 6": "steps = 12"}
         expected = [changed.get(line, line) for line in first.splitlines()]

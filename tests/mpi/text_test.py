@@ -57,8 +57,7 @@ class Imports(TextTest):
         both = np.concatenate([self.tokens("chars", "train"), self.tokens("chars", "test")])
         self.assertEqual("".join(characters[id] for id in both), text)
 
-        inspected = self.alone("data", "inspect", "chars/train.h5", "chars/test.h5", "--verify")
-        self.assertEqual(inspected.code, DONE, inspected.text)
+        inspected = self.alone("data", "inspect", "chars/train.h5", "chars/test.h5", "--verify", expect=DONE)
         for words in ["9,450 uint16", "vocabulary  14", "tokenizer   chars", '"Wie schön! 猫と😀\\nWie', "ok"]:
             self.assertIn(words, inspected.text)
 
@@ -187,8 +186,7 @@ class OtherTokenizers(TextTest):
         self.train(self.config, (1, 1), f"{output}-run", *data)
         # The checkpoint has the tokenizer: the data set is not needed.
         (self.directory / output).rename(self.directory / f"{output}-moved")
-        made = self.alone("generate", f"{output}-run", "--prompt=the brother", "--tokens=5")
-        self.assertEqual(made.code, DONE, made.text)
+        made = self.alone("generate", f"{output}-run", "--prompt=the brother", "--tokens=5", expect=DONE)
         self.assertTrue(made.text.startswith("the brother"), made.text)
         (self.directory / f"{output}-moved").rename(self.directory / output)
 
