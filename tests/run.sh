@@ -167,6 +167,7 @@ if [ -z "${STRATA_DATA_DIR:-}" ]; then
   echo "STRATA_DATA_DIR is not set: tests that need real data are skipped"
 fi
 
+[ $full = no ] || export STRATA_STRESS_SECONDS=30  # the parameter server under random delays
 if [ $full = no ]; then
   build test -- && run_ctest default test --label-exclude '^full$'
 elif build release -DSTRATA_BENCH=ON "-DCMAKE_CUDA_ARCHITECTURES=80;90" --; then

@@ -40,7 +40,7 @@ class Suite:
         self.targets = set()  # built with a fault
 
     def command(self, words, log, limit=None):
-        """Runs a command in a session of its own; its exit code, None past the time limit. Adds its output to the log."""
+        """Runs a command in a session of its own, its output in the log; its exit code, or None past the time limit."""
         with subprocess.Popen([*self.wrap, *words], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                               cwd=ROOT, start_new_session=True) as process:
             try:
@@ -95,8 +95,8 @@ class Suite:
             log.flush()
             place = log.tell()
             begin = time.monotonic()
-            code = self.command(self.ctest_command(*select, "--stop-on-failure", "--output-on-failure", f"-j{self.jobs}"),
-                                log, left)
+            code = self.command(self.ctest_command(*select, "--stop-on-failure", "--output-on-failure",
+                                                   f"-j{self.jobs}"), log, left)
             left -= time.monotonic() - begin
             log.flush()
             output = pathlib.Path(log.name).read_bytes()[place:].decode(errors="replace")
