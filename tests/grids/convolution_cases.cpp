@@ -51,6 +51,46 @@ std::vector<std::string> varied(std::string_view grids, std::string_view more = 
                        more);
 }
 
+/// Networks of blocks on small images, for stages that begin anywhere.
+const Settings kBlocks = R"(data.train=small-images/train.h5 & data.test=small-images/test.h5
+& batch.global=24 & batch.micro=4 & numerics.lanes=2 & train.steps=2 & train.evaluate_every=2
+& run.threads=1)";
+
+/// Three layers read what the first one gives; tanh and a sum read one tensor, as do conv and sum.
+const Settings kNested = kBlocks + R"(& model.layer=conv 4 3 padding=same & model.layer=residual
+& model.layer=residual & model.layer=conv 4 3 padding=same & model.layer=batch_norm relu
+& model.layer=shortcut & model.layer=conv 4 1 & model.layer=end relu & model.layer=residual
+& model.layer=tanh & model.layer=end & model.layer=shortcut & model.layer=batch_norm
+& model.layer=end & model.layer=residual & model.layer=conv 6 1 stride=2 & model.layer=shortcut
+& model.layer=conv 6 3 padding=same stride=2 & model.layer=tanh & model.layer=end relu
+& model.layer=flatten & model.layer=residual & model.layer=dense 54 & model.layer=end
+& model.layer=dense 5)";
+
+/// The input goes to later stages beside what layers give, but no gradient of it comes back. Two
+/// sums, and both ways of a block, read it or a view of it.
+const Settings kSumsOfInput = kBlocks + R"(& model.layer=residual & model.layer=residual
+& model.layer=conv 2 3 padding=same & model.layer=end & model.layer=batch_norm relu
+& model.layer=end relu & model.layer=residual & model.layer=conv 3 1 & model.layer=shortcut
+& model.layer=conv 3 3 padding=same & model.layer=end & model.layer=flatten
+& model.layer=dense 5)";
+const Settings kWaysOfInput = kBlocks + R"(& model.layer=residual & model.layer=conv 3 1
+& model.layer=batch_norm & model.layer=shortcut & model.layer=conv 3 3 padding=same
+& model.layer=tanh & model.layer=end & model.layer=flatten & model.layer=dense 5)";
+const Settings kViewOfInput = kBlocks + R"(& model.layer=flatten & model.layer=residual
+& model.layer=dense 9 relu & model.layer=dense 72 & model.layer=end relu & model.layer=residual
+& model.layer=dense 4 & model.layer=shortcut & model.layer=dense 4 & model.layer=layer_norm
+& model.layer=end & model.layer=dense 5)";
+
+/// Two stages that are cut before each layer in turn, and a stage a layer.
+std::vector<std::string> every_cut(int layers) {
+  std::vector<std::string> runs{fmt::format("1x{}x1 parallel.schedule=zb-h1", layers),
+                                fmt::format("1x{}x1 parallel.backward=fused", layers)};
+  for (int cut = 1; cut < layers; ++cut) {
+    runs.push_back(fmt::format("1x2x1 parallel.split=0,{}", cut));
+  }
+  return runs;
+}
+
 void has_running_statistics(const Result& result) {
   EXPECT_EQ(result.weight("conv1.weight").shape, (Shape{32, 3, 3, 3}));
   EXPECT_EQ(result.weight("batch_norm1.running_var").shape, Shape{64});
@@ -146,6 +186,10 @@ std::vector<Case> convolution_cases() {
       {"NormsOfSomeLanes",
        norms("yes", "no"),
        {"4x1x1", "1x2x1" + split, "2x2x1 parallel.schedule=gpipe" + split, "1x3x1", "2x5x1"}},
+      {"BlocksInBlocks", kNested, every_cut(17)},
+      {"SumsOfTheInput", kSumsOfInput, every_cut(9)},
+      {"WaysOfTheInput", kWaysOfInput, every_cut(7)},
+      {"ViewOfTheInput", kViewOfInput, every_cut(9)},
       {"FrozenConvolutions", kFrozen,
        list_of("2x1x2 train.repeat_every=2; 1x3x2;"
                "2x2x1 parallel.schedule=zb-h2 parallel.bucket=0.01"),

@@ -134,12 +134,14 @@ std::vector<Case> dense_cases() {
        .runs = list_of("1x2 parallel.split=0,2,3,5 parallel.schedule=zb-v;"
                        "2x2 parallel.split=0,2,3,5 parallel.schedule=zb-v;"
                        "1x2 parallel.split=0,2,3,5 parallel.schedule=interleaved;"
+                       "1x2 parallel.split=0,2,3,4 parallel.schedule=interleaved "
+                       "parallel.backward=fused;"
                        "1x2 parallel.split=0,2,3,4,5 parallel.schedule=file:turns.csv"),
        .before = write_turns},
       {"Regression", kRegression, scheduled("2x1 2x2 1x3 2x3"), learns},
       {"FeatureSplit", kCut, every_schedule("1x1x2 2x1x2 1x2x2 1x1x4 2x2x2 1x3x4"), learns},
       {"FeatureSplitBfloat16", kCut + "& numerics.dtype=bfloat16",
-       scheduled("1x1x2 2x1x2 1x2x2 1x1x4 4x1x2 1x5x2"), learns},
+       varied("1x1x2 2x1x2 1x2x2 1x1x4 4x1x2 1x5x2", {kSchedules, kThreads, recompute}), learns},
       {"FeatureSplitThreeShards",
        kCutRest + "& numerics.shards=3 & model.layer=dense 30 relu parallel=column"
                   "& model.layer=dropout 0.1 & model.layer=dense 15 parallel=row"

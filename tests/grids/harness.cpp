@@ -15,12 +15,11 @@
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/import.hpp"
-#include "strata/train/checkpointing.hpp"
-#include "strata/train/trainer.hpp"
 
 #include "../unit/io/data_files.hpp"
 #include "commands/commands.hpp"
 #include "in_process.hpp"
+#include "train_rank.hpp"
 
 namespace strata::grids {
 namespace {
@@ -176,65 +175,15 @@ Part part_of(const std::string& name, const Settings& given, const std::string& 
   return part;
 }
 
-io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
-  io::Dataset data = io::Dataset::open(master);
-  if (data.info().task == io::Task::kNextToken) {
-    data.set_context(plan::context_of(config));
-  }
-  return data;
-}
-
-/// Trains on one rank as the train command does on a process.
-void train_rank(comm::Communicator& world, const Part& part) {
-  const plan::RunConfig& config = part.config;
-  world.set_timeout({.seconds = config.run.timeout_seconds});
-  Log log(Log::Output::kSilent);
-  const io::Dataset train_data = open_data(config, config.data.train);
-  std::optional<io::Dataset> test_data;
-  if (!config.data.test.empty()) {
-    test_data = open_data(config, config.data.test);
-  }
-  std::optional<io::Checkpoint> checkpoint;
-  std::optional<io::Checkpoint> initial;
-  if (config.run.resume == plan::Resume::kMust) {
-    checkpoint = train::newest_good_checkpoint(world, train::checkpoint_root(config), log);
-  } else if (!config.checkpoint.init.empty()) {
-    initial = train::initial_checkpoint(world, config.checkpoint.init, log);
-  }
-  plan::Plan plan =
-      plan::prepare(config, world.size(), train_data.info(),
-                    checkpoint ? train::virtual_grid_of(*checkpoint) : plan::VirtualGrid());
-  plan::set_node_ranks(plan, world.size());
-  comm::ProgressEngine engine;
-  comm::Groups groups =
-      comm::make_groups(world, engine, plan.grid, comm::pipeline_routes(plan::chunk_stages(plan)));
-  ops::Context context(static_cast<int>(config.run.threads));
-  std::int64_t asked = 0;
-  const auto stop_request = [&] {
-    return world.rank() == part.stop_rank && ++asked >= part.stop_step ? train::StopRequest::kStop
-                                                                       : train::StopRequest::kNone;
-  };
-  const train::FinishedRun run = train::train({.plan = plan,
-                                               .groups = groups,
-                                               .context = context,
-                                               .train_data = train_data,
-                                               .test_data = test_data ? &*test_data : nullptr,
-                                               .checkpoint = checkpoint ? &*checkpoint : nullptr,
-                                               .initial = initial ? &*initial : nullptr,
-                                               .config_text = app::config_text(plan.config),
-                                               .stop_request = stop_request,
-                                               .log = log});
-  require(
-      run.outcome == (part.stop_rank < 0 ? train::Outcome::kFinished : train::Outcome::kStopped),
-      "the run ended otherwise");
-  world.barrier();
-}
-
 Result result_of(const plan::RunConfig& config) {
   Result result;
   std::ifstream in(fs::path(config.run.dir) / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json record = nlohmann::json::parse(line);
+    if (record.contains("compute_seconds")) {
+      train::test::expect_parts_of_step(record);
+      EXPECT_GT(train::test::seconds_of(record, "compute"), 0.0);
+    }
     nlohmann::json kept;
     for (const char* key : {"kind", "step", "loss", "grad_norm", "learning_rate", "accuracy"}) {
       if (record.contains(key)) {
@@ -361,8 +310,22 @@ Result train(const Settings& settings, const std::string& run, std::string name)
   for (const std::string& text : split_words(run, "|")) {
     part = part_of(name, settings, text + resume);
     fs::create_directories(train::checkpoint_root(part.config));
-    comm::run_in_process_ranks(part.ranks,
-                               [&](comm::Communicator& world) { train_rank(world, part); });
+    comm::run_in_process_ranks(part.ranks, [&](comm::Communicator& world) {
+      world.set_timeout({.seconds = part.config.run.timeout_seconds});
+      comm::ProgressEngine engine;
+      std::int64_t asked = 0;
+      const auto stop_request = [&] {
+        return world.rank() == part.stop_rank && ++asked >= part.stop_step
+                   ? train::StopRequest::kStop
+                   : train::StopRequest::kNone;
+      };
+      const train::Outcome outcome =
+          train::test::train_rank(world, engine, part.config, app::config_text, stop_request);
+      require(
+          outcome == (part.stop_rank < 0 ? train::Outcome::kFinished : train::Outcome::kStopped),
+          "the run ended otherwise");
+      world.barrier();
+    });
     resume = " run.resume=must";
   }
   return result_of(part.config);

@@ -46,8 +46,7 @@ class Accuracy(harness.StrataTest):
         print(f"test accuracy {last['accuracy']}, loss {last['loss']}", flush=True)
         self.assertGreaterEqual(float(last["accuracy"]), 0.955)
 
-        evaluated = self.alone("evaluate", config, "--run.dir=mnist", "--parallel.pipeline=1")
-        self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+        evaluated = self.alone("evaluate", config, "--run.dir=mnist", "--parallel.pipeline=1", expect=harness.DONE)
         found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) %, top-5 \S+ % "
                           r"over 2000 samples",
                           evaluated.text)
@@ -67,8 +66,7 @@ class Accuracy(harness.StrataTest):
         loss = [float(row["loss"]) for row in rows if row["kind"] == "evaluate"][-1]
         print(f"loss {loss} of 20 batches of the test split", flush=True)
         self.assertLessEqual(loss, SHAKESPEARE_LOSS)
-        made = self.alone("generate", config, "--run.dir=plays", "--prompt=ROMEO:", "--tokens=100")
-        self.assertEqual(made.code, harness.DONE, made.text)
+        made = self.alone("generate", config, "--run.dir=plays", "--prompt=ROMEO:", "--tokens=100", expect=harness.DONE)
         self.assertTrue(made.text.startswith("ROMEO:"), made.text)
 
         short = ["--train.steps=20", "--train.evaluate_every=0", "--run.threads=1"]

@@ -120,8 +120,7 @@ class Images(Near):
         tables = []
         for device in ("cpu", "cuda"):
             finished = self.alone("evaluate", self.config, "--run.dir=counted", *self.network,
-                                  f"--run.device={device}", "--classes")
-            self.assertEqual(finished.code, harness.DONE, finished.text)
+                                  f"--run.device={device}", "--classes", expect=harness.DONE)
             tables.append(finished.text.split("\n", 1)[1])
         self.assertEqual(tables[0], tables[1])
 
@@ -146,9 +145,8 @@ class Images(Near):
             self.assertFalse((self.directory / "large").exists())
             micro, rest = finished.text.split("batch.micro = ")[1].split(maxsplit=1)
             self.assertTrue(rest.startswith("would fit"), finished.text)
-            finished = self.launch(1, "train", self.config, "--run.dir=fits", *self.network, large[0], large[2],
-                                   f"--batch.micro={micro}", "--train.steps=1")
-            self.assertEqual(finished.code, harness.DONE, finished.text)
+            self.launch(1, "train", self.config, "--run.dir=fits", *self.network, large[0], large[2],
+                        f"--batch.micro={micro}", "--train.steps=1", expect=harness.DONE)
 
     def test_the_backward_pass_becomes_fused_where_split_does_not_fit(self):
         if "STRATA_STANDIN" not in os.environ:
@@ -311,11 +309,10 @@ class Language(Near, language.LanguageTest):
         texts, lines = [], []
         for device in ("cpu", "cuda"):
             generated = self.alone("generate", self.config, "--run.dir=text-run", "--prompt=amber ",
-                              "--tokens=8", "--temperature=0", f"--run.device={device}")
-            self.assertEqual(generated.code, harness.DONE, generated.text)
+                              "--tokens=8", "--temperature=0", f"--run.device={device}", expect=harness.DONE)
             texts.append([line for line in generated.text.splitlines() if "tokens/s" not in line])
-            evaluated = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}")
-            self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+            evaluated = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}",
+                                   expect=harness.DONE)
             lines.append(float(evaluated.text.split("loss ")[1].split(",")[0]))
         self.assertEqual(texts[0], texts[1])
         self.assertTrue(np.isclose(lines[0], lines[1], rtol=NEAR["float32"]))

@@ -1,11 +1,9 @@
 """Wrong input: each with its exit code and exactly one report, in the user's words."""
 
-import gzip
 import os
 import pty
 import re
 import shutil
-import struct
 import subprocess
 
 import h5py
@@ -66,8 +64,7 @@ class Settings(Errors):
         self.refused(USAGE, "data.train is empty", "strata data import", settings=["--data.train="])
 
     def planned(self, *settings, config=None):
-        finished = self.alone("train", config or self.config, *settings, "--dry-run")
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone("train", config or self.config, *settings, "--dry-run", expect=DONE)
         return finished.text
 
     def test_the_command_line_wins(self):
@@ -92,8 +89,7 @@ class Settings(Errors):
                     "checkpoint inspect", "checkpoint verify", "checkpoint import",
                     "checkpoint export", "job", "doctor", "help"]
         for command in commands:
-            helped = self.alone(*command.split(), "--help")
-            self.assertEqual(helped.code, DONE, helped.text)
+            helped = self.alone(*command.split(), "--help", expect=DONE)
             self.assertTrue(helped.text.startswith(f"strata {command} "), helped.text)
             self.assertEqual(helped.text, self.alone("help", *command.split()).text)
         for command, others in (("data", 1), ("checkpoint", 3)):
@@ -137,13 +133,12 @@ class Settings(Errors):
     def test_schedules(self):
         (self.directory / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
         self.assert_refused(self.alone("schedule", "check", "bad.csv"), USAGE, 'bad.csv:2: cell 2 is "1X0"')
-        done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")
-        self.assertEqual(done.code, DONE, done.text)
+        self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on", expect=DONE)
         done = self.alone("schedule", "check", "v.csv")
         self.assertEqual((done.code, done.text), (DONE, "v.csv: sound; 4 ranks, 8 microbatches, 2 chunks a rank; "
                                                           "at most 8 activations of a chunk on a rank\n"))
-        made = self.alone("schedule", "make", "--memory=8", "--chunks=1", "--forward=1,1,1,2", "--output=made.csv")
-        self.assertEqual(made.code, DONE, made.text)
+        made = self.alone("schedule", "make", "--memory=8", "--chunks=1", "--forward=1,1,1,2", "--output=made.csv",
+                          expect=DONE)
         simulated = self.alone("schedule", "simulate", "made.csv", "--forward=1,1,1,2")
         step = made.text.splitlines()[1]
         self.assertTrue(step.startswith("step "), made.text)
@@ -161,8 +156,7 @@ class Settings(Errors):
     def test_evaluation_on_any_ranks(self):
         run = self.fresh_run()
         self.train(self.config, (2, 1), run, "--numerics.lanes=2")
-        evaluated = self.alone("evaluate", run, "--classes")
-        self.assertEqual(evaluated.code, DONE, evaluated.text)
+        evaluated = self.alone("evaluate", run, "--classes", expect=DONE)
         for ranks in (2, 3, 4, 6):
             self.assertEqual(self.launch(ranks, "evaluate", f"{run}/config.ini", "--classes").text, evaluated.text)
         self.assert_refused(self.launch(5, "evaluate", run), USAGE, "the job has 5 ranks", "3 layers in 2 lanes",
@@ -262,107 +256,21 @@ class Terminals(Errors):
 
 
 class Data(Errors):
-    def import_refused(self, code, *words, arguments):
-        with self.subTest(arguments=arguments):
-            output = self.fresh_run()
-            self.assert_refused(
-                self.alone("data", "import", *arguments, f"--output={output}/data"), code, *words)
-            self.assertFalse((self.directory / output).exists())
-
-    def test_idx_files(self):
-        images = struct.pack(">HBBIII", 0, 8, 3, 20, 4, 5) + bytes(range(200)) * 2
-        labels = struct.pack(">HBBI", 0, 8, 1, 20) + bytes(range(20))
-        for name, content in [("images", images), ("labels", labels), ("cut", images[:-7]),
-                              ("no-idx", b"PNG" + images)]:
-            (self.directory / name).write_bytes(content)
-            (self.directory / f"{name}.gz").write_bytes(gzip.compress(content))
-        whole = gzip.compress(images)
-        (self.directory / "cut-gzip.gz").write_bytes(whole[:len(whole) // 2])
-        for name, words in [("cut", ["cut ", "7 bytes short"]), ("cut.gz", ["cut.gz", "7 bytes"]),
-                            ("cut-gzip.gz", ["cut-gzip.gz"]),
-                            ("no-idx", ["no-idx is not an IDX file"]),
-                            ("not-there", ["not-there does not exist"])]:
-            self.import_refused(DATA, *words, arguments=[
-                "--format=idx", f"--images={name}", "--labels=labels", "--split=10,10"])
-        self.import_refused(DATA, "the label of sample 10 of labels.gz is 10", "expected 0 to 9",
-                            arguments=["--format=idx", "--images=images.gz", "--labels=labels.gz",
-                                       "--classes=10", "--split=10,10"])
-        self.import_data("--format=idx", "--images=images.gz", "--labels=labels", "--split=10,10",
-                         "--output=idx")
-
-    def test_csv_files(self):
-        for name, text, words in [
-                ("ragged", "a,b,label\n1,2,x\n3,4,y\n5,6\n", ["ragged.csv:4", "2 fields", "3 columns"]),
-                ("nan", "a,b,label\n1,2,x\n3,nan,y\n", ["nan.csv:3", "column 'b'", "NaN"]),
-                ("blank", "a,b,label\n1,,x\n3,4,y\n", ["blank.csv:2", "column 'b'", "empty"]),
-                ("word", "a,b,label\n1,2,x\n3,four,y\n", ["word.csv:3", "'four' is not a number"]),
-                ("header", "a,b,label\n", ["header.csv has no rows"]),
-                ("empty", "", ["empty.csv is empty"]),
-                ("other", "a,b,lable\n1,2,x\n", ["no column 'label'", "did you mean 'lable'"])]:
-            (self.directory / f"{name}.csv").write_text(text)
-            self.import_refused(DATA, *words, arguments=["--format=csv", f"--files={name}.csv",
-                                                         "--label=label", "--split=1,1"])
-
-    def test_numpy_files(self):
-        inputs = np.ones((20, 3))
-        inputs[17, 2] = np.nan
-        for name, array in [("nan", inputs), ("labels", np.arange(20)), ("few", np.arange(7)),
-                            ("good", np.ones((20, 3))), ("complex", np.ones((20, 3), complex)),
-                            ("fortran", np.asfortranarray(np.ones((20, 3)))),
-                            ("negative", np.arange(20) - 3)]:
-            np.save(self.directory / f"{name}.npy", array)
-        for name, targets, words in [
-                ("nan", "labels", ["element 2 of sample 17 of nan.npy is NaN"]),
-                ("good", "few", ["good.npy has 20 samples but few.npy has 7"]),
-                ("complex", "labels", ["complex.npy", "astype()"]),
-                ("fortran", "labels", ["fortran.npy", "ascontiguousarray"]),
-                ("good", "negative", ["label of sample 0 of negative.npy is -3"])]:
-            self.import_refused(DATA, *words, arguments=[
-                "--format=npy", f"--inputs={name}.npy", f"--targets={targets}.npy", "--split=10,10"])
-        for split, code, words in [("10,11", DATA, ["10 + 11", "20"]),
-                                   ("ten", USAGE, ["--split=ten", "8000,2000"]),
-                                   ("0.8,0.3", USAGE, ["more than 1"])]:
-            self.import_refused(code, *words, arguments=[
-                "--format=npy", "--inputs=good.npy", "--targets=labels.npy", f"--split={split}"])
-        self.import_refused(USAGE, "--format=nyp", "idx, csv, npy", arguments=["--format=nyp"])
-        self.import_refused(USAGE, "no option --fromat", "nearest is --format",
-                            arguments=["--fromat=npy"])
-
-    def test_a_directory_that_was_there_is_left(self):
+    def test_imports(self):
+        """One of each kind; unit.io and unit.app.Refusals have all of them."""
+        (self.directory / "ragged.csv").write_text("a,b,label\n1,2,x\n3,4\n")
         (self.directory / "there").mkdir()
-        self.assert_refused(
-            self.alone("data", "import", "--format=npy", "--inputs=classes-inputs.npy",
-                       "--targets=classes-targets.npy", "--split=1000,1", "--output=there"),
-            DATA, "1,000")
-        self.assertTrue((self.directory / "there").is_dir())
-
-    def test_existing_data_set(self):
-        self.assert_refused(
-            self.alone("data", "import", "--format=npy", "--inputs=classes-inputs.npy",
-                       "--targets=classes-targets.npy", "--output=classes"),
-            USAGE, "classes/train.h5 already exists", "--overwrite")
-
-    def test_files_that_are_not_data_sets(self):
-        with h5py.File(self.directory / "foreign.h5", "w") as file:
-            file["inputs"] = np.ones((10, 3))
-        self.refused(DATA, "foreign.h5", "not the master", "strata data import", ranks=2,
-                     settings=["--data.train=foreign.h5"])
-        self.refused(DATA, "classes-inputs.npy is not an HDF5 file",
-                     settings=["--data.train=classes-inputs.npy"])
-        self.refused(DATA, "train-00000.h5", "not the master",
-                     settings=["--data.train=classes/train-00000.h5"])
-
-    def test_missing_shard(self):
-        copy = self.copy_of("classes")
-        (self.directory / copy / "train-00000.h5").unlink()
-        self.refused(DATA, "shard train-00000.h5", "is missing", ranks=2,
-                     settings=[f"--data.train={copy}/train.h5"])
-
-    def test_cut_shard(self):
-        copy = self.copy_of("classes")
-        shard = self.directory / copy / "train-00000.h5"
-        os.truncate(shard, shard.stat().st_size // 2)
-        self.refused(DATA, "train-00000.h5", ranks=2, settings=[f"--data.train={copy}/train.h5"])
+        npy = ["--format=npy", "--inputs=classes-inputs.npy", "--targets=classes-targets.npy"]
+        for code, words, arguments, output in [
+                (DATA, ["absent does not exist"], ["--format=idx", "--images=absent", "--labels=absent", "--split=1,1"], "no"),
+                (DATA, ["ragged.csv:3", "2 fields"], ["--format=csv", "--files=ragged.csv", "--label=label"], "no"),
+                (DATA, ["1,000"], [*npy, "--split=1000,1"], "there"),
+                (USAGE, ["--split=ten", "8000,2000"], [*npy, "--split=ten"], "no"),
+                (USAGE, ["classes/train.h5 already exists", "--overwrite"], npy, "classes")]:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.alone("data", "import", *arguments, f"--output={output}"), code, *words)
+        self.assertFalse((self.directory / "no").exists())
+        self.assertEqual(list((self.directory / "there").iterdir()), [])
 
     def test_flipped_bit(self):
         copy = self.copy_of("classes")
@@ -387,19 +295,17 @@ class Data(Errors):
                      settings=[f"--data.train={copy}/train.h5"])
         self.assert_refused(self.alone("data", "inspect", f"{copy}/train.h5"), DATA, "is damaged")
 
-    def test_splits_of_different_types(self):
+    def test_splits_that_differ(self):
         self.import_arrays("bytes", np.ones((20, 10), dtype=np.uint8), np.arange(20) % 4, "10,10")
-        self.refused(DATA, "bytes/test.h5 are uint8", "normalised differently",
-                     settings=["--data.test=bytes/test.h5"], ranks=2)
-
-    def test_splits_of_different_shapes(self):
         self.import_classes("wide", (12,), 4, train=40, test=20)
         self.import_classes("more", (10,), 6, train=40, test=20)
         self.import_arrays("values", np.ones((20, 10)), np.linspace(0, 1, 20), "10,10")
-        for test, words in [("wide", ["inputs of 12", "inputs of 10", "import both"]),
+        for test, words in [("bytes", ["bytes/test.h5 are uint8", "normalised differently"]),
+                            ("wide", ["inputs of 12", "inputs of 10", "import both"]),
                             ("more", ["6 classes", "4 classes"]),
                             ("values", ["values/test.h5", "values of 1", "4 classes"])]:
             self.refused(DATA, *words, settings=[f"--data.test={test}/test.h5"], ranks=2)
+
 
 
 if __name__ == "__main__":

@@ -184,8 +184,7 @@ class Adapters(language.LanguageTest):
                 np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6, err_msg=name)
             # The merged model computes what the adapters compute.
             for arguments in (["export", run, "--format=huggingface", "--output=hf", "--check-logits"], ["import", "hf", "--output=back"]):
-                finished = self.alone("checkpoint", *arguments)
-                self.assertEqual(finished.code, harness.DONE, finished.text)
+                self.alone("checkpoint", *arguments, expect=harness.DONE)
             losses = [float(self.alone("evaluate", name, *data).text.split("loss ")[1].split(",")[0])
                       for name, data in ((run, ["--train.evaluate_batches=0"]), ("back", ["--data.test=text/test.h5"]))]
             self.assertAlmostEqual(*losses, delta=1e-5)
@@ -195,8 +194,8 @@ class Adapters(language.LanguageTest):
 
     def as_peft(self, run, own):
         """PEFT's names; q, k and v share the A of qkv."""
-        finished = self.alone("checkpoint", "export", run, "--format=huggingface", "--adapters=apart", "--output=peft")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.alone("checkpoint", "export", run, "--format=huggingface", "--adapters=apart", "--output=peft",
+                   expect=harness.DONE)
         described = json.loads((self.directory / "peft/adapter_config.json").read_text())
         self.assertEqual((described["r"], described["lora_alpha"], described["peft_type"]), (RANK, ALPHA, "LORA"))
         tensors = self.read("peft/adapter_model.safetensors")

@@ -65,9 +65,8 @@ class GoldenBits(harness.StrataTest):
     def digits(self, model, dtype, isa):
         """Loss and gradient norm of each step, as they stand in the metrics."""
         run = f"{model}-{dtype}-{isa}"
-        finished = self.alone("train", self.configs[model], f"--run.dir={run}",
-                              f"--numerics.dtype={dtype}", f"--numerics.isa={isa}")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.alone("train", self.configs[model], f"--run.dir={run}",
+                   f"--numerics.dtype={dtype}", f"--numerics.isa={isa}", expect=harness.DONE)
         return [[row["loss"], row["grad_norm"]] for row in self.records(run, "train")]
 
     def all_digits(self):

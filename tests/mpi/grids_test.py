@@ -36,13 +36,12 @@ class Grids(language.LanguageTest):
 
     def test_a_schedule_file(self):
         """A run continues and evaluates without the file."""
-        made = self.alone("schedule", "make", "--memory=5", "--chunks=1", "--stages=2", "--output=made.csv")
-        self.assertEqual(made.code, harness.DONE, made.text)
+        made = self.alone("schedule", "make", "--memory=5", "--chunks=1", "--stages=2", "--output=made.csv",
+                          expect=harness.DONE)
         few = ["--numerics.lanes=2", "--train.steps=2"]
         self.train(self.config, (1, 2, 1), "file", *few, "--parallel.schedule=file:made.csv")
         (self.directory / "made.csv").unlink()
-        evaluated = self.alone("evaluate", "file")
-        self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+        self.alone("evaluate", "file", expect=harness.DONE)
         self.train(self.config, (1, 1, 1), "file", "--numerics.lanes=2", "--train.steps=3", "--run.resume=must")
 
 

@@ -253,12 +253,19 @@ class StrataTest(unittest.TestCase):
     def start(self, ranks, *arguments):
         return Job(["mpirun", "-n", str(ranks), STRATA, *arguments], self.directory)
 
-    def launch(self, ranks, *arguments, limit=120):
-        return self.start(ranks, *arguments).wait(limit)
+    def finish(self, job, limit, expect):
+        """Waits for the end, and checks the exit code if one is expected."""
+        finished = job.wait(limit)
+        if expect is not None:
+            self.assertEqual(finished.code, expect, finished.text)
+        return finished
 
-    def alone(self, *arguments, limit=60):
+    def launch(self, ranks, *arguments, limit=120, expect=None):
+        return self.finish(self.start(ranks, *arguments), limit, expect)
+
+    def alone(self, *arguments, limit=60, expect=None):
         """Runs the executable without mpirun."""
-        return Job([STRATA, *arguments], self.directory).wait(limit)
+        return self.finish(Job([STRATA, *arguments], self.directory), limit, expect)
 
     def write_config(self, name, text):
         path = self.directory / name
@@ -268,15 +275,11 @@ class StrataTest(unittest.TestCase):
     def train(self, config, grid, run, *settings, limit=120, expect=DONE):
         """Trains on a grid (data, pipeline) or (data, pipeline, tensor) in the run directory `run`
         and checks the exit code."""
-        finished = self.launch(ranks_of(grid), "train", config, f"--run.dir={run}",
-                               *grid_settings(grid), *settings, limit=limit)
-        self.assertEqual(finished.code, expect, finished.text)
-        return finished
+        return self.launch(ranks_of(grid), "train", config, f"--run.dir={run}", *grid_settings(grid), *settings,
+                           limit=limit, expect=expect)
 
     def import_data(self, *arguments):
-        finished = self.alone("data", "import", *arguments)
-        self.assertEqual(finished.code, DONE, finished.text)
-        return finished
+        return self.alone("data", "import", *arguments, expect=DONE)
 
     def import_arrays(self, name, inputs, targets, split, *arguments):
         """Imports NumPy arrays as the data set `name`."""

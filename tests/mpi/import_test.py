@@ -29,8 +29,7 @@ class Import(harness.StrataTest):
         """Every master there is fits its shards."""
         masters = sorted(path for path in (self.directory / output).glob("*.h5") if "-" not in path.name)
         for master in masters:
-            finished = self.alone("data", "inspect", "--verify", master)
-            self.assertEqual(finished.code, DONE, finished.text)
+            self.alone("data", "inspect", "--verify", master, expect=DONE)
         return [master.name for master in masters]
 
     def unfinished(self, output):

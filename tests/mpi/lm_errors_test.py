@@ -21,6 +21,7 @@ class Errors(language.LanguageTest):
         test = cls()
         test.import_classes("classes", (10,), 4, train=40, test=20)
         test.import_text("bytes", language.text(1000), tokenizer="bytes")
+        test.import_text("other", language.text(1500, seed=2))
         # As many characters, others.
         test.import_text("swapped", language.text(500).replace("y", "7"))
         cls.runs = 0
@@ -60,9 +61,9 @@ class Errors(language.LanguageTest):
                      run="done", grid=(1, 1, 2))
         for setting, words in [
                 ("numerics.dtype=bfloat16", ["numerics.dtype", "float32", "bfloat16"]),
-                ("data.sampling=windows", ["data.sampling", "blocks", "windows"])]:
-            self.refused(USAGE, "holds another run", *words, settings=[*again, f"--{setting}"],
-                         run="done")
+                ("data.sampling=windows", ["data.sampling", "blocks", "windows"]),
+                ("data.train=other/train.h5", ["done"])]:
+            self.refused(USAGE, "holds another run", *words, run="done", settings=[*again, f"--{setting}", "--data.test="])
         self.refused(CHECKPOINT, "another model", "positions",
                      settings=[*again, "--model.context=8"], run="done")
         self.train(self.config, (1, 1, 1), "rotary", *language.LLAMA, "--train.steps=1")
@@ -122,10 +123,8 @@ class Errors(language.LanguageTest):
             self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
             self.assertNotIn("warning", said)
         # The config file may follow the options.
-        done = self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config)
-        self.assertEqual(done.code, DONE, done.text)
-        done = self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt)
-        self.assertEqual(done.code, DONE, done.text)
+        self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config, expect=DONE)
+        self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt, expect=DONE)
         done = self.alone("generate", self.config, "--tokens=5", "run.ini", prompt)
         self.assert_refused(done, USAGE, "needs one config file")
 

@@ -62,8 +62,7 @@ class Plan(harness.StrataTest):
         cls.config = cls().write_config("a <b>&'.ini", CONFIG)
 
     def plan(self, *options):
-        finished = self.alone("plan", self.config, "--machine=h100", *options)
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone("plan", self.config, "--machine=h100", *options, expect=DONE)
         return finished.text
 
     def page(self, *options):
@@ -113,17 +112,15 @@ class Plan(harness.StrataTest):
     def test_a_search_tries_only_batches_that_divide(self):
         """40 microbatches do not divide by 16 replicas: what it writes is a config that runs."""
         config = self.write_config("divides.ini", CONFIG.replace("global = 64\nmicro = 1", "global = 480\nmicro = 12"))
-        finished = self.alone("plan", config, "--machine=h100", "--nodes=2", "--search", "--write=chosen.ini")
-        self.assertEqual(finished.code, DONE, finished.text)
-        again = self.alone("plan", "chosen.ini", "--machine=h100", "--nodes=2")
-        self.assertEqual(again.code, DONE, again.text)
+        finished = self.alone("plan", config, "--machine=h100", "--nodes=2", "--search", "--write=chosen.ini",
+                              expect=DONE)
+        again = self.alone("plan", "chosen.ini", "--machine=h100", "--nodes=2", expect=DONE)
         self.assertIn(re.search(r"^step: .*$", finished.text, re.MULTILINE)[0], again.text)
 
     def test_an_unknown_length_is_said_and_kept(self):
         config = self.write_config("epochs.ini", CONFIG.replace("steps = 1000", "epochs = 3"))
         finished = self.alone("plan", config, "--machine=h100", "--nodes=1", "--search", "--write=epochs-chosen.ini",
-                              "--train.recompute=full")
-        self.assertEqual(finished.code, DONE, finished.text)
+                              "--train.recompute=full", expect=DONE)
         self.assertIn("end of training: not known", finished.text)
         self.assertRegex(pathlib.Path(self.directory, "epochs-chosen.ini").read_text(), r"(?m)^epochs = 3 *$")
 
@@ -135,8 +132,7 @@ class Plan(harness.StrataTest):
             ["dense 512 relu", "dense 512 relu", "dense 4"], batch={"global": 64, "micro": 1},
             numerics={"lanes": 2, "shards": 1}, train={"steps": 3}))
         searched = self.launch(2, "train", config, "--run.dir=searched", "--run.machine=slow.ini", "--parallel.data=0",
-                               "--parallel.pipeline=0", "--parallel.tensor=1")
-        self.assertEqual(searched.code, DONE, searched.text)
+                               "--parallel.pipeline=0", "--parallel.tensor=1", expect=DONE)
         self.assertIn("grid: 1 data x 2 pipeline x 1 tensor", searched.text)
         self.train(config, (1, 2), "given")
         losses = [[step["loss"] for step in self.records(run, "train")] for run in ("searched", "given")]

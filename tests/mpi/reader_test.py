@@ -53,8 +53,7 @@ class Reader(language.LanguageTest):
             optimizer={"kind": "sgd", "momentum": 0.9, "learning_rate": 0.05}, train={"steps": 4}))
 
     def assert_loss_of(self, run, loss, dtype):
-        finished = self.alone("evaluate", run)
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        finished = self.alone("evaluate", run, expect=harness.DONE)
         printed = float(re.search(r"loss (\S+),", finished.text)[1])
         self.assertLess(abs(loss.item() - printed), TOLERANCE[dtype] * printed, finished.text)
 

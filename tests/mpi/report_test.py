@@ -106,15 +106,13 @@ class Report(harness.StrataTest):
         return self.directory / name
 
     def report(self, *runs, output="page.html", options=()):
-        finished = self.alone("report", *runs, f"--output={output}", *options)
-        self.assertEqual(finished.code, DONE, finished.text)
+        self.alone("report", *runs, f"--output={output}", *options, expect=DONE)
         text = pathlib.Path(self.directory, output).read_text()
         self.assertTrue(text.startswith("<!DOCTYPE html>"))
         return text, ElementTree.fromstring(text)
 
     def watch(self, run, *options):
-        finished = self.alone("watch", run, "--once", *options)
-        self.assertEqual(finished.code, DONE, finished.text)
+        finished = self.alone("watch", run, "--once", *options, expect=DONE)
         return finished.text
 
     def check_curve(self, plot, path, records, key, thinned=False):
@@ -194,8 +192,7 @@ class Report(harness.StrataTest):
 
     def test_files_in_the_run_directory(self):
         run = self.copy("files")
-        finished = self.alone("evaluate", "files", "--confusion=files/confusion.csv")
-        self.assertEqual(finished.code, DONE, finished.text)
+        self.alone("evaluate", "files", "--confusion=files/confusion.csv", expect=DONE)
         # The smallest PNG file: a grey pixel.
         pixel = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a4944415478"
                               "9c636800000082008177cd72b60000000049454e44ae426082")
@@ -216,8 +213,7 @@ class Report(harness.StrataTest):
 
     def test_recorded_step(self):
         self.train(self.config, (1, 2), "timed", "--run.timeline=3-4", "--train.steps=5")
-        finished = self.alone("timeline", "draw", "timed", "--output=step.svg")
-        self.assertEqual(finished.code, DONE, finished.text)
+        self.alone("timeline", "draw", "timed", "--output=step.svg", expect=DONE)
         step = (self.directory / "step.svg").read_text()
         self.assertEqual([step.count(f">rank {rank}</text>") for rank in range(3)], [1, 1, 0])
         text, page = self.report("a", "timed", output="timed.html", options=["--plots=timed-plots"])
@@ -238,8 +234,7 @@ class Report(harness.StrataTest):
     def test_export(self):
         for kind in ("train", "evaluate", "checkpoint"):
             with self.subTest(kind=kind):
-                finished = self.alone("metrics", "export", "a", "--csv", f"--kind={kind}")
-                self.assertEqual(finished.code, DONE, finished.text)
+                finished = self.alone("metrics", "export", "a", "--csv", f"--kind={kind}", expect=DONE)
                 records = self.records_of("a", kind)
                 rows = list(csv.DictReader(io.StringIO(finished.text)))
                 self.assertEqual([{key: float(value) for key, value in row.items()} for row in rows],

@@ -24,12 +24,6 @@ class Resume(harness.StrataTest):
         cls().train(cls.config, (1, 1), "short")
         cls().train(cls.config, (2, 1), "long", *LONG)
 
-    def test_stopped_by_its_length(self):
-        self.train(self.config, (2, 2), "length", "--train.steps=6")
-        finished = self.train(self.config, (1, 3), "length", "--run.resume=auto")
-        self.assertIn("continuing after step 6", finished.text)
-        self.assert_same_run("short", "length")
-
     def test_a_grid_that_is_chosen_anew(self):
         chosen = ["--parallel.data=auto", "--parallel.pipeline=auto", "--parallel.tensor=auto"]
         self.train(self.config, (2, 2), "auto", "--train.steps=3")
@@ -37,8 +31,7 @@ class Resume(harness.StrataTest):
         for ranks, grid, steps in ((2, "1 data x 2 pipeline", 5), (1, "1 data x 1 pipeline", 7),
                                    (3, "1 data x 3 pipeline", 9), (4, "4 data x 1 pipeline", 12)):
             finished = self.launch(ranks, "train", self.config, "--run.dir=auto", "--run.resume=must",
-                                   f"--train.steps={steps}", *chosen)
-            self.assertEqual(finished.code, harness.DONE, finished.text)
+                                   f"--train.steps={steps}", *chosen, expect=harness.DONE)
             self.assertIn(f"grid: {grid}", finished.text)
         trained, whole = ([row for row in harness.metrics(self.directory / run) if ("kind", "train") in row]
                           for run in ("auto", "short"))
@@ -48,52 +41,31 @@ class Resume(harness.StrataTest):
         self.assertEqual(refused.code, harness.USAGE)
         self.assertIn("launch 3 or 6 ranks", refused.text)
 
-    def stop_and_continue(self, run, first, then, send):
-        """Starts on one grid, has `send` signal the job once it trains, and finishes on another."""
-        data, pipeline = first
-        job = self.start(data * pipeline, "train", self.config, f"--run.dir={run}",
-                         f"--parallel.pipeline={pipeline}", *LONG)
-        job.wait_until(lambda: len(job.ranks()) == data * pipeline, 60)
-        ranks = job.ranks()
-        lines = self.directory / run / "metrics.jsonl"
-        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
-        send(job, ranks)
-        stopped = job.wait(60)
-        self.assertEqual(stopped.code, harness.STOPPED_EARLY, stopped.text)
-        self.assertIn("stopped on request after step", stopped.text)
-        self.assertIn("--run.resume=auto", stopped.text)
-        self.train(self.config, then, run, "--run.resume=must", *LONG)
-        self.assert_same_run("long", run)
-
-    def test_stopped_by_sigterm_to_one_rank(self):
-        self.stop_and_continue("term", (2, 2), (1, 2),
-                               lambda job, ranks: os.kill(ranks[2], signal.SIGTERM))
-
-    def test_stopped_by_sigint_to_the_last_rank(self):
-        self.stop_and_continue("int", (1, 3), (4, 1),
-                               lambda job, ranks: os.kill(ranks[-1], signal.SIGINT))
-
-    def test_stopped_by_sigusr1_to_mpirun(self):
-        self.stop_and_continue("usr1", (4, 1), (2, 2),
-                               lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1))
-
-    def test_virtual_grid_of_the_first_launch_is_kept(self):
-        free = ["--numerics.lanes=0", "--batch.micro=0"]
-        self.train(self.config, (4, 1), "kept-whole", "--train.steps=6", *free)
-        self.train(self.config, (4, 1), "kept", "--train.steps=3", *free,
-                   "--train.evaluate_every=3")
-        self.train(self.config, (1, 2), "kept", "--train.steps=6", *free, "--run.resume=auto")
-        self.assertEqual(
-            harness.differing_tensors(*(harness.tensors(harness.checkpoints(self.directory / run)[-1])
-                                        for run in ("kept-whole", "kept"))), [])
-        text = (self.directory / "kept" / "config.ini").read_text()
-        self.assertIn("\nlanes = 4  # derived\n", text)
+    def test_stopped_by_signals(self):
+        for run, first, then, signal_one in [
+                ("term", (2, 2), (1, 2), lambda job, ranks: os.kill(ranks[2], signal.SIGTERM)),
+                ("int", (1, 3), (4, 1), lambda job, ranks: os.kill(ranks[-1], signal.SIGINT)),
+                ("usr1", (4, 1), (2, 2), lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1))]:
+            with self.subTest(run=run):
+                count = harness.ranks_of(first)
+                job = self.start(count, "train", self.config, f"--run.dir={run}", *harness.grid_settings(first), *LONG)
+                job.wait_until(lambda: len(job.ranks()) == count, 60)
+                ranks = job.ranks()
+                lines = self.directory / run / "metrics.jsonl"
+                job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+                signal_one(job, ranks)
+                stopped = job.wait(60)
+                self.assertEqual(stopped.code, harness.STOPPED_EARLY, stopped.text)
+                self.assertIn("stopped on request after step", stopped.text)
+                self.assertIn("--run.resume=auto", stopped.text)
+                finished = self.train(self.config, then, run, "--run.resume=must", *LONG)
+                self.assertIn("continuing after step", finished.text)
+                self.assert_same_run("long", run)
 
     def test_resolved_config_continues_the_run(self):
         self.train(self.config, (2, 1), "resolved", "--train.steps=6")
         resolved = self.directory / "resolved" / "config.ini"
-        finished = self.launch(2, "train", resolved, "--run.resume=auto", "--train.steps=12")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.launch(2, "train", resolved, "--run.resume=auto", "--train.steps=12", expect=harness.DONE)
         self.assert_same_run("short", "resolved")
 
     def test_resolved_config_marks_defaults_and_derived_settings(self):
@@ -106,8 +78,7 @@ class Resume(harness.StrataTest):
                      "device = auto  # derived: cpu"]:
             self.assertIn(f"\n{line}\n", first)
         # On another number of ranks, and what was derived is still marked.
-        finished = self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12", expect=harness.DONE)
         self.assert_same_run("short", "read")
         changed = {"data = 0  # derived: 2": "data = 0  # derived: 1", "steps = 6": "steps = 12"}
         expected = [changed.get(line, line) for line in first.splitlines()]
@@ -127,11 +98,6 @@ class Resume(harness.StrataTest):
         again = self.train(self.config, (2, 1), "finished", "--run.resume=auto")
         self.assertIn("nothing to train: step 12 of 12 is done already", again.text)
         self.assert_same_run("short", "finished")
-
-    def test_used_directory_is_refused(self):
-        refused = self.train(self.config, (2, 1), "short", expect=harness.USAGE)
-        self.assert_refused(refused, harness.USAGE, "short holds a run already",
-                            "--run.resume=auto")
 
     def test_nothing_to_continue_is_refused(self):
         refused = self.train(self.config, (2, 1), "nothing", "--run.resume=must",

@@ -45,8 +45,7 @@ class Strategies(language.LanguageTest):
                 if key in trained:
                     continue
                 run = trained[key] = f"run-{len(trained)}"
-                finished = self.launch(ranks, "train", self.config, f"--run.dir={run}", *settings)
-                self.assertEqual(finished.code, harness.DONE, finished.text)
+                finished = self.launch(ranks, "train", self.config, f"--run.dir={run}", *settings, expect=harness.DONE)
                 losses = [float(record["loss"]) for record in self.records(run, "train")]
                 self.assertIn(len(losses), (3, 6))
                 # What the settings say is what ran.

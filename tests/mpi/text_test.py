@@ -57,8 +57,7 @@ class Imports(TextTest):
         both = np.concatenate([self.tokens("chars", "train"), self.tokens("chars", "test")])
         self.assertEqual("".join(characters[id] for id in both), text)
 
-        inspected = self.alone("data", "inspect", "chars/train.h5", "chars/test.h5", "--verify")
-        self.assertEqual(inspected.code, DONE, inspected.text)
+        inspected = self.alone("data", "inspect", "chars/train.h5", "chars/test.h5", "--verify", expect=DONE)
         for words in ["9,450 uint16", "vocabulary  14", "tokenizer   chars", '"Wie schön! 猫と😀\\nWie', "ok"]:
             self.assertIn(words, inspected.text)
 
@@ -187,8 +186,7 @@ class OtherTokenizers(TextTest):
         self.train(self.config, (1, 1), f"{output}-run", *data)
         # The checkpoint has the tokenizer: the data set is not needed.
         (self.directory / output).rename(self.directory / f"{output}-moved")
-        made = self.alone("generate", f"{output}-run", "--prompt=the brother", "--tokens=5")
-        self.assertEqual(made.code, DONE, made.text)
+        made = self.alone("generate", f"{output}-run", "--prompt=the brother", "--tokens=5", expect=DONE)
         self.assertTrue(made.text.startswith("the brother"), made.text)
         (self.directory / f"{output}-moved").rename(self.directory / output)
 
@@ -245,105 +243,6 @@ class OtherTokenizers(TextTest):
                 finished = self.alone("data", "import", "--format=text", "--files=text.txt", "--output=no", *arguments)
                 self.assert_refused(finished, code, *words)
                 self.assertFalse((self.directory / "no").exists())
-
-
-class Refusals(TextTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.number = 0
-        cls.vocabulary = small_vocabulary("<|endoftext|>")
-        (cls.directory / "encoder.json").write_text(json.dumps(cls.vocabulary))
-        (cls.directory / "vocab.bpe").write_text("#version: 0.2\nt h\n")
-        (cls.directory / "fine.txt").write_text("the text")
-
-    def refused(self, code, *words, **options):
-        """Imports with these options and expects a refusal that leaves nothing behind."""
-        type(self).number += 1
-        output = f"refused-{self.number}"
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        finished = self.alone("data", "import", f"--output={output}", *arguments)
-        with self.subTest(options=options):
-            self.assert_refused(finished, code, *words)
-            self.assertFalse((self.directory / output).exists())
-
-    def refused_text(self, code, *words, tokenizer="chars", **options):
-        if tokenizer == "gpt2":
-            options = {"encoder": "encoder.json", "merges": "vocab.bpe", **options}
-        self.refused(code, *words, format="text", tokenizer=tokenizer, **options)
-
-    def test_texts(self):
-        self.write("empty.txt", "")
-        self.write("latin.txt", "caf\xe9 au lait".encode("latin-1"))
-        self.write("cut.txt", "caf\xe9".encode()[:-1])
-        for tokenizer in ("bytes", "chars", "gpt2"):
-            self.refused_text(DATA, "empty.txt is empty", tokenizer=tokenizer, files="empty.txt")
-            self.refused_text(DATA, "none.txt does not exist", tokenizer=tokenizer, files="none.txt")
-            self.refused_text(DATA, "9 + 0 tokens", tokenizer=tokenizer, files="fine.txt", split="9")
-            self.refused_text(DATA, "leaves the test split empty", tokenizer=tokenizer, files="fine.txt",
-                              split="0.9,0.01")
-        for tokenizer in ("chars", "gpt2"):
-            self.refused_text(DATA, "latin.txt is not valid UTF-8: byte 3", "--tokenizer=bytes",
-                              tokenizer=tokenizer, files="latin.txt")
-            self.refused_text(DATA, "cut.txt is not valid UTF-8: byte 3", "cuts short",
-                              tokenizer=tokenizer, files="cut.txt")
-
-    def test_tokenizer_files(self):
-        def changed(**changes):
-            return json.dumps({**self.vocabulary, **changes})
-
-        size = len(self.vocabulary)
-        for name, content, words in [
-                ("holes.json", changed(zz=size + 1), ["holes.json", f'"zz" the id {size + 1}', "without holes"]),
-                ("twice.json", changed(zz=5), ["twice.json", "the id 5 to two tokens"]),
-                ("list.json", "[]", ["list.json is not an encoder.json"]),
-                ("cut.json", changed()[:-9], ["cut.json is not an encoder.json"])]:
-            self.write(name, content)
-            self.refused_text(DATA, *words, tokenizer="gpt2", files="fine.txt", encoder=name)
-        for name, content, words in [
-                ("other.bpe", "#version: 0.2\nt h\nth e\n", ['other.bpe line 3: "the" is no token of encoder.json']),
-                ("three.bpe", "t h e\n", ["three.bpe line 1", "two tokens"]),
-                ("twice.bpe", "t h\nt h\n", ["twice.bpe line 2 repeats the merge of line 1"])]:
-            self.write(name, content)
-            self.refused_text(DATA, *words, tokenizer="gpt2", files="fine.txt", merges=name)
-
-    def test_options(self):
-        self.refused(USAGE, "--format=text needs --tokenizer=bytes, chars or gpt2", format="text", files="fine.txt")
-        self.refused(USAGE, "--tokenizer=words is not allowed", "bytes, chars, gpt2", format="text",
-                     files="fine.txt", tokenizer="words")
-        self.refused(USAGE, "--format=text needs --files", format="text", tokenizer="chars")
-        self.refused(USAGE, "--tokenizer=gpt2 and --merges", format="text", tokenizer="gpt2", files="fine.txt",
-                     encoder="encoder.json")
-        self.refused(USAGE, "--tokenizer=gpt2 and --encoder", format="text", tokenizer="chars", files="fine.txt",
-                     encoder="encoder.json")
-        self.refused_text(USAGE, "--separator=on", "--tokenizer=chars has none", files="fine.txt", separator="yes")
-        self.refused_text(USAGE, "--vocabulary is for token files", files="fine.txt", vocabulary=9)
-        self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
-                     tokenizer="chars")
-        self.refused_text(USAGE, "--classes does not apply to --format=text", files="fine.txt", classes=9)
-        for name in ("images", "labels", "inputs", "targets", "label"):
-            self.refused_text(USAGE, f"--{name} is not for --format=text, which takes --files",
-                              files="fine.txt", **{name: "x"})
-            self.refused(USAGE, f"--{name} is not for --format=tokens-llmc", format="tokens-llmc",
-                         vocabulary=9, files="fine.txt", **{name: "x"})
-        self.refused(USAGE, "either --vocabulary=N", format="tokens-nanogpt", files="fine.txt")
-        self.refused(USAGE, "--separator is for --format=text", format="tokens-nanogpt", files="fine.txt",
-                     vocabulary=9, separator="no")
-
-    def test_token_files(self):
-        self.write("odd.bin", b"12345")
-        self.write("ids.bin", np.array([1, 2, 50], "<u2").tobytes())
-        self.write("llmc.bin", struct.pack("<iii", 20240520, 1, 4) + bytes(1012) + bytes(6))
-        self.write("lone.bin", bytes(8))
-        self.write("ids.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 2, 0, 0, 1))
-        for kind, file, words in [
-                ("nanogpt", "odd.bin", ["odd.bin holds 5 bytes", "of 2 bytes each"]),
-                ("nanogpt", "ids.bin", ["ids.bin holds 50 as its token 2", "0 to 49"]),
-                ("llmc", "ids.bin", ["ids.bin has 6 bytes", "a header of 1024"]),
-                ("llmc", "llmc.bin", ["promises 4 tokens but holds 3"]),
-                ("megatron", "lone.bin", ["lone.idx does not exist"]),
-                ("megatron", "ids.bin", ["ids.idx describes 4 bytes", "ids.bin holds 6"])]:
-            self.refused(DATA, *words, format=f"tokens-{kind}", files=file, vocabulary=50)
 
 
 if __name__ == "__main__":

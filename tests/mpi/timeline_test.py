@@ -78,8 +78,7 @@ class Timeline(harness.StrataTest):
     def test_report_and_picture(self):
         self.train(self.config, (2, 2), "drawn", "--run.timeline=2-3")
         path = "drawn/timeline.json"
-        finished = self.alone("timeline", "report", path)
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        finished = self.alone("timeline", "report", path, expect=harness.DONE)
         self.assertEqual(self.alone("timeline", "report", "drawn").text, finished.text)
         lines = finished.text.splitlines()
         self.assertEqual(re.split("  +", lines[1].strip()), ["rank", "step", *(title for _, title in PARTS)])
@@ -96,8 +95,7 @@ class Timeline(harness.StrataTest):
             self.assertAlmostEqual(float(rows[0][2 + 3 * column]), mean, delta=0.001)
         seconds = {key: sum(line[f"{key}_group_seconds"] for line in steps) for key in ("data", "pipeline", "tensor")}
         self.assertLess(seconds["tensor"], min(seconds["data"], seconds["pipeline"]))
-        finished = self.alone("timeline", "draw", path, "--step=3", "--data=1", "--output=step.svg")
-        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.alone("timeline", "draw", path, "--step=3", "--data=1", "--output=step.svg", expect=harness.DONE)
         picture = pathlib.Path(self.directory, "step.svg").read_text()
         # 2 stages x 4 microbatches x forward, input gradient, weight gradient, and the legend's 3; the first stage's
         # input gradients are drawn too.
@@ -137,8 +135,7 @@ class Timeline(harness.StrataTest):
             with self.subTest(run=run):
                 self.train(self.config, (1, 2), f"timed-{run}", "--run.timeline=2-5", "--run.device=emulated", "--data.test=",
                            *settings, *(f"--emulated.{key}={value}" for key, value in given.items()))
-                finished = self.alone("timeline", "times", f"timed-{run}/timeline.json")
-                self.assertEqual(finished.code, harness.DONE, finished.text)
+                finished = self.alone("timeline", "times", f"timed-{run}/timeline.json", expect=harness.DONE)
                 options = dict(word.removeprefix("--").split("=") for word in finished.text.split())
                 self.assertEqual((options["stages"], options["microbatches"]), ("2", "8"))
                 for key, value in given.items():
@@ -147,8 +144,7 @@ class Timeline(harness.StrataTest):
                     self.assertEqual(len(measured), len(expected))
                     for one, other in zip(measured, expected):
                         self.assertAlmostEqual(one, other, delta=0.3 * other + 1)
-                finished = self.alone("schedule", "make", *finished.text.split(), f"--output={run}.csv")
-                self.assertEqual(finished.code, harness.DONE, finished.text)
+                self.alone("schedule", "make", *finished.text.split(), f"--output={run}.csv", expect=harness.DONE)
                 self.train(self.config, (1, 2), f"made-{run}", f"--parallel.schedule=file:{run}.csv")
                 self.assert_same_run("made-flat", f"made-{run}")
 

@@ -175,7 +175,51 @@ model.loss=mean_squared_error => model.loss is mean_squared_error | has classes 
 numerics.loss_pieces=2 => numerics.loss_pieces is set, but the model does not end in a head
 model.context=8 => model.context is set | holds no tokens
 data.sampling=windows => data.sampling is set | holds no tokens
-parallel.sequence=on => parallel.sequence is set | holds no tokens)");
+parallel.sequence=on => parallel.sequence is set | holds no tokens
+checkpoint.best=loss => checkpoint.best is set | data.test is empty
+train.patience=2 => train.patience is set | data.test is empty
+data.test=classes/test.h5 & train.patience=2 & train.evaluate_every=0 => train.evaluate_every is 0
+checkpoint.best=los => one of off, loss, accuracy
+train.patience=-1 => whole number from 0
+run.tensorboard=off & run.tensorboard_histograms=4 => run.tensorboard_histograms is set, but
+  run.tensorboard is off
+emulated.link_rate=1 => emulated.link_rate is set, but one replica sends nothing
+emulated.link_delay=-1 => emulated.link_delay = "-1" is not allowed)");
+  const io::DatasetInfo values{.task = io::Task::kRegression,
+                               .samples = 40,
+                               .input_shape = {1},
+                               .input_dtype = DType::kFloat32,
+                               .target_shape = {4}};
+  expect_refused(
+      kDense, values,
+      "data.test=v.h5 & train.evaluate_every=2 & checkpoint.best=accuracy => no classes");
+}
+
+TEST(Refusals, OfEmulatedDevices) {
+  expect_refused(kDense, kClasses, R"(
+run.resume=auto => run.resume is set, but run.device is emulated | no checkpoints
+data.test=classes/test.h5 => data.test is set, but run.device is emulated
+checkpoint.every=2 => checkpoint.every is set
+checkpoint.keep_every=2 => checkpoint.keep_every is set
+checkpoint.minutes=2 => checkpoint.minutes is set
+emulated.forward=1,2 => emulated.forward has 2 times for 1 rank
+emulated.forward=-1 => emulated.forward is "-1" | from 0 to
+run.device=cpu => emulated.forward is set, but run.device is cpu)",
+                 {"--run.device=emulated", "--emulated.forward=3", "--emulated.backward_weight=4"});
+}
+
+TEST(Refusals, OfAsynchronousTraining) {
+  expect_refused(kDense, kClasses, R"(
+2: parallel.pipeline=2 => 2 stages | parallel.pipeline
+2: async.servers=2 & parallel.data=2 => async.servers is 2 | at most 1
+async.stale=drop => async.stale is set | async.staleness is 0
+local.steps=6 => local.steps is set | parallel.sync is async
+checkpoint.keep_every=10 & checkpoint.every=20 => checkpoint.keep_every is 10
+parallel.island=1 => parallel.island is set
+train.check_every=5 => train.check_every is set
+train.nonfinite=repeat => train.nonfinite is repeat
+async.staleness=-1 => async.staleness)",
+                 {"--parallel.sync=async"});
 }
 
 const std::vector<std::string> kTwoStages{"--parallel.pipeline=2", "--batch.micro=8",
@@ -424,7 +468,38 @@ data import --format=csv --files=x --label=x --labels=x => --labels is not for -
 data import --format=csv --files=x --label=x --inputs=x => --inputs is not for --format=csv |
   files | label
 data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv |
-  files | label)")) {
+  files | label
+data import --format=nyp => --format=nyp | idx, csv, npy
+data import --fromat=npy => no option --fromat | nearest is --format
+data import --format=text --files=x => --format=text needs --tokenizer=bytes, chars or gpt2
+data import --format=text --files=x --tokenizer=words => --tokenizer=words is not allowed | bytes,
+  chars, gpt2
+data import --format=text --tokenizer=chars => --format=text needs --files
+data import --format=text --files=x --tokenizer=gpt2 --encoder=x => --tokenizer=gpt2 and --merges
+data import --format=text --files=x --tokenizer=chars --encoder=x => --tokenizer=gpt2 and --encoder
+data import --format=text --files=x --tokenizer=chars --separator=yes => --separator=on |
+  --tokenizer=chars has none
+data import --format=text --files=x --tokenizer=chars --vocabulary=9 => --vocabulary is for token
+  files
+data import --format=text --files=x --tokenizer=chars --classes=9 => --classes does not apply to
+  --format=text
+data import --format=text --files=x --tokenizer=chars --images=x => --images is not for
+  --format=text, which takes --files
+data import --format=text --files=x --tokenizer=chars --label=x => --label is not for --format=text
+data import --format=text --files=x --tokenizer=chars --labels=x => --labels is not for
+  --format=text
+data import --format=text --files=x --tokenizer=chars --inputs=x => --inputs is not for
+  --format=text
+data import --format=text --files=x --tokenizer=chars --targets=x => --targets is not for
+  --format=text
+data import --format=csv --files=x --label=a --tokenizer=chars => --tokenizer is for text and tokens
+data import --format=tokens-llmc --vocabulary=9 --files=x --images=x => --images is not for
+  --format=tokens-llmc
+data import --format=tokens-llmc --vocabulary=9 --files=x --label=x => --label is not for
+  --format=tokens-llmc
+data import --format=tokens-nanogpt --files=x => either --vocabulary=N
+data import --format=tokens-nanogpt --files=x --vocabulary=9 --separator=no => --separator is for
+  --format=text)")) {
     SCOPED_TRACE(row);
     const std::size_t arrow = row.find("=>");
     std::vector<std::string> words = split_words(row.substr(0, arrow));

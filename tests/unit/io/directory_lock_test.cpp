@@ -134,6 +134,14 @@ void in_slurm(LockOwner& owner, LockOwner& self) {
   self.job = "18";
 }
 
+/// The lock's owner is this job of the same cluster.
+auto of_job(const std::string& job) {
+  return [job](LockOwner& owner, LockOwner& self) {
+    in_slurm(owner, self);
+    owner.job = job;
+  };
+}
+
 /// squeue answers "gone" for job 17, "wait" for 19, RUNNING for 20, fails for 21.
 const std::vector<Judged> kJudged{
     {"this process", [](auto&, auto&) {}, OwnerState::kAlive, "is running"},
@@ -161,12 +169,7 @@ const std::vector<Judged> kJudged{
        self.restarts = 1;
      },
      OwnerState::kGone, "Slurm has requeued job 18"},
-    {"a step of the same job",
-     [](auto& owner, auto& self) {
-       in_slurm(owner, self);
-       owner.job = self.job;
-     },
-     OwnerState::kUnknown, ""},
+    {"a step of the same job", of_job("18"), OwnerState::kUnknown, ""},
     {"a job that ended", in_slurm, OwnerState::kGone, "job 17 is UNKNOWN TO SLURM"},
     {"the same number in another cluster",
      [](auto& owner, auto& self) {
@@ -174,30 +177,10 @@ const std::vector<Judged> kJudged{
        owner.cluster = "other";
      },
      OwnerState::kUnknown, ""},
-    {"a job that waits again",
-     [](auto& owner, auto& self) {
-       in_slurm(owner, self);
-       owner.job = "19";
-     },
-     OwnerState::kGone, "job 19 is PENDING"},
-    {"a job that runs",
-     [](auto& owner, auto& self) {
-       in_slurm(owner, self);
-       owner.job = "20";
-     },
-     OwnerState::kUnknown, ""},
-    {"squeue fails",
-     [](auto& owner, auto& self) {
-       in_slurm(owner, self);
-       owner.job = "21";
-     },
-     OwnerState::kUnknown, ""},
-    {"a job id that is a command",
-     [](auto& owner, auto& self) {
-       in_slurm(owner, self);
-       owner.job = "17; echo";
-     },
-     OwnerState::kUnknown, ""},
+    {"a job that waits again", of_job("19"), OwnerState::kGone, "job 19 is PENDING"},
+    {"a job that runs", of_job("20"), OwnerState::kUnknown, ""},
+    {"squeue fails", of_job("21"), OwnerState::kUnknown, ""},
+    {"a job id that is a command", of_job("17; echo"), OwnerState::kUnknown, ""},
     {"no lock's text", [](auto& owner, auto&) { owner = {}; }, OwnerState::kUnknown, ""},
 };
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,7 +19,6 @@ namespace strata::nn::test {
 namespace {
 
 constexpr std::int64_t kMicrobatch = 4;
-constexpr std::int64_t kMicrobatches = 3;
 constexpr std::int64_t kInputs = 6;
 constexpr std::int64_t kOutputs = 3;
 
@@ -31,148 +28,6 @@ Model small_model() {
                 .input_shape = {2, 3},
                 .outputs = kOutputs,
                 .seed = 8});
-}
-
-/// Losses and weight gradients, by parameter name, of three microbatches through the stages of a
-/// split, messages between them copied by hand.
-struct Pass {
-  std::vector<double> losses;
-  std::map<std::string, std::vector<float>> gradients;
-  friend bool operator==(const Pass&, const Pass&) = default;
-};
-
-template <typename From, typename To>
-void copy_all(const std::vector<From>& from, const std::vector<To>& to) {
-  ASSERT_EQ(from.size(), to.size());
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    device::copy_tensor(from[i], to[i]);
-  }
-}
-
-Pass run_through(const Model& model, const std::vector<grid::Range>& split,
-                 BackwardOrder order = BackwardOrder::kSplit) {
-  std::vector<std::unique_ptr<StageBench<float>>> benches;
-  std::vector<std::unique_ptr<ArenaSink<float>>> sinks;
-  for (const grid::Range& layers : split) {
-    StageSpec spec = spec_of<float>(layers, kMicrobatch);
-    spec.slots = {.activations = 2, .inputs = layers.begin == 0 ? 0 : 2, .gradients = 2};
-    spec.order = order;
-    benches.push_back(std::make_unique<StageBench<float>>(model, spec));
-    sinks.push_back(std::make_unique<ArenaSink<float>>(benches.back()->layout().elements));
-  }
-  Pass result;
-  const std::vector<std::int64_t> labels{2, 0, 1, 1};
-  const ConstTensorView targets{std::span(labels), Shape{kMicrobatch}};
-  for (std::int64_t m = 0; m < kMicrobatches; ++m) {
-    const std::vector<float> sample =
-        numbers<float>(kMicrobatch * model.input_shape().count(), static_cast<std::uint64_t>(m));
-    const Alone one(m, {std::span(sample), local_shape(model.layer(0).input(), {kMicrobatch})},
-                    m * kMicrobatch);
-    for (std::size_t s = 0; s < benches.size(); ++s) {
-      Stage& stage = benches[s]->stage();
-      stage.forward(one, Mode::kTraining);
-      if (s + 1 < benches.size()) {
-        copy_all(stage.outputs_of(one.microbatch), benches[s + 1]->stage().inputs_of(m));
-      } else {
-        stage.loss(one.microbatch, targets, kMicrobatch, 0.25, Mode::kTraining);
-        result.losses.push_back(stage.losses().front().loss);
-      }
-    }
-    for (std::size_t s = benches.size(); s-- > 0;) {
-      Stage& stage = benches[s]->stage();
-      stage.backward_input(one, *sinks[s]);
-      if (s > 0) {
-        copy_all(stage.input_gradients_of(m), benches[s - 1]->stage().output_gradients_of(m));
-      }
-      stage.backward_weight(one, *sinks[s]);
-    }
-  }
-  for (std::size_t s = 0; s < benches.size(); ++s) {
-    for (const PlacedParameter& placed : benches[s]->layout().parameters) {
-      const auto begin = sinks[s]->gradients().begin() + placed.offset;
-      result.gradients[placed.spec.name] = {begin, begin + placed.spec.shape.count()};
-    }
-  }
-  return result;
-}
-
-void expect_bits_of_one_stage(const Model& model) {
-  const std::int64_t layers = model.layer_count();
-  const Pass whole = run_through(model, {{0, layers}});
-  ASSERT_EQ(whole.gradients.size(), model.parameters().size());
-  EXPECT_TRUE(run_through(model, {{0, layers}}, BackwardOrder::kFused) == whole) << "fused";
-  for (std::int64_t cut = 1; cut < layers; ++cut) {
-    EXPECT_TRUE(run_through(model, {{0, cut}, {cut, layers}}) == whole) << "cut at " << cut;
-  }
-  std::vector<grid::Range> each;
-  for (std::int64_t i = 0; i < layers; ++i) {
-    each.push_back({i, i + 1});
-  }
-  EXPECT_TRUE(run_through(model, each) == whole) << "a stage a layer";
-  EXPECT_TRUE(run_through(model, each, BackwardOrder::kFused) == whole) << "fused, a stage a layer";
-}
-
-TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
-  expect_bits_of_one_stage(small_model());
-}
-
-TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereTheyCutResidualBlocks) {
-  // Three layers read what the first one gives; tanh and a sum read one tensor, as do conv and sum.
-  expect_bits_of_one_stage(Model({.layers = {"conv 4 3 padding=same",
-                                             "residual",
-                                             "residual",
-                                             "conv 4 3 padding=same",
-                                             "batch_norm relu",
-                                             "shortcut",
-                                             "conv 4 1",
-                                             "end relu",
-                                             "residual",
-                                             "tanh",
-                                             "end",
-                                             "shortcut",
-                                             "batch_norm",
-                                             "end",
-                                             "residual",
-                                             "conv 6 1 stride=2",
-                                             "shortcut",
-                                             "conv 6 3 padding=same stride=2",
-                                             "tanh",
-                                             "end relu",
-                                             "flatten",
-                                             "residual",
-                                             "dense 54",
-                                             "end",
-                                             "dense 3"},
-                                  .input_shape = {2, 6, 6},
-                                  .outputs = kOutputs,
-                                  .seed = 8}));
-}
-
-TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereBlocksReadTheModelsInput) {
-  // The input goes to later stages beside what layers give, but no gradient of it comes back. Two
-  // sums and both ways of a block read it.
-  expect_bits_of_one_stage(
-      Model({.layers = {"residual", "residual", "conv 2 3 padding=same", "end", "batch_norm relu",
-                        "end relu", "residual", "conv 3 1", "shortcut", "conv 3 3 padding=same",
-                        "end", "flatten", "dense 3"},
-             .input_shape = {2, 5, 4},
-             .outputs = kOutputs,
-             .seed = 8}));
-  expect_bits_of_one_stage(
-      Model({.layers = {"residual", "conv 3 1", "batch_norm", "shortcut", "conv 3 3 padding=same",
-                        "tanh", "end", "flatten", "dense 3"},
-             .input_shape = {2, 5, 4},
-             .outputs = kOutputs,
-             .seed = 8}));
-}
-
-TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereBlocksReadAViewOfTheModelsInput) {
-  expect_bits_of_one_stage(
-      Model({.layers = {"flatten", "residual", "dense 9 relu", "dense 6", "end relu", "residual",
-                        "dense 4", "shortcut", "dense 4", "layer_norm", "end", "dense 3"},
-             .input_shape = {2, 3},
-             .outputs = kOutputs,
-             .seed = 8}));
 }
 
 TEST(Stage, SendsShortcutInputsToTheNextStage) {
@@ -425,6 +280,17 @@ TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
   EXPECT_THROW(make(alone, TensorView(std::span(few), Shape{1024})), std::logic_error);
   EXPECT_THROW(make(alone, TensorView(std::span(wide), Shape{2048})), std::logic_error);
   EXPECT_THROW(make(two, TensorView(std::span(weights), Shape{2048})), std::logic_error);
+}
+
+TEST(Stage, RefusesStatisticsOfAllLanesWithoutAGroup) {
+  const Model model({.layers = {"batch_norm sync=yes", "flatten", "dense 2"},
+                     .input_shape = {2, 3, 2},
+                     .outputs = 2,
+                     .step_microbatches = 3,
+                     .lanes = 3});
+  StageSpec spec = spec_of<double>({0, 3}, 2);
+  spec.pass.concurrent_lanes = 3;
+  EXPECT_THROW(StageBench<double>(model, spec), std::logic_error);
 }
 
 }  // namespace

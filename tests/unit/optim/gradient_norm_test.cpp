@@ -27,18 +27,6 @@ std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t r
   return norms.front().squares(gathered);
 }
 
-TEST(GradientNorm, HasTheSameBitsForEveryNumberOfRanksAndBucketSize) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
-  const std::vector<float> gradients = arena_numbers(layout, 1);
-  const std::vector<double> expected = squares_on(layout, 1, 1 << 20, gradients);
-  for (const std::int64_t ranks : {1, 2, 3, 4, 5, 16}) {
-    for (const std::int64_t bucket : {1024, 2048, 3000, 1 << 20}) {
-      EXPECT_EQ(squares_on(layout, ranks, bucket, gradients), expected)
-          << ranks << " ranks, buckets of " << bucket;
-    }
-  }
-}
-
 TEST(GradientNorm, GivesOneValueAPlacedSliceAndNoneForBorrowedOnes) {
   const nn::ParameterLayout layout =
       nn::layout_of(tied_model(), {0, 4}, {.count = 4, .own = {0, 2}});

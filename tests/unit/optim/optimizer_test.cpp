@@ -1,8 +1,6 @@
 #include "strata/optim/optimizer.hpp"
 
-#include <bit>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -52,17 +50,6 @@ std::vector<OptimizerOptions> all_options() {
   return all;
 }
 
-TEST(Optimizer, UpdatesOfSlicesAreTheUpdateOfTheWhole) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
-  for (const OptimizerOptions& options : all_options()) {
-    const std::vector<float> whole = updated(options, layout, 1, 1 << 20);
-    for (const std::int64_t ranks : {1, 2, 3, 4, 16}) {
-      EXPECT_TRUE(updated(options, layout, ranks, 2048) == whole)
-          << name_of(options.kind) << " on " << ranks << " ranks";
-    }
-  }
-}
-
 TEST(Optimizer, ChangesEveryParameterAndNothingInTheGaps) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const std::vector<float> before = arena_numbers(layout, 1);
@@ -83,59 +70,6 @@ TEST(Optimizer, ChangesEveryParameterAndNothingInTheGaps) {
     EXPECT_EQ(spoilt, 0) << name_of(options.kind);
     // Plain SGD steps may vanish beside a weight many times as large.
     EXPECT_LT(unchanged, std::ssize(before) / 10) << name_of(options.kind);
-  }
-}
-
-/// A number for each element of the whole model, where a slice has it.
-std::vector<float> numbers_of(const nn::ParameterLayout& layout, std::uint64_t seed,
-                              std::int64_t elements) {
-  std::vector<float> values(static_cast<std::size_t>(elements), 0.0F);
-  for (const nn::PlacedParameter& placed : layout.parameters) {
-    if (placed.offset < elements) {
-      nn::PlacedParameter normal = placed;
-      normal.spec.initializer = nn::Initializer::kNormal;
-      nn::initialise(normal, seed, 0,
-                     view_of(values).flat_slice(placed.offset, placed.shape.count()));
-    }
-  }
-  return values;
-}
-
-/// The sum over a parameter's elements of the bits of its updated weights, by name: equal where the
-/// same elements have the same values, however they are sliced.
-std::map<std::string, std::uint64_t> updated_bits(const OptimizerOptions& options,
-                                                  const std::vector<nn::Shards>& tensor_ranks) {
-  std::map<std::string, std::uint64_t> bits;
-  for (const nn::Shards& shards : tensor_ranks) {
-    const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 4}, shards);
-    std::vector<float> weights = numbers_of(layout, 1, layout.weight_elements);
-    const BucketPlan plan(layout, 1, 4096);
-    ops::Context context(1);
-    Optimizer optimizer(context, options, layout, plan, 0, view_of(weights));
-    const std::vector<float> gradients = numbers_of(layout, 2, layout.elements);
-    for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-      optimizer.update(b, view_of(gradients), 0.1, kScale, 1);
-    }
-    for (const nn::PlacedParameter& placed : layout.parameters) {
-      const bool counts = placed.is_slice() || shards.own.begin == 0;
-      for (std::int64_t i = 0; i < placed.shape.count(); ++i) {
-        const auto at = static_cast<std::size_t>(placed.offset + i);
-        if (counts && at < weights.size()) {
-          bits[placed.spec.name] += std::bit_cast<std::uint32_t>(weights[at]);
-        }
-      }
-    }
-  }
-  return bits;
-}
-
-TEST(Optimizer, UpdatesOfShardsAreTheUpdateOfTheWhole) {
-  for (const OptimizerOptions& options : all_options()) {
-    const auto whole = updated_bits(options, {nn::Shards{}});
-    EXPECT_EQ(whole.size(), 5U);
-    EXPECT_EQ(updated_bits(options, {{4, {0, 4}}}), whole) << name_of(options.kind);
-    EXPECT_EQ(updated_bits(options, {{4, {0, 2}}, {4, {2, 4}}}), whole) << name_of(options.kind);
-    EXPECT_EQ(updated_bits(options, {{3, {0, 1}}, {3, {1, 2}}, {3, {2, 3}}}), whole);
   }
 }
 

@@ -7,7 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "small_run.hpp"
+#include "../io/data_files.hpp"
+#include "train_rank.hpp"
 
 namespace strata::train::test {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr std::int64_t kSteps = 6;
 
 /// Steps of two microbatches of images and their classes.
-class Feed : public testing::Test, protected RunsInADirectory {
+class Feed : public testing::Test {
  protected:
   Feed() {
     const io::ImportReport report = io::test::import_images(directory_, 52, "40,12");
@@ -46,6 +47,8 @@ class Feed : public testing::Test, protected RunsInADirectory {
     return all;
   }
 
+  io::test::TemporaryDirectory directory_;
+  plan::RunConfig base_;
   std::optional<io::Dataset> dataset_;
   std::optional<plan::Plan> plan_;
   std::optional<plan::RankPlan> rank_;

@@ -1,6 +1,4 @@
-// Neither the order of the backward passes nor recomputation changes a bit; a loss in pieces of
-// rows changes the rounding.
-#include <cmath>
+// Memory of sublayers that recompute, and losses in pieces of rows.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,126 +18,6 @@ constexpr std::int64_t kMicrobatch = 2;
 constexpr std::int64_t kMicrobatches = 2;
 constexpr std::int64_t kContext = 6;
 constexpr std::int64_t kVocabulary = 11;
-
-Model gpt(std::int64_t shards) {
-  return Model({.layers = {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2",
-                           "mlp 12 dropout=0.2", "attention 11 head_size=2 dropout=0.2",
-                           "mlp 12 relu", "layer_norm", "head"},
-                .input_shape = Shape{kContext},
-                .outputs = kVocabulary,
-                .seed = 3,
-                .input_kind = InputKind::kTokenIds,
-                .shards = shards});
-}
-
-Model llama(std::int64_t shards) {
-  const std::string attention =
-      "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no";
-  return Model({.layers = {"embedding 8", attention, "mlp 12 swiglu norm=rms_norm bias=no",
-                           attention + " dropout=0.3 residual=no",
-                           "mlp 12 swiglu norm=none dropout=0.3", "rms_norm", "head tied=no"},
-                .input_shape = Shape{kContext},
-                .outputs = kVocabulary,
-                .seed = 3,
-                .input_kind = InputKind::kTokenIds,
-                .shards = shards});
-}
-
-/// Numbers behind a stage boundary, so that there is an input gradient.
-Model behind_a_stage(std::int64_t shards) {
-  return Model({.layers = {"relu", "attention 4 dropout=0.2", "mlp 12 swiglu norm=rms_norm",
-                           "dense 8 relu parallel=column", "dropout 0.2",
-                           "dense 5 relu parallel=row", "layer_norm", "flatten", "dense 8"},
-                .input_shape = Shape{kContext, 8},
-                .outputs = 8,
-                .seed = 3,
-                .shards = shards});
-}
-
-struct Way {
-  BackwardOrder order;
-  Recompute recompute;
-};
-
-template <typename T>
-Trained run(const Model& model, const Way& way) {
-  const bool tokens = model.input_shape().rank() == 1;
-  StageSpec spec = spec_of<T>({tokens ? 0 : 1, model.layer_count()}, kMicrobatch);
-  spec.pass.recompute = way.recompute;
-  spec.order = way.order;
-  StageBench<T> bench(model, spec);
-  return train(model, bench,
-               tokens ? language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary)
-                      : number_samples(kMicrobatches, kMicrobatch, kContext * 8, 8));
-}
-
-template <typename T>
-void expect_the_same_bits(const Model& model) {
-  const Trained split = run<T>(model, {BackwardOrder::kSplit, Recompute::kNone});
-  for (const double loss : split.losses) {
-    ASSERT_TRUE(std::isfinite(loss));
-  }
-  for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    SCOPED_TRACE(std::string(name_of(recompute)));
-    const Trained fused = run<T>(model, {BackwardOrder::kFused, recompute});
-    EXPECT_EQ(fused.losses, split.losses);
-    EXPECT_TRUE(fused.outputs == split.outputs);
-    EXPECT_TRUE(fused.input_gradients == split.input_gradients);
-    for (const auto& [name, gradient] : split.gradients) {
-      EXPECT_TRUE(fused.gradients.at(name) == gradient) << name;
-    }
-  }
-}
-
-class BackwardOrders : public testing::TestWithParam<std::int64_t> {};
-
-TEST_P(BackwardOrders, GiveTheSameBitsForGpt) {
-  expect_the_same_bits<float>(gpt(GetParam()));
-  expect_the_same_bits<BFloat16>(gpt(GetParam()));
-}
-
-TEST_P(BackwardOrders, GiveTheSameBitsForLlama) {
-  expect_the_same_bits<float>(llama(GetParam()));
-  expect_the_same_bits<BFloat16>(llama(GetParam()));
-}
-
-TEST_P(BackwardOrders, GiveTheSameBitsBehindAStage) {
-  expect_the_same_bits<float>(behind_a_stage(GetParam()));
-  expect_the_same_bits<BFloat16>(behind_a_stage(GetParam()));
-}
-
-INSTANTIATE_TEST_SUITE_P(Shards, BackwardOrders, testing::Values(1, 4));
-
-class LossPieces : public testing::TestWithParam<std::int64_t> {};
-
-TEST_P(LossPieces, ChangeTheRoundingOnly) {
-  constexpr double kRounding = 1e-13;
-  const auto expect_near = [&](const std::vector<double>& a, const std::vector<double>& b) {
-    ASSERT_EQ(a.size(), b.size());
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      EXPECT_NEAR(a[i], b[i], kRounding);
-    }
-  };
-  const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
-  for (const Model& model : {gpt(GetParam()), llama(GetParam())}) {
-    const Trained whole = run<double>(model, {BackwardOrder::kFused, Recompute::kNone});
-    for (const std::int64_t pieces : {2, 3, 12}) {
-      SCOPED_TRACE(fmt::format("{} pieces", pieces));
-      StageSpec spec = spec_of<double>({0, model.layer_count()}, kMicrobatch);
-      spec.order = BackwardOrder::kFused;
-      spec.pass.loss_pieces = pieces;
-      StageBench<double> bench(model, spec);
-      const Trained found = train(model, bench, samples);
-      expect_near(found.losses, whole.losses);
-      for (const auto& [name, gradient] : whole.gradients) {
-        SCOPED_TRACE(name);
-        expect_near(found.gradients.at(name), gradient);
-      }
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Shards, LossPieces, testing::Values(1, 4));
 
 TEST(LossPieces, EvaluateToTheLossOfTrainingAndNameABadTarget) {
   const Model model = language_model({"embedding 8", "head"}, kContext, kVocabulary, 2);
@@ -300,7 +178,7 @@ TEST(StageMemory, LogitsInPiecesAreInTheWorkspace) {
 }
 
 TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
-  const Model model = gpt(2);
+  const Model model = language_model({"embedding 8", "mlp 12", "head"}, kContext, kVocabulary, 2);
   const StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
   StageBench<float> bench(model, spec);
   const std::vector<std::int64_t> ids = token_ids(kMicrobatch * kContext, kVocabulary, 1);
