@@ -156,6 +156,7 @@ def main():
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("TSAN_OPTIONS", f"halt_on_error=1 suppressions={ROOT}/tests/tsan.supp")
+    os.environ["GTEST_FAIL_FAST"] = "1"
     suite = Suite(arguments)
     rows = []
     try:
