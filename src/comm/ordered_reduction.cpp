@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 #include "strata/core/error.hpp"
@@ -300,11 +299,11 @@ SliceGather::SliceGather(Communicator& group, TensorView tensor,
   is_across_ = node_ranks > 1;
   // All ranks start the messages inside nodes at the same place in their order, also those that
   // have none across nodes.
-  const auto cross = [&](std::int64_t number) {
-    return !slices_of(tensor, slices, {number, group.size()}, node_ranks).empty();
-  };
-  if (is_across_ && std::ranges::all_of(std::views::iota(std::int64_t{0}, node_ranks), cross) &&
-      messages_.follow([](device::Stream& /*stream*/) {})) {
+  bool all_cross = is_across_;
+  for (std::int64_t number = 0; all_cross && number < node_ranks; ++number) {
+    all_cross = !slices_of(tensor, slices, {number, group.size()}, node_ranks).empty();
+  }
+  if (all_cross && messages_.follow([](device::Stream& /*stream*/) {})) {
     begin_inside();
   }
 }

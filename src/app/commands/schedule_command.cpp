@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <numeric>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -366,11 +365,13 @@ void make(const CommandLine& line) {
                         .chunks = own,
                         .order = pipeline::ChunkOrder::loop(size.stages, own),
                         .stage_actions = {}});
-    for (pipeline::ChunkTimes& times : own_costs.times | std::views::join) {
-      const auto parts = line.has("chunks") ? 1.0 : static_cast<double>(own);
-      times.forward_seconds /= parts;
-      times.backward_input_seconds /= parts;
-      times.backward_weight_seconds /= parts;
+    const auto parts = line.has("chunks") ? 1.0 : static_cast<double>(own);
+    for (std::vector<pipeline::ChunkTimes>& stage : own_costs.times) {
+      for (pipeline::ChunkTimes& times : stage) {
+        times.forward_seconds /= parts;
+        times.backward_input_seconds /= parts;
+        times.backward_weight_seconds /= parts;
+      }
     }
     return own_costs;
   };
