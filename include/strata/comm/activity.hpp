@@ -33,7 +33,7 @@ struct OperationRecord {
 enum class WaitKind {
   kMessage,      ///< the main thread itself
   kLibraryCall,  ///< only the watchdog: MPI or NCCL blocks the main thread
-  kFiles         ///< only the watchdog, after file_seconds() where that is longer
+  kFiles         ///< only the watchdog, after file_seconds() if the timeout is shorter
 };
 
 /// What the main thread waits for.

@@ -191,7 +191,9 @@ void Watchdog::look_at_main_thread() {
   const double seconds =
       static_cast<double>(used.tv_sec) + kNanosecond * static_cast<double>(used.tv_nsec);
   const double now = now_seconds();
-  if (seconds - main_used_ > kLeastLoad * (now - main_ran_)) {
+  // A wait that is marked has a time of its own: where it ends, the thread has just run.
+  const bool is_marked = activity_.wait_state().seconds > 0.0;
+  if (is_marked || seconds - main_used_ > kLeastLoad * (now - main_ran_)) {
     main_used_ = seconds;
     main_ran_ = now;
   }
@@ -203,7 +205,7 @@ comm::WaitState Watchdog::wait_state() const {
     return marked;
   }
   return {.kind = comm::WaitKind::kFiles,
-          .what = "return from a system call, on a file as a rule",
+          .what = "return from a system call, usually on a file",
           .seconds = now_seconds() - main_ran_};
 }
 

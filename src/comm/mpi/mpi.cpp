@@ -42,9 +42,10 @@ class Serial {
   std::lock_guard<std::recursive_mutex> lock_;
 };
 
-/// Calls of MPI that block until other ranks have come, and by which Open MPI then gives the core
-/// to other processes: ranks may outnumber the cores. MPI has no function for that, and Open MPI's
-/// parameter for users, mpi_yield_when_idle, holds for whole runs. Other libraries do as they do.
+/// Calls of MPI that block until other ranks have come. Meanwhile Open MPI gives the core to other
+/// processes, because ranks may outnumber the cores. MPI has no function for that, and Open MPI's
+/// parameter for users, mpi_yield_when_idle, holds for a whole run. For other MPI libraries this
+/// changes nothing.
 class BlockingCalls {
  public:
   BlockingCalls(Activity* activity, std::string what)
