@@ -10,7 +10,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w./]+)[^(\n]*\((\d+) ms\)$", re.MULTILINE)
+CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w./]+).*\((\d+) ms\)$", re.MULTILINE)
 
 
 def tests_of(report):

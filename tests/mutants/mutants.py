@@ -127,8 +127,10 @@ MUTANTS = [
            "tensor > 1: the gradient norm counts replicated parameters on every rank",
            "grids mpi.lm_grids mpi.conv_grids"),
     Mutant("save-without-agreement", "src/train/checkpoint_writer.cpp",
-           "comm::agree(world_, [&] { as_part_of_save([&] { mine = result(); }); });",
-           "as_part_of_save([&] { mine = result(); });",
+           "comm::agree_texts(world_, [&] {\n    std::string mine;\n    as_part_of_save([&] { mine = result(); });\n"
+           "    return mine;\n  });",
+           "[&] {\n    std::string mine;\n    as_part_of_save([&] { mine = result(); });\n"
+           "    return world_.all_gather_texts(mine);\n  }();",
            "several ranks: a part that cannot be written ends the run, which should go on",
            "unit.train mpi.checkpoint_errors mpi.fault_sweep mpi.kill"),
     # app
@@ -138,8 +140,8 @@ MUTANTS = [
            "several ranks: what one of them finds ends the job with exit code 5",
            "unit.app mpi.errors mpi.app mpi.run_directory mpi.lm_errors mpi.faults"),
     Mutant("watchdog-never-bites", "src/app/environment/watchdog.cpp",
-           "void Watchdog::watch() {\n  constexpr double kGapSeconds = 1.0;",
-           "void Watchdog::watch() {\n  constexpr double kGapSeconds = 0.0;",
+           "void Watchdog::watch() {\n  const double gap_seconds = setup_.second;",
+           "void Watchdog::watch() {\n  const double gap_seconds = 0.0;",
            "a rank that hangs within a library is never ended",
            "unit.app mpi.stall"),
 ]
