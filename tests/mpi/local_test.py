@@ -17,6 +17,7 @@ NETWORK = harness.config_text(
     schedule={"kind": "cosine", "warmup_steps": 3, "decay_steps": 24},
     train={"steps": 24, "evaluate_every": 12}, checkpoint={"every": 12})
 
+
 class Local(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
