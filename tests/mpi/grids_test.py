@@ -34,6 +34,18 @@ class Grids(language.LanguageTest):
         config = self.write_config("norms.ini", NORMS)
         self.same_on([((1, 1, 1), []), ((2, 2, 2), ["--data.reader_threads=3"])], name="norms", config=config)
 
+    def test_stages_that_send_what_they_hold(self):
+        """Messages of 20 KiB, which MPI does not copy when they are sent: a received one is sent on, or recomputed."""
+        self.import_classes("wide", (40, 30), 5, train=77, test=33)
+        config = self.write_config("wide.ini", harness.config_text(
+            ["dense 32", "gelu", "flatten", "dense 5"], data="wide", batch={"global": 128, "micro": 4},
+            numerics={"lanes": 2}, optimizer={"kind": "adam"}, train={"steps": 8}))
+        middle, end = ["--parallel.split=0,2,3"], ["--parallel.split=0,3", "--train.recompute=selective"]
+        self.same_on([((1, 1), []), *(((1, 3), [*middle, f"--parallel.schedule={kind}"])
+                                      for kind in ("gpipe", "1f1b", "zb-h2")),
+                      ((2, 3), [*middle, "--parallel.schedule=zb-h1"]), ((1, 2), [*end, "--parallel.schedule=gpipe"])],
+                     name="wide", config=config)
+
     def test_a_schedule_file(self):
         """A run continues and evaluates without the file."""
         made = self.alone("schedule", "make", "--memory=5", "--chunks=1", "--stages=2", "--output=made.csv",

@@ -194,7 +194,7 @@ void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
 }
 
 std::int64_t ranks_of_nodes(std::span<const std::string> hosts) {
-  const auto count = std::ranges::count(hosts, hosts.front());
+  const auto count = std::max<std::ptrdiff_t>(1, std::ranges::count(hosts, hosts.front()));
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     const auto first = static_cast<std::size_t>(static_cast<std::int64_t>(r) / count * count);
     if (hosts[r] != hosts[first] || std::ranges::count(hosts, hosts[r]) != count) {
