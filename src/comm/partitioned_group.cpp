@@ -19,6 +19,7 @@ std::vector<ReductionStep> steps_over_leaves(const grid::SumTree& tree) {
 PartitionedGroup::PartitionedGroup(Communicator& group, const ProgressEngine& engine,
                                    std::int64_t parts)
     : group_(&group),
+      ranks_(group.size()),
       engine_(&engine),
       tree_(parts),
       own_(grid::even_part(parts, group.size(), group.rank())),
@@ -26,14 +27,15 @@ PartitionedGroup::PartitionedGroup(Communicator& group, const ProgressEngine& en
 
 PartitionedGroup::PartitionedGroup(std::int64_t parts)
     : group_(nullptr),
+      ranks_(1),
       engine_(nullptr),
       tree_(parts),
       own_{0, parts},
       steps_(steps_over_leaves(tree_)) {}
 
 void PartitionedGroup::set_group(Communicator& group) {
-  require(group_ != nullptr && group.size() == group_->size(), "another group of {} ranks",
-          group.size());
+  require(group_ != nullptr && group.size() == ranks_, "another group of {} ranks where {} were",
+          group.size(), ranks_);
   group_ = &group;
   own_ = grid::even_part(parts(), group.size(), group.rank());
 }

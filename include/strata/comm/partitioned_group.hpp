@@ -21,12 +21,12 @@ class PartitionedGroup {
   explicit PartitionedGroup(std::int64_t parts);
 
   /// Sends over other ranks from now on, of which this rank's number says which parts it owns.
-  /// Pre: as many ranks as before.
+  /// The group before need not exist any more. Pre: as many ranks as before.
   void set_group(Communicator& group);
 
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
   [[nodiscard]] const grid::Range& own() const { return own_; }
-  [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
+  [[nodiscard]] std::int64_t ranks() const { return ranks_; }
   /// The additions that reduce one tensor per part into the first.
   [[nodiscard]] std::span<const ReductionStep> steps() const { return steps_; }
 
@@ -52,6 +52,7 @@ class PartitionedGroup {
 
  private:
   Communicator* group_;
+  std::int64_t ranks_;
   const ProgressEngine* engine_;
   grid::SumTree tree_;
   grid::Range own_;
