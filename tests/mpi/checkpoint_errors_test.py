@@ -1,7 +1,9 @@
 """Checkpoints that are damaged, of another run, or cannot be written; runs that diverge."""
 
+import os
 import re
 import subprocess
+import unittest.mock
 
 import h5py
 
@@ -101,6 +103,19 @@ class Checkpoints(errors_test.Errors):
         self.assertEqual(harness.differing_tensors(before, harness.tensors(newest)), [])
         self.train(self.config, (1, 1), run, "--train.steps=8", "--run.resume=auto")
         self.assert_same_run("longer", run)
+
+
+class Synced(errors_test.Errors):
+    def test_each_file_and_the_directory(self):
+        """What the rename commits is on the disk."""
+        counts = self.directory / "counts"
+        shim = {"LD_PRELOAD": os.environ["STRATA_FAULT_SHIM"], "STRATA_FAULT": "n=0,path=.partial",
+                "STRATA_FAULT_COUNT": str(counts)}
+        with unittest.mock.patch.dict(os.environ, shim):
+            self.alone("train", self.config, "--run.dir=synced", "--checkpoint.every=0", expect=DONE)
+        files = len(list(harness.checkpoints(self.directory / "synced")[0].iterdir()))
+        found = [int(number) for number in re.findall(r"fsync (\d+)", counts.read_text())]
+        self.assertEqual(sum(found), files + 1, counts.read_text())
 
 
 class FullDisk(errors_test.Errors):

@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("directory-not-synced", "io/checkpoint/checkpoint_write.cpp",
            "  hdf5::sync_directory({directory, ExitCode::kCheckpoint});\n", "",
            "a checkpoint is renamed before its directory is on the disk",
-           "unit.io mpi.fault_sweep mpi.kill mpi.checkpoint_errors"),
+           "unit.io mpi.checkpoint_errors mpi.fault_sweep mpi.kill"),
     Mutant("virtual-offset", "io/checkpoint/checkpoint_write.cpp",
            "      offset += elements;\n", "",
            "data > 1: h5py reads the wrong elements of slices that are no whole rows",

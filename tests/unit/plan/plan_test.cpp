@@ -86,6 +86,22 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
 }
 
+TEST(RankPlan, CountsTheReceiveBuffersOfATiedTable) {
+  const Plan plan = prepare(gpt_on({1, 2, 1}), 2, tokens(), {});
+  const auto tied = [&](std::int64_t rank) {
+    std::int64_t bytes = 0;
+    for (const nn::MemoryItem& item : rank_plan(plan, rank).memory) {
+      bytes += item.name == "tied gradient receive buffers" ? item.bytes : 0;
+    }
+    return bytes;
+  };
+  // The table in float32, in whole blocks, for four messages that are under way.
+  const std::int64_t elements =
+      (kVocabulary * 16 + optim::kBlock - 1) / optim::kBlock * optim::kBlock;
+  EXPECT_EQ(tied(0), 4 * 4 * elements);
+  EXPECT_EQ(tied(1), 0);
+}
+
 TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
   const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2};
   const auto plan_for = [&](const grid::Grid& trained, std::int64_t ranks) {
