@@ -58,10 +58,10 @@ class BlockingCalls {
 
  private:
   static void let_yield(bool yields) {
-    static auto* const function =
+    static auto* const kSetYield =
         reinterpret_cast<bool (*)(bool)>(dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle"));
-    if (function != nullptr) {
-      function(yields);
+    if (kSetYield != nullptr) {
+      kSetYield(yields);
     }
   }
 
