@@ -200,7 +200,7 @@ void Watchdog::look_at_main_thread() {
 }
 
 comm::WaitState Watchdog::wait_state() const {
-  const comm::WaitState marked = activity_.wait_state();
+  comm::WaitState marked = activity_.wait_state();
   if (marked.seconds > 0.0) {
     return marked;
   }
