@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 import harness
 
@@ -53,6 +54,20 @@ class Doctor(harness.StrataTest):
         finished = self.alone("doctor", "--run.dir=/proc/new")
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertIn("rank 0 cannot write in /proc/new (open: ", finished.text)
+
+    def test_commands_of_one_rank_do_not_start_mpi(self):
+        # What a step of Slurm sets, without MPI's part: Open MPI does not start there. A shell has the terminal of its step.
+        step = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_NODELIST": "n1",
+                "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1",
+                "SLURM_TASK_PID": "1"}
+        for tasks, starts, terminal in [("1", True, False), ("4", True, True), ("4", False, False)]:
+            command = [harness.STRATA, "doctor"]
+            if terminal:
+                command = [sys.executable, "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)", *command]
+            finished = harness.Job(command, self.directory, **step, SLURM_STEP_NUM_TASKS=tasks).wait(60)
+            self.assertEqual("0 of 1" in finished.text, starts, finished.text)
+            if not starts:
+                self.assertNotEqual(finished.code, harness.DONE)
 
     def test_wrong_use(self):
         self.assert_refused(self.launch(2, "doctor", "--verbose"), harness.USAGE, "--verbose")

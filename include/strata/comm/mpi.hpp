@@ -10,7 +10,19 @@
 
 namespace strata::comm {
 
-/// MPI from initialization to finalization. One per process; all calls come from one thread.
+/// What the launcher's environment says of this process.
+struct Launch {
+  std::int64_t rank = 0;
+  std::int64_t ranks = 1;  ///< 0 where a launcher does not say; 1 without a launcher
+};
+
+/// Reads the environment that mpirun, srun or Flux gave this process. A shell that `srun --pty`
+/// started is no launcher: its commands are alone.
+[[nodiscard]] Launch launch_in_environment();
+
+/// The ranks of a launch: MPI from initialization to finalization. One per process; all calls come
+/// from one thread. A process that is alone does not start MPI, which may not start there: Open MPI
+/// does not in a shell of `srun --pty`.
 class MpiSession {
  public:
   /// Records what this rank does in `activity`, if there is one.
@@ -34,7 +46,7 @@ class MpiSession {
   /// Communication: collective over the world.
   void separate();
 
-  /// Finalizes MPI. Communication: collective over the world.
+  /// Finalizes MPI if it was started. Communication: collective over the world.
   void finalize();
   /// Aborts the whole job with this exit code.
   [[noreturn]] static void abort(int exit_code);

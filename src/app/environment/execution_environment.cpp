@@ -150,10 +150,11 @@ device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choi
 ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
                                            plan::Plan& plan, Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
-  text_ = fmt::format("{} on {} rank{} ({})",
-                      plan.emulated ? name_of(plan.config.run.device) : name_of(plan.device),
-                      mpi.world().size(), mpi.world().size() == 1 ? "" : "s",
-                      comm::MpiSession::library_text());
+  text_ = fmt::format(
+      "{} on {}", plan.emulated ? name_of(plan.config.run.device) : name_of(plan.device),
+      mpi.world().size() == 1
+          ? "1 rank"
+          : fmt::format("{} ranks ({})", mpi.world().size(), comm::MpiSession::library_text()));
   if (plan.device == device::DeviceKind::kCuda) {
     open_gpu(mpi, inputs, plan, use);
   } else {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "strata/app/config_file.hpp"
+#include "strata/comm/mpi.hpp"
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
@@ -25,18 +26,6 @@
 
 namespace strata::app {
 namespace {
-
-/// The first of these variables that is set, as a number.
-std::int64_t number_in(std::initializer_list<const char*> names, std::int64_t otherwise) {
-  for (const char* name : names) {
-    const char* const text = std::getenv(name);
-    std::int64_t number = 0;
-    if (text != nullptr && parse_int64(text, number)) {
-      return number;
-    }
-  }
-  return otherwise;
-}
 
 std::string text_in(const char* name) {
   const char* const text = std::getenv(name);
@@ -74,13 +63,13 @@ bool within(double seconds, bool otherwise, std::function<bool()> work) {
 
 WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity) {
   constexpr std::string_view kTimeout = "--run.timeout=";
-  WatchdogSetup setup{
-      .timeout_seconds = plan::RunConfig().run.timeout_seconds,
-      .run_directory = {},
-      .rank = number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0),
-      .ranks = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1),
-      .job = hash_text(hash_of(job_text())).substr(0, 8),
-      .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
+  const comm::Launch launch = comm::launch_in_environment();
+  WatchdogSetup setup{.timeout_seconds = plan::RunConfig().run.timeout_seconds,
+                      .run_directory = {},
+                      .rank = launch.rank,
+                      .ranks = launch.ranks,
+                      .job = hash_text(hash_of(job_text())).substr(0, 8),
+                      .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
   std::string path;
   std::vector<std::string> settings;
   for (const std::string& argument : arguments) {

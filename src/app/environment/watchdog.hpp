@@ -26,7 +26,7 @@ struct WatchdogSetup {
   double timeout_seconds = 0.0;
   /// run.dir; empty where there is none, and then no heartbeats.
   std::filesystem::path run_directory;
-  /// From the launcher's environment: 0 of 1 without a launcher.
+  /// comm::Launch.
   std::int64_t rank = 0;
   std::int64_t ranks = 1;
   /// Distinguishes the jobs that use one run directory.

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 #include <mutex>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
+#include "strata/comm/lone_rank.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/narrow.hpp"
@@ -368,9 +373,61 @@ class MpiProgress final : public ProgressEngine {
   }
 };
 
+/// The first of these variables that is set to a number.
+std::optional<std::int64_t> number_in(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const char* const text = std::getenv(name);
+    std::int64_t number = 0;
+    if (text != nullptr && parse_int64(text, number)) {
+      return number;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a user started this process in a shell that is a task of a step of Slurm, as `srun
+/// --pty` starts one: it has a terminal, and a process group other than the task's.
+bool is_in_shell_of_step() {
+  const std::optional<std::int64_t> task = number_in({"SLURM_TASK_PID"});
+  const pid_t group = task ? ::getpgid(static_cast<pid_t>(*task)) : -1;
+  if (group < 0 || group == ::getpgrp()) {
+    return false;
+  }
+  const int terminal = ::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  return terminal >= 0 && ::close(terminal) == 0;
+}
+
+bool is_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
+}
+
 }  // namespace
 
+Launch launch_in_environment() {
+  const auto ranks = number_in({"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE"});
+  const auto rank = number_in({"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK",
+                               "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "FLUX_TASK_RANK"});
+  if (ranks) {
+    return {.rank = rank.value_or(0), .ranks = *ranks};
+  }
+  if (is_in_shell_of_step()) {
+    return {};
+  }
+  const auto tasks = number_in({"SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE"});
+  const bool is_launched = number_in({"PMIX_RANK", "PMI_RANK", "PALS_RANKID"}).has_value();
+  return {.rank = rank.value_or(0), .ranks = tasks.value_or(is_launched ? 0 : 1)};
+}
+
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
+  if (launch_in_environment().ranks == 1) {
+    world_ = std::make_unique<LoneRank>("world");
+    world_->set_activity(activity);
+    engine_ = std::make_unique<ProgressEngine>();
+    hosts_ = {host_name()};
+    return;
+  }
   // Open MPI would yield the core in every call that finds no message, also between operations,
   // where the rank has work to do. Request::wait() and BlockingCalls yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
@@ -397,12 +454,17 @@ void MpiSession::separate() {
 }
 
 void MpiSession::finalize() {
+  if (!is_started()) {
+    return;
+  }
   const BlockingCalls calls(world_->activity(), "finalize MPI with all ranks");
   check(MPI_Finalize(), "MPI_Finalize");
 }
 
 void MpiSession::abort(int exit_code) {
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  if (is_started()) {
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
   std::_Exit(exit_code);
 }
 

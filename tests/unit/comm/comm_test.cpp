@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <string>
@@ -12,6 +14,8 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/comm/groups.hpp"
+#include "strata/comm/lone_rank.hpp"
+#include "strata/comm/mpi.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/rotated_group.hpp"
 #include "strata/core/error.hpp"
@@ -64,6 +68,63 @@ TEST(RotatedGroup, PassesTheCasesOfEveryCommunicator) {
         }
       });
     }
+  }
+}
+
+TEST(LoneRank, PassesTheCasesOfEveryCommunicator) {
+  for (const CommCase& comm_case : comm_cases()) {
+    LoneRank world("world");
+    EXPECT_EQ(run_case(comm_case, world), "") << comm_case.name;
+  }
+}
+
+TEST(LoneRank, ReachesTheWordsOfItsWindow) {
+  LoneRank world("world");
+  const std::unique_ptr<Window> window = world.make_window(3);
+  EXPECT_EQ(window->fetch_add(0, 1, 7), 0);
+  EXPECT_EQ(window->fetch_add(0, 1, 1), 7);
+  window->store(0, 2, 5);
+  std::vector<Window::Word> words(3);
+  window->get(0, 0, words);
+  EXPECT_THAT(words, testing::ElementsAre(0, 8, 5));
+  EXPECT_EQ(window->load_own(1), 8);
+  window->close();
+}
+
+TEST(Launch, IsReadFromTheEnvironment) {
+  using Variables = std::vector<std::pair<const char*, const char*>>;
+  struct Case {
+    Variables variables;
+    std::int64_t rank;
+    std::int64_t ranks;
+  };
+  for (const auto& [variables, rank, ranks] : std::vector<Case>{
+           {{}, 0, 1},
+           {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}}, 3, 4},
+           {{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, 1, 2},
+           // The script of a job of 4 tasks; srun of 4 tasks and of one; an interactive step.
+           {{{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}, 0, 1},
+           {{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}, {"PMIX_RANK", "2"}}, 2, 4},
+           {{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "4"}, {"PMIX_RANK", "0"}}, 0, 1},
+           // mpirun in an interactive step, and on a node where one task of srun starts its ranks.
+           {{{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_STEP_NUM_TASKS", "1"}}, 0, 2},
+           {{{"OMPI_COMM_WORLD_SIZE", "1"}, {"SLURM_STEP_NUM_TASKS", "3"}}, 0, 1},
+           {{{"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_RANK", "1"}, {"PMIX_RANK", "1"}}, 1, 2},
+           // A launcher that does not say how many there are.
+           {{{"PMIX_RANK", "1"}}, 1, 0},
+           {{{"PALS_RANKID", "0"}}, 0, 0}}) {
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                             "MV2_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "PMIX_RANK",
+                             "PALS_RANKID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
+                             "SLURM_TASK_PID", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"}) {
+      ::unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) {
+      ::setenv(name, value, 1);
+    }
+    const Launch launch = launch_in_environment();
+    EXPECT_EQ(launch.rank, rank) << testing::PrintToString(variables);
+    EXPECT_EQ(launch.ranks, ranks) << testing::PrintToString(variables);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/comm/lone_rank.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/buffer.hpp"
 
@@ -114,39 +115,6 @@ class StallingEngine final : public comm::ProgressEngine {
   double waiting_seconds_ = 0.0;
 };
 
-/// The only rank of its groups.
-class LoneRank final : public comm::Communicator {
- public:
-  explicit LoneRank(std::string name) : Communicator(0, 1, std::move(name)) {}
-
-  void barrier() override {}
-  void broadcast(TensorView /*payload*/, std::int64_t /*root*/) override {}
-  void all_gather(ConstTensorView mine, TensorView all) override {
-    device::copy_tensor(mine, all.reshaped(mine.shape()));
-  }
-  void all_reduce(TensorView /*sum*/) override {}
-  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> /*members*/,
-                                         std::string name) override {
-    return std::make_unique<LoneRank>(std::move(name));
-  }
-
- private:
-  std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView /*payload*/,
-                                                       std::int64_t /*peer*/,
-                                                       comm::Tag /*tag*/) override {
-    return nullptr;
-  }
-  std::unique_ptr<comm::Request::Operation> begin_receive(TensorView /*payload*/,
-                                                          std::int64_t /*peer*/,
-                                                          comm::Tag /*tag*/) override {
-    return nullptr;
-  }
-  std::unique_ptr<comm::Request::Operation> begin_reduce_scatter(
-      TensorView /*tensor*/, std::span<const grid::Range> /*slices*/) override {
-    return nullptr;
-  }
-};
-
 class DeviceWaits : public testing::Test {
  protected:
   DeviceWaits() {
@@ -169,7 +137,7 @@ class DeviceWaits : public testing::Test {
 };
 
 TEST_F(DeviceWaits, CountForTheirStepAndNotForCheckpointsAndEvaluations) {
-  LoneRank world("world");
+  comm::LoneRank world("world");
   std::filesystem::create_directories(checkpoint_root(base_));
   train_rank(world, engine_, base_, [](const auto&) { return "a config"; });
   // Before the first step; then step, checkpoint; step, evaluation, checkpoint; and the end's.
