@@ -21,7 +21,7 @@ static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 extern "C" void on_stop_signal(int signal) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   stop_flag = 1;
-  if (signal == SIGUSR1) {
+  if (signal != SIGTERM && signal != SIGINT) {
     return;
   }
   timespec now{};
@@ -38,11 +38,21 @@ extern "C" void on_stop_signal(int signal) {
 }  // namespace
 
 void install_stop_signals() {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  const auto install = [](int signal) {
     struct sigaction action {};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
+  };
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    install(signal);
+  }
+  for (const int signal : {SIGHUP, SIGUSR2, SIGALRM, SIGXCPU, SIGPWR}) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) {
+      install(signal);
+    }
   }
 }
 

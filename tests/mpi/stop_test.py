@@ -123,11 +123,36 @@ class Stop(harness.StrataTest):
             left_out = f"the evaluation after step {last} failed in an earlier run and is left out"
             self.assertEqual(last == 3, left_out in finished.text, finished.text)
 
+    def test_signals_of_sites(self):
+        endless = ["--train.steps=100000000", "--train.evaluate_every=0", "--checkpoint.every=0", *FEW]
+        for number in (signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR2, signal.SIGALRM, signal.SIGPWR):
+            with self.subTest(number):
+                job = self.begin(number.name, 2, *endless)
+                self.wait_for_steps(job, number.name)
+                os.kill(job.ranks()[1], number)
+                self.stopped(job, "stopped on request after step")
+                self.assertEqual(len(self.steps_saved(number.name)), 1)
+        # As under nohup; SIGQUIT says where it ended the rank.
+        job = harness.Job(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", harness.STRATA, "train", self.config, "--run.dir=nohup",
+                           *endless], self.directory)
+        self.wait_for_steps(job, "nohup")
+        os.kill(job.process.pid, signal.SIGHUP)
+        self.wait_for_steps(job, "nohup")
+        os.kill(job.process.pid, signal.SIGQUIT)
+        ended = job.wait(60)
+        self.assertEqual(ended.code, -signal.SIGQUIT, ended.text)
+        self.assertRegex(ended.text, r"(?m)^strata: rank 0: ended at once by SIGQUIT in phase training, step \d+; ")
+
+    def wait_for_steps(self, job, run):
+        """Waits for some more steps."""
+        lines = self.directory / run / "metrics.jsonl"
+        done = lines.read_text().count("\n") if lines.exists() else 0
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > done + 3, 60)
+
     def test_a_second_sigterm_ends_at_once_and_a_second_sigusr1_does_not(self):
         job = self.begin("twice", 2, "--train.steps=100000000", "--train.evaluate_every=0",
                          "--run.timeout=600", *FEW)
-        lines = self.directory / "twice" / "metrics.jsonl"
-        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+        self.wait_for_steps(job, "twice")
         stopped, waiting = job.ranks()
         os.kill(stopped, signal.SIGSTOP)
         for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):

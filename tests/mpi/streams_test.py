@@ -64,6 +64,14 @@ class Streams(harness.StrataTest):
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertTrue(any(line.startswith("strata: rank 1: crashed with SIGSEGV in phase training, step ")
                             for line in finished.reports()), finished.text)
+        # Without MPI, whose handler prints the stack.
+        job = harness.Job([harness.STRATA, "train", self.config, "--run.dir=alone", "--train.steps=10000000"], self.directory)
+        lines = self.directory / "alone" / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
+        os.kill(job.process.pid, signal.SIGSEGV)
+        finished = job.wait(60)
+        self.assertEqual(finished.code, -signal.SIGSEGV, finished.text)
+        self.assertRegex(finished.text, r"rank 0: crashed with SIGSEGV in phase training, step \d+; [^\n]*\n(.*\[0x[0-9a-f]+\]\n)+")
 
 
 if __name__ == "__main__":

@@ -332,7 +332,7 @@ class Signals {
 
   Signals() {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGWINCH}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) {
       sigaddset(&set_, signal);
     }
     sigprocmask(SIG_BLOCK, &set_, &before_);

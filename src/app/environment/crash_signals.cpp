@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include <execinfo.h>
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
@@ -16,9 +17,14 @@
 namespace strata::app {
 namespace {
 
-constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"}, std::pair{SIGSEGV, "SIGSEGV"},
-                              std::pair{SIGABRT, "SIGABRT"}, std::pair{SIGFPE, "SIGFPE"},
-                              std::pair{SIGILL, "SIGILL"}};
+/// The first five are crashes. The others end a process at once, as its user or a site wants it.
+constexpr std::size_t kCrashes = 5;
+constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"},       std::pair{SIGSEGV, "SIGSEGV"},
+                              std::pair{SIGABRT, "SIGABRT"},     std::pair{SIGFPE, "SIGFPE"},
+                              std::pair{SIGILL, "SIGILL"},       std::pair{SIGQUIT, "SIGQUIT"},
+                              std::pair{SIGTRAP, "SIGTRAP"},     std::pair{SIGSYS, "SIGSYS"},
+                              std::pair{SIGIO, "SIGIO"},         std::pair{SIGPROF, "SIGPROF"},
+                              std::pair{SIGVTALRM, "SIGVTALRM"}, std::pair{SIGSTKFLT, "SIGSTKFLT"}};
 
 // A signal handler can only access global state.
 std::atomic<std::int64_t> own_rank{0};
@@ -59,18 +65,26 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
     line.write();
     _exit(static_cast<int>(ExitCode::kData));
   }
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    if (kSignals[i].first == signal) {
-      line << "crashed with " << kSignals[i].second;
-      sigaction(signal, &earlier[i], nullptr);
-    }
+  std::size_t i = 0;
+  while (kSignals[i].first != signal) {
+    ++i;
   }
+  const bool is_crash = i < kCrashes;
+  line << (is_crash ? "crashed with " : "ended at once by ") << kSignals[i].second;
+  sigaction(signal, &earlier[i], nullptr);
   if (const comm::Activity* const activity = own_activity) {
     line << " in phase " << name_of(activity->phase()) << ", step " << activity->step();
   }
-  line << "; this is an error in strata or in a library: please report it with the lines above and "
-          "below\n";
+  line << (is_crash ? "; this is an error in strata or in a library: please report it with the "
+                      "lines above and below\n"
+                    : "; SIGUSR1 or SIGTERM lets a run write a checkpoint first\n");
   line.write();
+  if (is_crash && earlier[i].sa_handler == SIG_DFL) {
+    // MPI, where it runs, has a handler that prints the stack.
+    std::array<void*, 64> frames{};
+    const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+    backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  }
   // The earlier handler gets the signal again, once this one returns.
   raise(signal);
 }
@@ -80,6 +94,9 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
 void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
   own_rank = rank;
   own_activity = activity;
+  // The first call loads a library, which a handler must not do.
+  std::array<void*, 1> frame{};
+  backtrace(frame.data(), 1);
   stack_t stack{};
   stack.ss_sp = handler_stack.data();
   stack.ss_size = handler_stack.size();
@@ -89,8 +106,12 @@ void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
     action.sa_sigaction = on_crash_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     struct sigaction before {};
-    sigaction(kSignals[i].first, &action, &before);
-    if ((before.sa_flags & SA_SIGINFO) == 0 || before.sa_sigaction != on_crash_signal) {
+    sigaction(kSignals[i].first, nullptr, &before);
+    const bool is_own =
+        (before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction == on_crash_signal;
+    // A profiler may use the others, and a shell lets what runs in the background ignore SIGQUIT.
+    if (!is_own && (i < kCrashes || before.sa_handler == SIG_DFL)) {
+      sigaction(kSignals[i].first, &action, nullptr);
       earlier[i] = before;
     }
   }
