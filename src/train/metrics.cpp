@@ -19,6 +19,7 @@
 namespace strata::train {
 namespace {
 
+constexpr const char* kTrainKind = "train";
 constexpr const char* kEvaluateKind = "evaluate";
 
 /// Passes each line of a metrics file to `take`; none where there is no file. What cannot be read
@@ -32,17 +33,23 @@ void for_each_line(const std::filesystem::path& path, Take take) {
   }
 }
 
-/// The complete lines of the steps that are kept.
-std::string kept_lines(const std::filesystem::path& path, const MetricsKept& keep) {
-  std::string kept;
-  for_each_line(path, [&](const std::string& text) {
-    const auto line = metrics_line_of(text);
-    if (line &&
-        line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
-      kept += text + "\n";
+/// As in "3 to 6, 9", of the steps from 1 to `last` that are not among `steps`.
+std::string gaps_in(std::vector<std::int64_t> steps, std::int64_t last) {
+  constexpr int kMostNamed = 8;
+  steps.push_back(last + 1);
+  std::ranges::sort(steps);
+  std::string text;
+  int gaps = 0;
+  std::int64_t before = 0;
+  for (const std::int64_t step : steps) {
+    const std::int64_t first = std::exchange(before, step) + 1;
+    if (first >= step || ++gaps > kMostNamed) {
+      continue;
     }
-  });
-  return kept;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
+    text += first + 1 == step ? "" : fmt::format(" to {}", step - 1);
+  }
+  return gaps > kMostNamed ? fmt::format("{} and {} gaps more", text, gaps - kMostNamed) : text;
 }
 
 /// Seconds since 1970, to the millisecond.
@@ -53,6 +60,27 @@ double time_of_day() {
 }
 
 }  // namespace
+
+/// The complete lines of the steps that are kept.
+struct MetricsFile::History {
+  std::string lines;
+  std::string missing_steps;
+
+  History(const std::filesystem::path& path, const MetricsKept& keep) {
+    std::vector<std::int64_t> steps;
+    for_each_line(path, [&](const std::string& text) {
+      const auto line = metrics_line_of(text);
+      if (line &&
+          line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
+        lines += text + "\n";
+        if (line->kind == kTrainKind && line->step > 0) {
+          steps.push_back(line->step);
+        }
+      }
+    });
+    missing_steps = gaps_in(std::move(steps), keep.training_step);
+  }
+};
 
 std::optional<MetricsLine> metrics_line_of(std::string_view text) {
   const auto object = io::parse_json(text);
@@ -113,17 +141,17 @@ std::int64_t last_metrics_step(const std::filesystem::path& path) {
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
                          const std::optional<EventsWanted>& events)
-    : MetricsFile(path, kept_lines(path, keep), events) {}
+    : MetricsFile(path, History(path, keep), events) {}
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const std::string& kept,
+MetricsFile::MetricsFile(const std::filesystem::path& path, const History& kept,
                          const std::optional<EventsWanted>& events)
-    : lines_(path, kept) {
+    : lines_(path, kept.lines), missing_steps_(kept.missing_steps) {
   if (events) {
     const double now = time_of_day();
     const AddedEvents added = added_events(events->directory);
     const std::filesystem::path file = new_event_file(events->directory, now);
-    events_.emplace(
-        file, first_events(now, events->config_text, events->model) + events_of(kept, now, added));
+    events_.emplace(file, first_events(now, events->config_text, events->model) +
+                              events_of(kept.lines, now, added));
     delete_other_event_files(file);
   }
 }
@@ -148,7 +176,7 @@ void MetricsFile::write_event(std::int64_t step, const std::string& values) {
 
 void MetricsFile::write(const TrainRecord& r) {
   nlohmann::ordered_json object;
-  object["kind"] = "train";
+  object["kind"] = kTrainKind;
   object["step"] = r.step;
   object["loss"] = r.loss;
   object["grad_norm"] = r.grad_norm;

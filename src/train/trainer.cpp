@@ -190,6 +190,14 @@ class Trainer {
                                              .config_text = setup_.config_text,
                                              .model = plan_.model.get()})
                 : std::nullopt);
+        // An island that is a job lacks the steps of rounds that left it out.
+        const bool lacks_none = islands_ && islands_->are_jobs();
+        if (!lacks_none && !metrics_->missing_steps().empty()) {
+          setup_.log.warn(
+              "{} has no lines of the training steps {}, and the run goes on without them; restore "
+              "the file from a copy to have them",
+              (dir / "metrics.jsonl").string(), metrics_->missing_steps());
+        }
         if (watches()) {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
         }

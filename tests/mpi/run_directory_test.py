@@ -191,6 +191,20 @@ class Histories(RunDirectory):
                 if history:
                     self.assertEqual((run / "metrics.jsonl").read_text(), history)
 
+    def test_steps_whose_lines_are_lost_are_named(self):
+        for name, lost, words in [("whole", range(0), None), ("middle", range(2, 5), "3 to 5"), ("one", range(3, 4), "4"),
+                                  ("none", None, "1 to 6")]:
+            run = self.copy(f"lines-{name}")
+            lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+            (run / "metrics.jsonl").unlink()
+            if lost is not None:
+                (run / "metrics.jsonl").write_text("".join(line for line in lines if not any(
+                    f'"kind":"train","step":{step + 1},' in line for step in lost)))
+            finished = self.train(self.config, (1, 1), run.name, "--run.resume=auto", "--train.steps=8")
+            warning = f"warning: {run.name}/metrics.jsonl has no lines of the training steps {words}, "
+            self.assertEqual(warning in finished.text, words is not None, finished.text)
+            self.assertEqual("has no lines" in finished.text, words is not None, finished.text)
+
     def test_a_run_that_ended_before_its_first_checkpoint(self):
         settings = ["--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0"]
         seen = []

@@ -74,6 +74,10 @@ class MetricsFile {
   MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
               const std::optional<EventsWanted>& events = std::nullopt);
 
+  /// The steps up to the last one that is kept whose lines of training the file lacked, as in
+  /// "3 to 6, 9"; empty where it lacked none.
+  [[nodiscard]] const std::string& missing_steps() const { return missing_steps_; }
+
   /// Whether writing a line has failed, as on a full disk; the run continues.
   [[nodiscard]] bool failed() const { return failed_; }
 
@@ -88,12 +92,15 @@ class MetricsFile {
   void sync();
 
  private:
-  MetricsFile(const std::filesystem::path& path, const std::string& kept,
+  struct History;
+
+  MetricsFile(const std::filesystem::path& path, const History& kept,
               const std::optional<EventsWanted>& events);
   void line(nlohmann::ordered_json object);
 
   io::AppendedFile lines_;
   std::optional<io::AppendedFile> events_;
+  std::string missing_steps_;
   bool failed_ = false;
 };
 

@@ -66,6 +66,35 @@ TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
   }
 }
 
+TEST_F(MetricsFileTest, NamesTheStepsWhoseLinesAreMissing) {
+  struct Case {
+    std::vector<std::int64_t> steps;
+    std::int64_t kept;
+    std::string missing;
+  };
+  for (const auto& [steps, kept, missing] :
+       std::vector<Case>{{{}, 0, ""},
+                         {{}, 1, "1"},
+                         {{}, 20, "1 to 20"},
+                         {{1, 2, 3}, 3, ""},
+                         {{1, 2, 3, 4}, 3, ""},
+                         {{1, 2, 7, 8, 10}, 11, "3 to 6, 9, 11"},
+                         {{3, 1, 1, 3}, 3, "2"},
+                         {{2, 4, 6, 8, 10, 12, 14, 16, 18, 20},
+                          20,
+                          "1, 3, 5, 7, 9, 11, 13, 15 and 2 "
+                          "gaps more"}}) {
+    std::string text = "{\"kind\":\"evaluate\",\"step\":2}\n";
+    for (const std::int64_t step : steps) {
+      text += fmt::format("{{\"kind\":\"train\",\"step\":{}}}\n", step);
+    }
+    write_file(path_, text);
+    EXPECT_EQ(MetricsFile(path_, up_to(kept)).missing_steps(), missing) << text;
+  }
+  std::filesystem::remove(path_);
+  EXPECT_EQ(MetricsFile(path_, up_to(2)).missing_steps(), "1 to 2");
+}
+
 TEST_F(MetricsFileTest, AHistoryThatCannotBeReadIsAnError) {
   std::filesystem::create_directory(path_);
   write_file(directory_ / "elsewhere", "{\"step\":1}\n");
