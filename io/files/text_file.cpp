@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -47,7 +48,53 @@ void delete_unfinished(const fs::path& path) {
   }
 }
 
+/// Where a user's path leads through links; through /dev and /proc it leads to open files.
+fs::path behind_links(fs::path path) {
+  constexpr int kMostLinks = 40;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
+    if (const std::string text = fs::absolute(path, error).string();
+        text.starts_with("/dev/") || text.starts_with("/proc/")) {
+      break;
+    }
+    path = path.parent_path() / fs::read_symlink(path, error);
+  }
+  return path;
+}
+
+bool write_to(FileDescriptor file, std::string_view text) {
+  return file.is_open() && write_fully(file.get(), text) && file.close();
+}
+
 }  // namespace
+
+bool write_output(const fs::path& path, std::string_view text) {
+  const fs::path target = behind_links(path);
+  struct stat status {};
+  const bool exists = ::lstat(target.c_str(), &status) == 0;
+  if (!exists || (S_ISREG(status.st_mode) && status.st_nlink == 1)) {
+    const fs::path fresh =
+        target.parent_path() / fmt::format(".{}.{}.new", target.filename().string(), make_nonce());
+    FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    if (file.is_open()) {
+      // Only root may keep another owner.
+      const bool same_owner = !exists || ::fchown(file.get(), status.st_uid, status.st_gid) == 0;
+      if (same_owner && (!exists || ::fchmod(file.get(), status.st_mode & 07777U) == 0)) {
+        const bool replaced =
+            write_to(std::move(file), text) && std::rename(fresh.c_str(), target.c_str()) == 0;
+        const int error = errno;
+        if (!replaced) {
+          ::unlink(fresh.c_str());
+          errno = error;
+        }
+        return replaced;
+      }
+      ::unlink(fresh.c_str());
+    }
+  }
+  // The directory takes no new file, or what is there must stay what it is.
+  return write_to(FileDescriptor(path, O_WRONLY | O_CREAT | O_TRUNC), text);
+}
 
 std::optional<std::string> read_text(const fs::path& path, ExitCode code, std::size_t most_bytes) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
+#include "strata/io/text_file.hpp"
 
 #include "files/raw_elements.hpp"
 #include "images/image_decoder.hpp"
@@ -227,9 +227,7 @@ void write_contact_sheet(const Dataset& dataset, const std::filesystem::path& fi
     cells.push_back({.sample = sample, .labels = {{.text = label_of(dataset, sample)}}});
   }
   const Picture sheet = sheet_of(dataset, cells);
-  std::ofstream out(file, std::ios::binary);
-  out << sheet.png << std::flush;
-  if (!out) {
+  if (!write_output(file, sheet.png)) {
     fail(ExitCode::kUsage, "cannot write the contact sheet {}: {}", file.string(),
          std::strerror(errno));
   }

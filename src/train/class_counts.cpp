@@ -9,6 +9,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::train {
 namespace {
@@ -174,21 +175,19 @@ void require_confusion_writable(const std::filesystem::path& file) {
 
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,
                      const std::filesystem::path& file) {
-  std::ofstream out(file);
-  out << "class";
+  std::string text = "class";
   for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
-    out << ',' << csv_field(name_of_class(names, answer));
+    text += "," + csv_field(name_of_class(names, answer));
   }
-  out << '\n';
+  text += '\n';
   for (std::int64_t label = 0; label < counts.classes(); ++label) {
-    out << csv_field(name_of_class(names, label));
+    text += csv_field(name_of_class(names, label));
     for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
-      out << ',' << counts.count(label, answer);
+      text += fmt::format(",{}", counts.count(label, answer));
     }
-    out << '\n';
+    text += '\n';
   }
-  out.close();
-  if (!out) {
+  if (!io::write_output(file, text)) {
     refuse_file(file);
   }
 }

@@ -70,11 +70,30 @@ class Sweep(harness.StrataTest):
             self.assert_same_run(f"whole-{name}", f"grid/{name}")
         self.assertEqual(self.ranked(self.alone("sweep", "grid", "--table").text), (names, losses))
 
+    def test_a_second_sweep_of_a_directory_is_refused(self):
+        arguments = ["--dir=twice", *SET, "--train.steps=1000000"]
+        job = harness.Job([STRATA, "sweep", self.config, *arguments], self.directory)
+        job.wait_until(self.begun(f"twice/{NAMES[0]}", '"step":500,'), 60)
+        output = self.directory / "twice" / f"{NAMES[0]}.out"
+        before = output.read_bytes()
+        self.assert_refused(self.alone("sweep", self.config, *arguments), USAGE, "twice is in use by host ", "another --dir")
+        os.kill(job.process.pid, signal.SIGHUP)  # as where a terminal closes
+        self.assertEqual(job.wait(60).code, STOPPED_EARLY)
+        self.assertTrue(output.read_bytes().startswith(before))
+        self.assertFalse((self.directory / "twice/sweep.lock").exists())
+
     def test_a_failed_run_does_not_end_the_others(self):
         text = self.sweep("--dir=fails", "--set", "optimizer.learning_rate=1e9,0.01", "optimizer.momentum=0", *SHORT,
                           "--checkpoint.best=accuracy", expect=DIVERGED)
         self.assertRegex(text, "learning_rate=1e9_momentum=0: failed with exit code 6: the run diverged")
         self.assertIn("best test accuracy", text)
+        # Of the output of both starts the reason is that of the second one.
+        output = self.directory / "fails/learning_rate=1e9_momentum=0.out"
+        first = output.read_text()
+        again = self.sweep("--dir=fails", "--set", "optimizer.learning_rate=1e9,0.01", "optimizer.momentum=0", *SHORT,
+                           "--checkpoint.best=accuracy", "--parallel.pipeline=7", expect=USAGE)
+        self.assertRegex(again, "learning_rate=1e9_momentum=0: failed with exit code 2: .*pipeline")
+        self.assertTrue(output.read_text().startswith(first))
         self.assertRegex(text, r"(?m)^1 +0.01 .* 20 of 20 .* finished$")
         self.assertRegex(text, r"(?m)^2 +1e9 .* - .* unfinished$")
 

@@ -20,6 +20,12 @@ namespace strata::io {
 /// Writes all of `text` to a descriptor; false, with errno, where that fails.
 [[nodiscard]] bool write_fully(int file, std::string_view text);
 
+/// Writes the file that a user named; false, with errno, where that fails. A regular file is
+/// replaced in one step: who reads the old one, as a shell its script, keeps it, and of two writers
+/// one has the last word. A device, a pipe and a file with several names are written to. Links are
+/// followed.
+[[nodiscard]] bool write_output(const std::filesystem::path& path, std::string_view text);
+
 /// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
 /// both file and directory are synced. The text is first written under a name that no other
 /// process chooses; such files of killed processes are deleted. Throws: Error(kUsage).

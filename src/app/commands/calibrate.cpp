@@ -32,6 +32,7 @@
 #include "strata/plan/memory_fit.hpp"
 
 #include "commands/calibration_models.hpp"
+#include "commands/output_file.hpp"
 #include "commands/step_measurement.hpp"
 #include "environment/cpu_cores.hpp"
 #include "environment/execution_environment.hpp"
@@ -551,7 +552,7 @@ ExitCode calibrate(comm::MpiSession& mpi, const CalibrateOptions& options,
   const plan::Machine machine = calibration.run();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
-      io::replace_text(options.file, plan::machine_text(machine));
+      write_file(options.file, plan::machine_text(machine));
       fmt::print("{}", summary(machine));
       for (const std::string& line : calibration.lines()) {
         fmt::print("{}\n", line);

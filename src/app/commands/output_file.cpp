@@ -2,18 +2,14 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "strata/core/error.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::app {
 
 void write_file(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) {
+  if (!io::write_output(path, text)) {
     fail(ExitCode::kUsage, "cannot write {}: {}; choose another file", path, std::strerror(errno));
   }
 }

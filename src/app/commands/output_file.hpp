@@ -4,7 +4,7 @@
 
 namespace strata::app {
 
-/// Writes a text into the file that a user named; devices and links take it too.
+/// Writes a text into the file that a user named (io::write_output).
 /// Throws: Error(kUsage).
 void write_file(const std::string& path, const std::string& text);
 

@@ -32,17 +32,6 @@ constexpr const char* kFormat = "strata-sweep";
 // File systems take names of 255 bytes; a hash and ".out" follow.
 constexpr std::size_t kLongestName = 200;
 
-/// A value as part of a file's name.
-std::string in_name(const std::string& value) {
-  std::string name = value;
-  for (char& letter : name) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0 ||
-                       std::string_view("._+-").find(letter) != std::string_view::npos;
-    letter = plain ? letter : '-';
-  }
-  return name;
-}
-
 std::string last_part(const std::string& key) {
   return key.substr(key.find('.') + 1);
 }
@@ -131,6 +120,16 @@ plan::Best compared_by(const std::string& config) {
 
 }  // namespace
 
+std::string in_name(const std::string& text) {
+  std::string name = text;
+  for (char& letter : name) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0 ||
+                       std::string_view("._+-").find(letter) != std::string_view::npos;
+    letter = plain ? letter : '-';
+  }
+  return name;
+}
+
 SweptSetting swept_setting_of(const std::string& text) {
   const std::size_t equals = std::min(text.find('='), text.size());
   SweptSetting setting{.key = text.substr(0, equals), .values = {}};
@@ -199,13 +198,17 @@ std::vector<SweepRun> runs_of(const Sweep& sweep) {
   return runs;
 }
 
-void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {
+void make_sweep_directory(const fs::path& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) {
     fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --dir",
          directory.string(), error.message());
   }
+}
+
+void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {
+  std::error_code error;
   if (!fs::exists(directory / "sweep.json", error)) {
     if (fs::exists(directory / "config.ini", error)) {
       fail(ExitCode::kUsage, "{} holds a run; choose another --dir", directory.string());

@@ -30,6 +30,9 @@ struct Sweep {
   std::uint64_t seed = 1;   ///< of the sample
 };
 
+/// A text as part of a file's name: all but letters, digits and ._+- become -.
+[[nodiscard]] std::string in_name(const std::string& text);
+
 /// A setting and its values from "section.key=a,b,c". Throws: Error(kUsage).
 [[nodiscard]] SweptSetting swept_setting_of(const std::string& text);
 
@@ -37,7 +40,9 @@ struct Sweep {
 /// runs, or fewer combinations than the sample takes.
 [[nodiscard]] std::vector<SweepRun> runs_of(const Sweep& sweep);
 
-/// Creates `directory` and its sweep.json. Throws: Error(kUsage) where it holds another sweep.
+/// Creates the directory. Throws: Error(kUsage).
+void make_sweep_directory(const std::filesystem::path& directory);
+/// Creates its sweep.json. Throws: Error(kUsage) where it holds another sweep.
 void open_sweep_directory(const std::filesystem::path& directory, const Sweep& sweep);
 /// Reads sweep.json. Throws: Error(kUsage) where there is none, or a damaged one.
 [[nodiscard]] Sweep sweep_in(const std::filesystem::path& directory);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include "strata/app/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -59,7 +61,7 @@ int run_child(const std::vector<std::string>& words, const fs::path& log) {
   }
   pointers.push_back(nullptr);
   const int output =
-      ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+      ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (output < 0 || input < 0) {
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another --dir",
@@ -94,12 +96,14 @@ int run_child(const std::vector<std::string>& words, const fs::path& log) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// The line of a run's output that says why it failed.
-std::string reason_in(const fs::path& log) {
+/// The line of a run's output, behind that of earlier starts, that says why it failed.
+std::string reason_in(const fs::path& log, std::uintmax_t earlier_bytes) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 26;
   std::string reason;
-  const std::string text = io::read_text(log, ExitCode::kUsage, kMostBytes).value_or("");
-  for (const std::string& line : split_words(text, "\n")) {
+  const std::string text =
+      io::read_text(log, ExitCode::kUsage, earlier_bytes + kMostBytes).value_or("");
+  for (const std::string& line :
+       split_words(text.substr(std::min<std::uintmax_t>(earlier_bytes, text.size())), "\n")) {
     if (line.starts_with("strata: ")) {
       reason = line.substr(std::strlen("strata: "));
     }
@@ -147,6 +151,8 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
     words.insert(words.end(), run.settings.begin(), run.settings.end());
     words.insert(words.end(), {"--run.dir=" + directory.string(), "--run.resume=auto"});
     const fs::path log = given.directory / (run.name + ".out");
+    std::error_code error;
+    const std::uintmax_t earlier_bytes = fs::exists(log, error) ? fs::file_size(log, error) : 0;
     const int code = run_child(words, log);
     if (train::stop_request() == train::StopRequest::kStop) {
       fmt::print("{}: stopped on request; the same command goes on\n", title);
@@ -154,7 +160,7 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
       break;
     }
     if (code != 0) {
-      const std::string reason = reason_in(log);
+      const std::string reason = reason_in(log, earlier_bytes);
       fmt::print("{}: failed with exit code {}: {}\n", title, code, reason);
       ended = ended == ExitCode::kDone ? exit_code_of(code) : ended;
     }
@@ -259,6 +265,13 @@ ExitCode sweep_command(Arguments arguments) {
   if (writes && line.has("ranks")) {
     fail(ExitCode::kUsage, "--ranks is for runs by mpirun; give --ranks-per-node and --nodes");
   }
+  make_sweep_directory(given.directory);
+  Log log(Log::Output::kPrint);
+  const io::DirectoryLock lock(given.directory,
+                               {.name = "sweep.lock",
+                                .setting = "--dir",
+                                .while_watching = train::end_setup_on_stop_request},
+                               log);
   open_sweep_directory(given.directory, sweep);
   if (writes) {
     write_array(line, given, sweep, arguments);

@@ -1,11 +1,17 @@
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +19,7 @@
 
 #include "strata/io/input.hpp"
 #include "strata/io/json.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
 
 #include "data_files.hpp"
@@ -123,6 +130,47 @@ TEST(UserFile, SpecialFilesAreRefusedByEveryReaderAtOnce) {
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
     }
   }
+}
+
+TEST(UserFile, AnOutputIsReplacedWhereItIsARegularFile) {
+  const TemporaryDirectory directory;
+  const fs::path file = directory / "out";
+  write_file(file, "old");
+  fs::permissions(file, fs::perms(0750));
+  fs::create_directory(directory / "folder");
+  fs::create_symlink("../out", directory / "folder/link");
+  std::ifstream reader(file);
+  EXPECT_TRUE(write_output(directory / "folder/link", "new"));
+  std::string kept;
+  reader >> kept;
+  EXPECT_EQ(kept, "old");
+  EXPECT_EQ(test::read_file(file), "new");
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms(0750));
+  EXPECT_TRUE(fs::is_symlink(directory / "folder/link"));
+  // What does not fit leaves the old text.
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{.rlim_cur = 2, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &full);
+  EXPECT_FALSE(write_output(file, "newer"));
+  EXPECT_EQ(errno, EFBIG);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(test::read_file(file), "new");
+  // Other names of a file, and who holds an open one, get the text.
+  fs::create_hard_link(file, directory / "other");
+  EXPECT_TRUE(write_output(file, "both"));
+  EXPECT_EQ(test::read_file(directory / "other"), "both");
+  fs::remove(directory / "other");
+  const int open = ::open(file.c_str(), O_WRONLY | O_APPEND);
+  EXPECT_TRUE(write_output(fmt::format("/proc/self/fd/{}", open), "open "));
+  EXPECT_EQ(::write(open, "file", 4), 4);
+  ::close(open);
+  EXPECT_EQ(test::read_file(file), "open file");
+  EXPECT_TRUE(write_output("/dev/null", "x"));
+  EXPECT_FALSE(write_output(directory / "folder", "x"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 2);
 }
 
 TEST(UserFile, SizesAreBounded) {
