@@ -1,5 +1,5 @@
 #!/bin/bash
-# jobs/gpt2-124m.ini on 2 nodes x 4 ranks: 4 data x 1 pipeline x 2 tensor. Made by
+# Trains jobs/gpt2-124m.ini on 2 nodes x 4 ranks: 4 data x 1 pipeline x 2 tensor. Made by
 #   strata job jobs/gpt2-124m.ini --scheduler=flux --nodes=2 --ranks-per-node=4 --time=12:00:00 --container=strata.sif --parallel.tensor=2 --run.device=cuda --program=build/release/bin/strata --output=tests/job/gpt2.flux
 # Start: flux batch tests/job/gpt2.flux [--section.key=value ...]
 # 120 s before the time limit the ranks get USR1: they end their step, write a checkpoint and exit with code 75.
@@ -22,13 +22,13 @@ for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${setting#*=}; done
 # Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
 # written last: a run that went back behind a damaged one writes smaller steps.
 newest_checkpoint() {
-  stat -c '%n@%Y' "$(ls -dt "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
+  stat -c '%n@%Y' -- "$(ls -dt -- "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
 }
-count_starts() { echo "$1 $before" >"$run/starts.new" && mv "$run/starts.new" "$run/starts"; }
-mkdir -p "$run" || exit 2
+count_starts() { echo "$1 $before" >"$run/starts.new" && mv -- "$run/starts.new" "$run/starts"; }
+mkdir -p -- "$run" || exit 2
 before=$(newest_checkpoint) last= starts=0
 [ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
-[ "$before" = "$last" ] || starts=0
+[[ $before = "$last" && $starts =~ ^[1-9][0-9]{0,5}$ ]] || starts=0
 count_starts $((++starts))
 ranks=8
 flux run -o pmi=pmix --nodes=2 --ntasks=$ranks --cores-per-task=8 --gpus-per-task=1 \

@@ -6,9 +6,11 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from harness import DONE, STRATA, USAGE, StrataTest, config_text
@@ -38,7 +40,19 @@ REFUSED = [
     (["--time=60", "--scheduler=flux", "--hostfile=hosts", "--spares=1"], "--spares needs .*because flux ends"),
     (["--scheduler=shell", "--spares=1"], "--spares needs .*because mpirun on one host ends"),
     (["--hostfile=hosts", "--submit"], "--submit needs a scheduler"),
+    (["--time=60", "--job-name=../x"], "--job-name is \"../x\"; give a name without /"),
+    (["--time=60", "--scheduler=pbs", "--job-name=a b"], "a name without / and blanks"),
+    (["--time=60", "--scheduler=pbs", "--account=a'b\"c"], "PBS cannot read a'b\"c in a job script"),
 ]
+
+# Texts that shells and schedulers would read as more than a word, and those that would end its line.
+HOSTILE = ["$(touch pwned) `touch pwned`", "a; touch pwned #", "'; touch pwned; '", '"; touch pwned; "', "-x\\", "* ~ $HOME {} é"]
+CONTROLS = ["a\ntouch pwned #", "a\r", "a\tb", "\x1b[2J", "\x7f"]
+TEXTS = ["partition", "account", "qos", "constraint", "modules", "container", "fence", "program"]
+# Options, and the mark of a directive.
+SCHEDULERS = [(["--time=60", "--signal=9"], "#SBATCH"), (["--time=60", "--launcher=mpirun", "--spares=0"], "#SBATCH"),
+              (["--time=60", "--scheduler=pbs"], "#PBS"), (["--time=60", "--scheduler=flux"], "# flux:"),
+              (["--hostfile=hosts"], "#none")]
 
 
 def written(script):
@@ -54,6 +68,13 @@ def written(script):
         return new.read_text() if new.exists() else result.stderr
 
 
+def words_in(line, escape):
+    """The words of a directive, in which quotes hide blanks."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", escape
+    return list(lexer)
+
+
 class JobTest(StrataTest):
     def setUp(self):
         self.write_config("net.ini", CONFIG)
@@ -65,9 +86,9 @@ class JobTest(StrataTest):
         path.write_text(f"#!/bin/bash\n{text}\n")
         path.chmod(0o755)
 
-    def job(self, *arguments, site="/dev/null"):
+    def job(self, *arguments, site="/dev/null", command=("job", "net.ini")):
         environment = {**os.environ, "STRATA_SITE": str(site), "PATH": f"{self.directory}/bin:{os.environ['PATH']}"}
-        return subprocess.run([STRATA, "job", "net.ini", *arguments], cwd=self.directory, env=environment,
+        return subprocess.run([STRATA, *command, *arguments], cwd=self.directory, env=environment,
                               capture_output=True, text=True, check=False)
 
     def test_scripts_are_what_the_program_writes(self):
@@ -128,6 +149,22 @@ exit ${first%+}""")
                 self.assertEqual(result.returncode, int(last.rstrip("+")), result.stdout)
                 self.assertIn(words, result.stdout)
 
+    def test_a_terminal_that_closes_is_a_stop_request(self):
+        (self.directory / "job.sh").write_text(self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout)
+        self.stub("mpirun", """trap 'echo USR1 >>got; exit 75' USR1; trap 'echo HUP >>got; exit 1' HUP INT; touch ready
+while sleep 0.1; do :; done""")
+        for number in (signal.SIGHUP, signal.SIGINT):  # to all processes of the terminal
+            script = subprocess.Popen(["bash", "job.sh"], cwd=self.directory, start_new_session=True, stdout=subprocess.DEVNULL,
+                                      env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+            while not (self.directory / "ready").exists():
+                self.assertIsNone(script.poll())
+                time.sleep(0.05)
+            time.sleep(0.2)  # until the script waits
+            os.killpg(script.pid, number)
+            self.assertEqual(script.wait(60), 75)
+            (self.directory / "ready").unlink()
+        self.assertEqual(set((self.directory / "got").read_text().split()), {"USR1"})
+
     def test_a_lost_host_is_replaced_and_then_left_out(self):
         # Each launch loses the first of its hosts; a probe of a lost host fails.
         (self.directory / "hosts").write_text("# comment\na slots=2\nb\nb\nc slots=2\n")
@@ -167,8 +204,79 @@ first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
             self.assertRegex(result.stdout, f"\n0 of {nodes} nodes answer: \nthe nodes .* have no room .*\n{last}\n$")
         self.assertEqual((self.directory / "asked").read_text().split(), ["a,b"] * 5)
 
+    def words_of(self, result):
+        """Runs a script whose commands only say with which words they are called. Returns these."""
+        self.assertEqual(result.returncode, DONE, result.stderr)
+        for name in ("srun", "mpirun", "flux", "qsub", "scontrol", "squeue"):
+            self.stub(name, f"printf '%s\\0' {name} \"$@\" \"$SLURM_PMIX_FENCE\" >>called")
+        self.stub("sinfo", "echo a idle")
+        (self.directory / "called").write_text("")
+        (self.directory / "pwned").unlink(missing_ok=True)
+        (self.directory / "functions").write_text("module() { printf '%s\\0' module \"$@\" >>called; }\n")
+        (self.directory / "hostile.sh").write_text(result.stdout)
+        ran = subprocess.run(["bash", "hostile.sh"], cwd=self.directory, capture_output=True, text=True, check=False, env={
+            **os.environ, "BASH_ENV": "functions", "SLURM_JOB_ID": "7", "PBS_O_WORKDIR": str(self.directory),
+            "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+        self.assertFalse((self.directory / "pwned").exists(), result.stdout)
+        self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr + result.stdout)
+        return (self.directory / "called").read_text().split("\0")
+
+    def test_texts_stay_words(self):
+        # The options of a job or of its site, the names of config and run, and a setting.
+        (self.directory / "hosts").write_text("a\n")
+        for text in HOSTILE:
+            plain = text.replace("#", "").strip()  # for files and settings
+            self.write_config(f"{text}.ini", CONFIG)
+            site = self.directory / "site.ini"
+            site.write_text("[job]\n" + "".join(f"{name} = {plain}\n" for name in TEXTS))
+            for options, mark in SCHEDULERS:
+                with self.subTest(text=text, options=options):
+                    self.words_of(self.job(*options, site=site))
+                    pbs = mark == "#PBS"
+                    given = [f"--{name}={text}" for name in [*TEXTS, *([] if pbs else ["job-name"])]]
+                    result = self.job(*options, *given, f"--run.dir={plain}", f"--data.train={plain}.h5",
+                                      command=("job", f"{text}.ini"))
+                    words = self.words_of(result)
+                    self.assertLessEqual({text, f"{text}.ini", f"--run.dir={plain}", *text.split()}, set(words))
+                    self.assertTrue((self.directory / plain / "starts").exists())
+                    lines = [line[len(mark):] for line in result.stdout.splitlines() if line.startswith(mark)]
+                    expected = {"#SBATCH": f"--partition={text}", "#PBS": text, "# flux:": f"--queue={text}"}.get(mark)
+                    found = [words_in(line, "" if pbs else "\\") for line in lines]
+                    self.assertEqual([len(line) for line in found], [1 + pbs] * len(lines), lines)
+                    self.assertTrue(not expected or any(expected in line for line in found), lines)
+        # What a run's directory holds is no program either.
+        (self.directory / "runs/run").mkdir(parents=True, exist_ok=True)
+        (self.directory / "runs/run/starts").write_text("a[$(touch pwned)] none\n")
+        self.words_of(self.job("--hostfile=hosts"))
+
+    def test_every_option_is_a_word_or_refused(self):
+        names = re.findall(r"(?m)^  --([a-z-]+)=", subprocess.run([STRATA, "job", "--help"], capture_output=True, text=True,
+                                                                  check=True).stdout)
+        self.assertGreaterEqual(len(names), 23)
+        for name in set(names) - set(TEXTS) - {"output"}:
+            result = self.job("--time=60", f"--{name}=$(touch pwned)")
+            self.assertIn(result.returncode, (DONE, USAGE))
+            if result.returncode == DONE:
+                self.words_of(result)
+        site = self.directory / "site.ini"
+        site.write_text("[job]\naccount = a\x7fb\n")
+        for control in CONTROLS:
+            (self.directory / f"{control}.ini").write_text(CONFIG)
+        sweep = ("sweep", "net.ini", "--data.test=t.h5", "--output=s.sh")
+        for number, control in enumerate(CONTROLS):
+            cases = [{"given": f"--{name}={control}"} for name in (names if number == 0 else ["partition"])]
+            cases += [{"given": "--qos=x", "command": ("job", f"{control}.ini")}, {"given": "--qos=x", "site": site},
+                      {"given": f"--run.dir={control}"}, {"given": f"--dir={control}", "command": (*sweep, "--set", "run.seed=1")},
+                      {"given": f"--dir=x{number}", "command": (*sweep, "--set", f"optimizer.frozen=a,{control}")}]
+            for case in cases:
+                with self.subTest(case):
+                    result = self.job("--time=60", case.pop("given"), **case)
+                    self.assertEqual((result.returncode, result.stdout), (USAGE, ""), result.stderr)
+                    self.assertRegex(result.stderr, "control character|line break")
+
     def test_a_chain_is_submitted_in_order(self):
-        self.stub("sbatch", """echo "$*" >>submitted; wc -l <submitted""")
+        # Behind a warning, and with the name of a cluster.
+        self.stub("sbatch", """echo "$*" >>submitted; echo "sbatch: warning; x" >&2; echo "$(wc -l <submitted);other\"""")
         result = self.job("--time=60", "--chain=3", "--submit", "--output=chain.sh")
         self.assertEqual((result.returncode, result.stdout), (DONE, "1\n2\n3\n"))
         lines = (self.directory / "submitted").read_text().splitlines()

@@ -74,7 +74,7 @@ submit() {  # submit RUN OPTION...: prints the job's id
   shift
   cp net.ini "$run.ini"
   "$strata" job "$run.ini" --submit --output="$run.sbatch" --ranks-per-node=2 --cpus-per-task=1 --signal=45 \
-    --run.dir="$run" "$@" 2>"$run.plan"
+    --run.dir="$run" --job-name="$run's \"job\" #1" "$@" 2>"$run.plan"
 }
 goes_on_after() {  # goes_on_after RUN STEP: it passes the step by a few
   check "$1" "goes on after step $2" wait_until 200 passed "$1" $(($2 + 20))
@@ -92,6 +92,7 @@ cut_by_signal() {
 cuts() {  # cuts LAUNCHER: three in one run
   local way=$1 job restarts=0 kind
   job=$(submit "$way" --nodes=2 --constraint=pair1 --time=1 --launcher="$way") || exit 1
+  check "$way" "its name is read back" test "$(squeue -h -j "$job" -o %j)" = "$way's \"job\" #1"
   for kind in limit requeue signal; do
     goes_on_after "$way" "$(step_of "$way")"
     cut_by_$kind "$job" "$way"

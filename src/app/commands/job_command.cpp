@@ -16,6 +16,7 @@
 #include "commands/job_script.hpp"
 #include "commands/job_size.hpp"
 #include "commands/output_file.hpp"
+#include "commands/sweep.hpp"
 #include "config/site_file.hpp"
 
 namespace strata::app {
@@ -64,6 +65,7 @@ CommandLine job_line(const std::vector<std::string>& options) {
     all.push_back(fmt::format("--{}={}", name, value));
   }
   all.insert(all.end(), options.begin(), options.end());
+  std::ranges::for_each(all, require_one_line);
   CommandLine line(all, job_option_names(), {"submit"}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage,
@@ -151,11 +153,18 @@ void set_names(const CommandLine& line, const plan::RunConfig& config, JobScript
   script.config = line.positions().front();
   script.run_directory = config.run.dir;
   std::filesystem::path run(config.run.dir);
-  script.name =
-      line.value("job-name", (run.has_filename() ? run : run.parent_path()).filename().string());
+  script.name = line.value(
+      "job-name", in_name((run.has_filename() ? run : run.parent_path()).filename().string()));
+  const bool pbs = script.scheduler == Scheduler::kPbs;
+  if (script.name.find_first_of(pbs ? "/ " : "/") != std::string::npos) {
+    refuse_value("job-name", script.name, pbs ? "a name without / and blanks" : "a name without /");
+  }
   const bool shell = script.scheduler == Scheduler::kShell;
   script.file = line.value(
       "output", script.name + (shell ? ".sh" : fmt::format(".{}", name_of(script.scheduler))));
+  if (script.file.starts_with('-')) {
+    script.file.insert(0, "./");  // no option of the command that submits it
+  }
 }
 
 JobScript job_of(const CommandLine& line, const std::vector<std::string>& settings) {
@@ -193,8 +202,12 @@ void submit(const JobScript& script) {
   std::string before;
   for (std::int64_t job = 0; job < script.chain; ++job) {
     const std::string after = before.empty() ? "" : " " + submit_after(script.scheduler, before);
-    before = output_of(
-        fmt::format("{}{} {}", submit_command(script.scheduler), after, shell_quoted(script.file)));
+    const std::vector<std::string> lines =
+        split_words(output_of(fmt::format("{}{} {}", submit_command(script.scheduler), after,
+                                          shell_quoted(script.file))),
+                    "\n");
+    // The id stands behind warnings, and before the name of a cluster.
+    before = lines.empty() ? "" : lines.back().substr(0, lines.back().find(';'));
     fmt::print("{}\n", before);
   }
 }

@@ -1,15 +1,54 @@
 #include "commands/job_script.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::app {
 namespace {
 
-/// A line of the script, left out where its value is empty or 0.
-std::string line(std::string_view format, const std::string& value) {
-  return value.empty() || value == "0"
-             ? ""
-             : fmt::format(fmt::runtime(format), fmt::arg("value", value)) + "\n";
+/// What neither shells nor schedulers give a meaning.
+bool is_plain(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  return !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
+}
+
+/// A word of a directive as the scheduler reads it back. In double quotes sbatch and Flux take a
+/// backslash before a character for the character; qsub knows quotes only.
+std::string directive_word(Scheduler scheduler, const std::string& word) {
+  require_one_line(word);
+  if (is_plain(word)) {
+    return word;
+  }
+  if (scheduler == Scheduler::kPbs) {
+    const char quote = word.find('"') == std::string::npos ? '"' : '\'';
+    if (word.find(quote) != std::string::npos) {
+      fail(ExitCode::kUsage, "PBS cannot read {} in a job script, because it has both quotes",
+           printable(word));
+    }
+    return quote + word + quote;
+  }
+  std::string quoted = "\"";
+  for (const char letter : word) {
+    quoted += (letter == '"' || letter == '\\' ? "\\" : "") + std::string(1, letter);
+  }
+  return quoted + '"';
+}
+
+/// A directive, left out where its value is empty or 0.
+std::string directive(Scheduler scheduler, std::string_view option, const std::string& value) {
+  if (value.empty() || value == "0") {
+    return "";
+  }
+  const std::string_view mark = scheduler == Scheduler::kSlurm ? "#SBATCH"
+                                : scheduler == Scheduler::kPbs ? "#PBS"
+                                                               : "# flux:";
+  return fmt::format("{} {}{}\n", mark, option, directive_word(scheduler, value));
 }
 
 std::string clock_text(std::int64_t seconds) {
@@ -17,6 +56,9 @@ std::string clock_text(std::int64_t seconds) {
 }
 
 std::string slurm_directives(const JobScript& s) {
+  const auto line = [](std::string_view option, const std::string& value) {
+    return directive(Scheduler::kSlurm, option, value);
+  };
   const std::int64_t most = s.nodes + s.spares.value_or(0);
   const std::string nodes =
       s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, most) : fmt::format("{}", most);
@@ -28,13 +70,11 @@ std::string slurm_directives(const JobScript& s) {
           : fmt::format("#SBATCH --ntasks-per-node={}\n#SBATCH --cpus-per-task={}\n",
                         s.ranks_per_node, s.cpus_per_task);
   const bool shell_gets_signal = s.launcher == Launcher::kMpirun;
-  return line("#SBATCH --job-name={value}", s.name) + line("#SBATCH --nodes={value}", nodes) +
-         tasks + line("#SBATCH --gpus-per-node={value}", fmt::format("{}", s.gpus_per_node)) +
+  return line("--job-name=", s.name) + line("--nodes=", nodes) + tasks +
+         line("--gpus-per-node=", fmt::format("{}", s.gpus_per_node)) +
          (s.memory_gib > 0 ? fmt::format("#SBATCH --mem={}G\n", s.memory_gib) : "") +
-         line("#SBATCH --partition={value}", s.partition) +
-         line("#SBATCH --account={value}", s.account) + line("#SBATCH --qos={value}", s.qos) +
-         line("#SBATCH --constraint={value}", s.constraint) +
-         line("#SBATCH --time={value}", clock_text(s.limit_seconds)) +
+         line("--partition=", s.partition) + line("--account=", s.account) + line("--qos=", s.qos) +
+         line("--constraint=", s.constraint) + line("--time=", clock_text(s.limit_seconds)) +
          fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
                      s.signal_seconds) +
          (s.spares ? "#SBATCH --no-kill\n" : "") +
@@ -46,25 +86,30 @@ std::string slurm_directives(const JobScript& s) {
 }
 
 std::string pbs_directives(const JobScript& s) {
+  const auto line = [](std::string_view option, const std::string& value) {
+    return directive(Scheduler::kPbs, option, value);
+  };
   std::string chunk = fmt::format("{}:ncpus={}:mpiprocs={}", s.nodes,
                                   s.ranks_per_node * s.cpus_per_task, s.ranks_per_node);
   chunk += s.gpus_per_node > 0 ? fmt::format(":ngpus={}", s.gpus_per_node) : "";
   chunk += s.memory_gib > 0 ? fmt::format(":mem={}gb", s.memory_gib) : "";
   chunk += s.constraint.empty() ? "" : ":" + s.constraint;
-  return line("#PBS -N {value}", s.name) + line("#PBS -l select={value}", chunk) +
-         line("#PBS -l walltime={value}", clock_text(s.limit_seconds)) +
-         line("#PBS -q {value}", s.partition) + line("#PBS -A {value}", s.account) +
-         line("#PBS -l qos={value}", s.qos) + "#PBS -r y\n#PBS -j oe\n";
+  return line("-N ", s.name) + line("-l ", "select=" + chunk) +
+         line("-l ", "walltime=" + clock_text(s.limit_seconds)) + line("-q ", s.partition) +
+         line("-A ", s.account) + line("-l ", s.qos.empty() ? "" : "qos=" + s.qos) +
+         "#PBS -r y\n#PBS -j oe\n";
 }
 
 std::string flux_directives(const JobScript& s) {
-  return line("# flux: --job-name={value}", s.name) +
-         line("# flux: --nodes={value}", fmt::format("{}", s.nodes)) +
-         line("# flux: --nslots={value}", fmt::format("{}", s.nodes * s.ranks_per_node)) +
-         line("# flux: --cores-per-slot={value}", fmt::format("{}", s.cpus_per_task)) +
+  const auto line = [](std::string_view option, const std::string& value) {
+    return directive(Scheduler::kFlux, option, value);
+  };
+  return line("--job-name=", s.name) + line("--nodes=", fmt::format("{}", s.nodes)) +
+         line("--nslots=", fmt::format("{}", s.nodes * s.ranks_per_node)) +
+         line("--cores-per-slot=", fmt::format("{}", s.cpus_per_task)) +
          (s.gpus_per_node > 0 ? "# flux: --gpus-per-slot=1\n" : "") +
-         line("# flux: --queue={value}", s.partition) + line("# flux: --bank={value}", s.account) +
-         line("# flux: --requires={value}", s.constraint) +
+         line("--queue=", s.partition) + line("--bank=", s.account) +
+         line("--requires=", s.constraint) +
          fmt::format("# flux: --time-limit={}s\n", s.limit_seconds) +
          "# flux: --output=strata-{{id}}.log\n";
 }
@@ -81,13 +126,13 @@ SchedulerWords words_of(const JobScript& s) {
   const std::string file = shell_quoted(s.file);
   switch (s.scheduler) {
     case Scheduler::kSlurm:
-      return {
-          "sbatch --parsable",
-          "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
-          "trap : USR1 TERM  # stop requests are for the ranks, which also know the time limit\n"
-          "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
-          "$SLURM_JOB_NODELIST\"\n",
-          "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
+      return {"sbatch --parsable",
+              "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
+              "trap : USR1 USR2 HUP TERM  # stop requests are for the ranks, which also know the "
+              "limit\n"
+              "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
+              "$SLURM_JOB_NODELIST\"\n",
+              "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
     case Scheduler::kPbs:
       return {"qsub", "-W depend=afternotok:", pbs_directives(s),
               "cd \"$PBS_O_WORKDIR\" || exit 1\necho \"job $PBS_JOBID\"\n",
@@ -104,9 +149,9 @@ SchedulerWords words_of(const JobScript& s) {
 std::string header(const JobScript& s, const SchedulerWords& words) {
   const std::string submit = words.submit.substr(0, words.submit.find(" --"));
   std::string text = fmt::format(
-      "#!/bin/bash\n# {} on {}{} node{}{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
-      s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
-      s.nodes == 1 ? "" : "s", s.spares ? fmt::format(" (and {} spare)", *s.spares) : "",
+      "#!/bin/bash\n# Trains {} on {}{} node{}{} x {} rank{}: {}. Made by\n#   {}\n",
+      shell_quoted(s.config), s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "",
+      s.nodes, s.nodes == 1 ? "" : "s", s.spares ? fmt::format(" (and {} spare)", *s.spares) : "",
       s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s", s.grid, s.command);
   text += s.scheduler == Scheduler::kPbs
               ? fmt::format("# Start: qsub {}\n", shell_quoted(s.file))
@@ -120,6 +165,14 @@ std::string header(const JobScript& s, const SchedulerWords& words) {
         s.signal_seconds);
   }
   return text + words.directives + "\n";
+}
+
+std::string module_line(const JobScript& s) {
+  std::string text;
+  for (const std::string& module : split_words(s.modules)) {
+    text += " " + shell_quoted(module);
+  }
+  return text.empty() ? "" : "module load" + text + "\n";
 }
 
 /// Puts the settings of the array's element before those of the command line.
@@ -144,13 +197,13 @@ for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${{setting#*=}}; do
 # Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
 # written last: a run that went back behind a damaged one writes smaller steps.
 newest_checkpoint() {{
-  stat -c '%n@%Y' "$(ls -dt "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
+  stat -c '%n@%Y' -- "$(ls -dt -- "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
 }}
-count_starts() {{ echo "$1 $before" >"$run/starts.new" && mv "$run/starts.new" "$run/starts"; }}
-mkdir -p "$run" || exit 2
+count_starts() {{ echo "$1 $before" >"$run/starts.new" && mv -- "$run/starts.new" "$run/starts"; }}
+mkdir -p -- "$run" || exit 2
 before=$(newest_checkpoint) last= starts=0
 [ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
-[ "$before" = "$last" ] || starts=0
+[[ $before = "$last" && $starts =~ ^[1-9][0-9]{{0,5}}$ ]] || starts=0
 count_starts $((++starts))
 )sh",
                      shell_quoted(s.program), shell_quoted(s.run_directory));
@@ -193,7 +246,7 @@ watch='while sleep 20 || :; do
   scontrol show hostnames "$nodes" | grep -Fxq "$0" || scontrol requeue "$SLURM_JOB_ID"
 done'
 if [ ${#nodes[@]} -gt 1 ]; then
-  srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[-1]}" bash -c "trap : USR1; $watch" "$SLURMD_NODENAME" </dev/null &
+  srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[-1]}" bash -c "trap : USR1 USR2 HUP; $watch" "$SLURMD_NODENAME" </dev/null &
   guard=$!
 fi
 )sh"
@@ -260,8 +313,10 @@ std::string srun_lines(const JobScript& s) {
              "export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{}}}  # srun does not take it from "
              "sbatch\n",
              s.cpus_per_task) +
-         line("export SLURM_PMIX_FENCE={value}  # Slurm 22.05's default fence crashes some starts",
-              s.fence) +
+         (s.fence.empty() ? ""
+                          : fmt::format("export SLURM_PMIX_FENCE={}  # Slurm 22.05's default fence "
+                                        "crashes some starts\n",
+                                        shell_quoted(s.fence))) +
          "binding=cores\n"
          "[ -z \"${STRATA_NO_BINDING:-}\" ] || binding=none  # on nodes with fewer cores than "
          "ranks\n" +
@@ -276,13 +331,14 @@ std::string srun_lines(const JobScript& s) {
 }
 
 std::string mpirun_lines(const JobScript& s) {
-  std::string start = "mpirun";
+  const bool shell = s.scheduler == Scheduler::kShell;
+  // In a session of its own a terminal that closes does not end mpirun.
+  std::string start = shell ? "setsid mpirun" : "mpirun";
   if (s.scheduler == Scheduler::kPbs) {
     // PBS sends no signal ahead of the limit.
     start = fmt::format("timeout --preserve-status --foreground --signal=USR1 {} mpirun",
                         s.limit_seconds - s.signal_seconds);
   }
-  const bool shell = s.scheduler == Scheduler::kShell;
   const std::string hosts =
       s.spares ? fmt::format("--host \"$(printf '%s:{},' \"${{nodes[@]}}\")\" ", s.ranks_per_node)
       : s.hostfile.empty() ? ""
@@ -298,8 +354,8 @@ launcher=$!
 while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
 )sh",
              s.ranks_per_node, s.cpus_per_task, start, hosts, train_words(s),
-             shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 TERM INT"
-                   : "trap 'kill -USR1 $launcher 2>/dev/null' USR1 TERM") +
+             shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 USR2 HUP TERM INT"
+                   : "trap 'kill -USR1 $launcher 2>/dev/null' USR1 USR2 HUP TERM") +
          (s.spares ? "# Where Slurm ends its daemons, mpirun returns 0; a run that is done has "
                      "removed its lock.\n"
                      "[ $code -ne 0 ] || [ ! -e \"$run/run.lock\" ] || code=137\n"
@@ -348,10 +404,17 @@ fi
 
 }  // namespace
 
+void require_one_line(const std::string& text) {
+  if (std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; })) {
+    fail(ExitCode::kUsage,
+         "\"{}\" has a control character, which would end its line of a job script; leave it out",
+         printable(text));
+  }
+}
+
 std::string shell_quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+  require_one_line(word);
+  if (is_plain(word)) {
     return word;
   }
   std::string quoted = "'";
@@ -366,13 +429,13 @@ std::string submit_command(Scheduler scheduler) {
 }
 
 std::string submit_after(Scheduler scheduler, const std::string& before) {
-  return words_of({.scheduler = scheduler}).after + before;
+  return words_of({.scheduler = scheduler}).after + shell_quoted(before);
 }
 
 std::string script_text(const JobScript& s) {
   const SchedulerWords words = words_of(s);
-  return header(s, words) + words.start + line("module load {value}", s.modules) +
-         element_settings(s) + counting(s) + rank_count(s, words) +
+  return header(s, words) + words.start + module_line(s) + element_settings(s) + counting(s) +
+         rank_count(s, words) +
          (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
           : s.launcher == Launcher::kMpirun ? mpirun_lines(s)
                                             : srun_lines(s)) +

@@ -62,14 +62,18 @@ struct JobScript {
   std::vector<std::vector<std::string>> elements;
 };
 
+/// Throws: Error(kUsage) for a text that require_one_line() or the scheduler refuses.
 [[nodiscard]] std::string script_text(const JobScript& script);
 
 /// The command that submits a script, as in "sbatch --parsable".
 [[nodiscard]] std::string submit_command(Scheduler scheduler);
-/// Its option for a job that runs only if the job `before` ended unfinished.
+/// Its option for a job that runs only if the job `before` ended unfinished, for a shell.
 [[nodiscard]] std::string submit_after(Scheduler scheduler, const std::string& before);
 
-/// A word as a shell reads it back.
+/// Refuses a text with a control character, which would end its line of a script: Error(kUsage).
+void require_one_line(const std::string& text);
+
+/// A word as a shell reads it back. Throws: as require_one_line().
 [[nodiscard]] std::string shell_quoted(const std::string& word);
 
 }  // namespace strata::app
