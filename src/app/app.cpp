@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -394,6 +395,12 @@ int run_command(int argc, char** argv) {
 }  // namespace
 
 int run(int argc, char** argv) {
+  // Else the first files would get the numbers of closed streams, and messages be written to them.
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0) {
+      static_cast<void>(::open("/dev/null", O_RDONLY));  // writing fails as before
+    }
+  }
   install_crash_signals(0, nullptr);
   const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
   // A full disk shows when the last lines are written, or earlier.
