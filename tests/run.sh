@@ -143,15 +143,20 @@ changed_files() {
   done
 }
 
-# clang-tidy on sources that changed since the last tag, or in the last 50 commits.
+# clang-tidy on sources that changed since the last tag, or in the last 50 commits. It reads the unity files that include
+# them, which parse the headers once for several sources.
 tidied() {
-  local since files
+  local since lines file units
   since=$(git describe --tags --abbrev=0 2>/dev/null || git rev-list --skip=50 -n 1 HEAD)
   [ -n "$since" ] || since=$(git hash-object -t tree /dev/null)
   mapfile -t files < <(git diff --name-only --diff-filter=d "$since" -- 'src/*.cpp' 'io/*.cpp')
   [ ${#files[@]} -gt 0 ] || return 0
-  cmake --preset debug -DSTRATA_TESTS=OFF -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF >build/debug.log 2>&1 || return 1
-  run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/debug "${files[@]/#/$PWD/}" >build/tidy.log 2>/dev/null && return 0
+  lines=$(printf ',{"name":"%s"}' "${files[@]}")
+  mapfile -t units < <(for file in "${files[@]}"; do
+    grep -rlF --include='*.cxx' "\"$PWD/$file\"" build/release/CMakeFiles || echo "$PWD/$file"
+  done | sort -u)
+  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p build/release --line-filter="[${lines:1}]" \
+    --extra-arg=-Wno-unknown-warning-option >build/tidy.log 2>/dev/null && return 0
   grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
   return 1
 }
