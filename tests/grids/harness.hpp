@@ -92,6 +92,9 @@ inline const Cycle kSchedules{1,
 /// Performs a run as Case::runs has them in the new directory `name`, from which others may start.
 Result train(const Settings& settings, const std::string& run = "1x1x1", std::string name = "");
 
+/// Expects the same records and tensors, bit for bit.
+void expect_same(const Result& found, const Result& expected);
+
 /// Writes a file into the scratch directory.
 void write_scratch(const std::string& name, const std::string& text);
 /// Calls `strata schedule`, which writes into the scratch directory.
