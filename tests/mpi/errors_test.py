@@ -63,6 +63,12 @@ class Settings(Errors):
                      settings=["batch.global=3"])
         self.refused(USAGE, "data.train is empty", "strata data import", settings=["--data.train="])
 
+    def test_ranks_with_other_options(self):
+        for command, option in (("train", "--dry-run"), ("evaluate", "--classes"), ("evaluate", "--checkpoint=best")):
+            rank = ["-n", "1", harness.STRATA, command, self.config, f"--run.dir={self.fresh_run()}"]
+            job = harness.Job(["mpirun", *rank, ":", *rank, option], self.directory)
+            self.assert_refused(job.wait(60), USAGE, "do not hold the same options: rank 1")
+
     def planned(self, *settings, config=None):
         finished = self.alone("train", config or self.config, *settings, "--dry-run", expect=DONE)
         return finished.text

@@ -194,8 +194,8 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
                        const FailureHandler& on_failure) {
   const double started = now_seconds();
   Log log(log_role(mpi));
-  TrainArguments given;
-  RunInputs inputs = open_run_inputs(mpi, arguments, given, log);
+  const TrainArguments given = parse_arguments(mpi, arguments, "train");
+  RunInputs inputs = open_run_inputs(mpi, given, log);
   std::optional<RunDirectory> directory;
   if (!given.dry_run) {
     directory.emplace(mpi, inputs.config, log);
@@ -321,9 +321,8 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
 
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(log_role(mpi));
-  TrainArguments given;
+  const TrainArguments given = parse_arguments(mpi, arguments, "evaluate");
   comm::agree(mpi.world(), [&] {
-    given = parse_arguments(arguments, "evaluate");
     if (mpi.world().rank() == 0 && !given.confusion.empty()) {
       train::require_confusion_writable(given.confusion);
     }

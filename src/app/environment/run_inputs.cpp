@@ -109,11 +109,9 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
 
 }  // namespace
 
-RunInputs open_run_inputs(comm::MpiSession& mpi, Arguments arguments, TrainArguments& given,
-                          Log& log) {
+RunInputs open_run_inputs(comm::MpiSession& mpi, const TrainArguments& given, Log& log) {
   RunInputs inputs;
   open_same_inputs(mpi, inputs, [&] {
-    given = parse_arguments(arguments, "train");
     load_config(mpi, inputs, given.config, given.settings);
     open_training_data(inputs, given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
     if (!inputs.config.data.test.empty()) {
@@ -267,7 +265,9 @@ WhichCheckpoint which_checkpoint(const std::string& value) {
   return *which;
 }
 
-TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
+namespace {
+
+TrainArguments parse(Arguments arguments, std::string_view command) {
   constexpr std::string_view kConfusion = "--confusion=";
   constexpr std::string_view kCheckpoint = "--checkpoint=";
   TrainArguments result;
@@ -295,6 +295,21 @@ TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
          command == "evaluate" ? " or a run's directory" : "", command);
   }
   return result;
+}
+
+}  // namespace
+
+TrainArguments parse_arguments(comm::MpiSession& mpi, Arguments arguments,
+                               std::string_view command) {
+  TrainArguments given;
+  comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
+    given = parse(arguments, command);
+    const std::string options =
+        fmt::format("{} {} {} {} {}", command, given.dry_run, given.each_class,
+                    given.confusion.empty(), name_of(given.checkpoint));
+    return {{"options", hash_of(options)}};
+  });
+  return given;
 }
 
 Log::Output log_role(comm::MpiSession& mpi) {

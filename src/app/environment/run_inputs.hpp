@@ -55,13 +55,16 @@ struct TrainArguments {
   WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;  ///< evaluate --checkpoint=best
 };
 
-/// Throws: Error(kUsage) where there is no config file.
-[[nodiscard]] TrainArguments parse_arguments(Arguments arguments, std::string_view command);
+/// Parses the arguments of a command, whose options must be the same on all ranks.
+/// Communication: collective over the world. Throws: AgreedError(kUsage) where they are not, or
+/// there is no config file.
+[[nodiscard]] TrainArguments parse_arguments(comm::MpiSession& mpi, Arguments arguments,
+                                             std::string_view command);
 
-/// Parses the arguments of train into `given`, reads the config and opens the data sets; a dry run
-/// goes without. Communication: collective over the world.
-[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, Arguments arguments,
-                                        TrainArguments& given, Log& log);
+/// Reads the config of train and opens the data sets; a dry run goes without.
+/// Communication: collective over the world.
+[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const TrainArguments& given,
+                                        Log& log);
 
 /// Whether a command needs a data set to evaluate on.
 enum class Evaluates { kNo, kYes };
