@@ -213,6 +213,11 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
           std::move(open_parts)};
 }
 
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(tensors_, name, {}, &TensorInfo::name);
+  return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
 std::string Checkpoint::warning() const {
   return open_parts_->manifest ? "" : no_manifest_text(master());
 }

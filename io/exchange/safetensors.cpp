@@ -237,14 +237,17 @@ TensorFiles TensorFiles::open_safetensors(const fs::path& path) {
 TensorFileWriter TensorFileWriter::safetensors(const fs::path& path,
                                                std::span<const TensorToStore> tensors) {
   nlohmann::ordered_json header{{kMetadata, {{"format", "pt"}}}};
+  // Its operator[] compares a name with all earlier ones.
+  auto& entries = header.get_ref<nlohmann::ordered_json::object_t&>();
   std::int64_t end = 0;
   for (const TensorToStore& tensor : tensors) {
     const std::int64_t begin = end;
     end += tensor.shape.count() * size_bytes(tensor.type);
-    header[tensor.name] = {
-        {"dtype", name_of_type(tensor.type)},
-        {"shape", std::vector(tensor.shape.extents().begin(), tensor.shape.extents().end())},
-        {"data_offsets", {begin, end}}};
+    entries.emplace_back(
+        tensor.name, nlohmann::ordered_json{{"dtype", name_of_type(tensor.type)},
+                                            {"shape", std::vector(tensor.shape.extents().begin(),
+                                                                  tensor.shape.extents().end())},
+                                            {"data_offsets", {begin, end}}});
   }
   std::string text = header.dump();
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');

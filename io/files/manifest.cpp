@@ -174,6 +174,7 @@ std::optional<Manifest> Manifest::read(const fs::path& master, ExitCode code) {
     fail(code, "{} is damaged or of a later version; copy {} with all its files again",
          path.string(), master.string());
   }
+  std::ranges::stable_sort(*entries, {}, &ManifestEntry::file);
   return Manifest(std::move(*entries));
 }
 
@@ -183,8 +184,8 @@ void Manifest::write(const fs::path& path, ExitCode code) const {
 
 void Manifest::check(const fs::path& path, ExitCode code, std::string_view advice) const {
   const std::string name = path.filename().string();
-  const auto entry = std::ranges::find(entries_, name, &ManifestEntry::file);
-  if (entry == entries_.end()) {
+  const auto entry = std::ranges::lower_bound(entries_, name, {}, &ManifestEntry::file);
+  if (entry == entries_.end() || entry->file != name) {
     fail(code, "{} is not in the manifest beside it: it belongs to another set of files; {}",
          path.string(), advice);
   }

@@ -52,8 +52,8 @@ class Manifest {
   void write(const std::filesystem::path& path, ExitCode code) const;
 
   /// Compares size and checksum of a file with its entry; reads all bytes outside its payload.
-  /// Throws: Error with `code` where they differ, where the manifest has no such entry, or where
-  /// the file cannot be read. `advice` ends the message.
+  /// Pre: the manifest was read. Throws: Error with `code` where they differ, where the manifest
+  /// has no such entry, or where the file cannot be read. `advice` ends the message.
   void check(const std::filesystem::path& path, ExitCode code, std::string_view advice) const;
 
  private:

@@ -60,8 +60,7 @@ CheckpointAdapters::Matrices CheckpointAdapters::matrices_of(const std::string& 
   const auto find = [&](std::string_view part, std::string& name, Shape& shape) {
     const std::string whole =
         fmt::format("{}{}", kWeightPrefix, nn::parameter_name(module_of(parameter), part));
-    const auto found = std::ranges::find(checkpoint_.tensors(), whole, &io::TensorInfo::name);
-    if (found != checkpoint_.tensors().end()) {
+    if (const io::TensorInfo* const found = checkpoint_.find(whole)) {
       name = whole;
       shape = found->shape;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -208,15 +209,14 @@ std::string text_of(const io::TensorInfo& tensor) {
 /// Compares the tensors whose names begin with `prefix`.
 void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoint,
                           std::string_view prefix) {
-  const std::vector<io::TensorInfo> expected = tensors_of(plan);
-  for (const io::TensorInfo& tensor : expected) {
+  std::set<std::string> expected;
+  for (const io::TensorInfo& tensor : tensors_of(plan)) {
+    expected.insert(tensor.name);
     if (!tensor.name.starts_with(prefix)) {
       continue;
     }
-    const auto found =
-        std::find_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                     [&](const io::TensorInfo& other) { return other.name == tensor.name; });
-    if (found == checkpoint.tensors().end()) {
+    const io::TensorInfo* const found = checkpoint.find(tensor.name);
+    if (found == nullptr) {
       refuse_model(checkpoint, fmt::format("it has no {}", text_of(tensor)));
     }
     if (!(*found == tensor)) {
@@ -225,8 +225,7 @@ void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoi
     }
   }
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-    if (tensor.name.starts_with(prefix) &&
-        std::find(expected.begin(), expected.end(), tensor) == expected.end()) {
+    if (tensor.name.starts_with(prefix) && !expected.contains(tensor.name)) {
       refuse_model(checkpoint, fmt::format("it has {}, which the config lacks", text_of(tensor)));
     }
   }
@@ -398,9 +397,7 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 nn::NamePatterns initialized_anew(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   std::string names = plan.config.checkpoint.init_except;
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
-    if (nn::is_adapter(spec.name) &&
-        std::ranges::find(checkpoint.tensors(), weight_name(spec), &io::TensorInfo::name) ==
-            checkpoint.tensors().end()) {
+    if (nn::is_adapter(spec.name) && checkpoint.find(weight_name(spec)) == nullptr) {
       names += "," + spec.name;
     }
   }
@@ -410,11 +407,11 @@ nn::NamePatterns initialized_anew(const plan::Plan& plan, const io::Checkpoint& 
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const nn::NamePatterns except = initialized_anew(plan, checkpoint);
   std::vector<std::string> names;
-  std::vector<io::TensorInfo> model;
+  std::set<std::string> model;
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
     if (spec.ownership == nn::Ownership::kOwned) {
       names.push_back(spec.name);
-      model.push_back({spec.name, spec.shape});
+      model.insert(spec.name);
     }
   }
   std::vector<io::TensorInfo> file;
@@ -433,20 +430,20 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
         "{} to checkpoint.init_except, to {}",
         checkpoint.directory().string(), difference, name, effect);
   };
-  for (const io::TensorInfo& tensor : model) {
-    const auto found = std::ranges::find(file, tensor.name, &io::TensorInfo::name);
-    if (except.matches(tensor.name) || (found != file.end() && found->shape == tensor.shape)) {
+  for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+    const io::TensorInfo* const found = checkpoint.find(weight_name(spec));
+    if (spec.ownership != nn::Ownership::kOwned || except.matches(spec.name) ||
+        (found != nullptr && found->shape == spec.shape)) {
       continue;
     }
-    refuse(found == file.end() ? fmt::format("it has no {}, which is {} in the model", tensor.name,
-                                             tensor.shape.text())
-                               : fmt::format("its {} is {}, that of the model {}", tensor.name,
-                                             found->shape.text(), tensor.shape.text()),
-           tensor.name, "initialize it anew");
+    refuse(found == nullptr
+               ? fmt::format("it has no {}, which is {} in the model", spec.name, spec.shape.text())
+               : fmt::format("its {} is {}, that of the model {}", spec.name, found->shape.text(),
+                             spec.shape.text()),
+           spec.name, "initialize it anew");
   }
   for (const io::TensorInfo& tensor : file) {
-    if (!except.matches(tensor.name) &&
-        std::ranges::find(model, tensor.name, &io::TensorInfo::name) == model.end()) {
+    if (!except.matches(tensor.name) && !model.contains(tensor.name)) {
       if (nn::is_adapter(tensor.name)) {
         fail(ExitCode::kCheckpoint,
              "checkpoint.init: {} has adapters, as {} ({}), which the model lacks; set lora.rank, "

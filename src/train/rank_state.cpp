@@ -26,9 +26,8 @@ io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
 
 /// The dtype of a checkpoint's tensor; `otherwise` where it has none of this name.
 DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DType otherwise) {
-  const auto found =
-      std::ranges::lower_bound(checkpoint.tensors(), name, {}, &io::TensorInfo::name);
-  return found != checkpoint.tensors().end() && found->name == name ? found->dtype : otherwise;
+  const io::TensorInfo* const found = checkpoint.find(name);
+  return found != nullptr ? found->dtype : otherwise;
 }
 
 /// The name of a parameter's weights; all islands have the same frozen matrices.

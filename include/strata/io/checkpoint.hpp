@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -169,6 +170,8 @@ class Checkpoint {
   [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
   /// Sorted by name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  /// The tensor of this name; null without one.
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const;
   [[nodiscard]] std::int64_t part_count() const { return static_cast<std::int64_t>(parts_.size()); }
 
   /// Reads all slices of one part and compares their checksums.
