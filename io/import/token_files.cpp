@@ -37,9 +37,48 @@ std::int64_t count_of(const BinaryFile& file, std::int64_t bytes, std::int64_t i
   return bytes / id_bytes;
 }
 
-IdLayout nanogpt_layout(const BinaryFile& file) {
+// An id as an unsigned number; a negative id becomes larger than any vocabulary.
+std::uint64_t id_at(const std::byte* at, const IdLayout& layout) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, at, static_cast<std::size_t>(layout.id_bytes));
+  const bool negative = layout.is_signed && (id >> (8 * layout.id_bytes - 1) & 1U) != 0;
+  return negative ? ~std::uint64_t{0} : id;
+}
+
+/// Refuses a file whose every second number is 0, as in one of numbers twice as wide.
+void require_width(BinaryFile& file, const IdLayout& layout) {
+  constexpr std::int64_t kFewest = 8;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 16U;
+  std::vector<std::byte> bytes;
+  std::array<bool, 2> zero{true, true};  // of the even and of the odd ones
+  for (std::int64_t read = 0; read < layout.tokens && (zero[0] || zero[1]); read += kPiece) {
+    const std::int64_t count = std::min(kPiece, layout.tokens - read);
+    bytes.resize(static_cast<std::size_t>(count * layout.id_bytes));
+    file.read(bytes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      bool& all = zero[static_cast<std::size_t>(i % 2)];
+      all = all && id_at(bytes.data() + i * layout.id_bytes, layout) == 0;
+    }
+  }
+  if (layout.tokens >= kFewest && (zero[0] || zero[1])) {
+    const std::int64_t bits = 8 * layout.id_bytes;
+    fail(ExitCode::kData,
+         "{}: every second of its {} numbers of {} bits is 0, so they probably have more bits; "
+         "give --token-bits={}",
+         file.path().string(), count_text(layout.tokens), bits,
+         bits == 16 ? "32 or 64, or 16 if they are right" : "64");
+  }
+}
+
+IdLayout nanogpt_layout(const std::filesystem::path& path, std::int64_t token_bits) {
+  BinaryFile file(path);
   IdLayout layout;
+  layout.id_bytes = token_bits == 0 ? 2 : token_bits / 8;
+  layout.is_signed = token_bits == 64;
   layout.tokens = count_of(file, file.size(), layout.id_bytes);
+  if (token_bits == 0 || token_bits == 32) {
+    require_width(file, layout);
+  }
   return layout;
 }
 
@@ -79,24 +118,16 @@ IdLayout llmc_layout(const std::filesystem::path& path) {
   return layout;
 }
 
-IdLayout layout_of(ImportFormat format, const std::filesystem::path& path) {
-  if (format == ImportFormat::kLlmcTokens) {
+IdLayout layout_of(const ImportOptions& options, const std::filesystem::path& path) {
+  if (options.format == ImportFormat::kLlmcTokens) {
     return llmc_layout(path);
   }
-  const BinaryFile file(path);
-  if (format == ImportFormat::kNanoGptTokens) {
-    return nanogpt_layout(file);
+  if (options.format == ImportFormat::kNanoGptTokens) {
+    return nanogpt_layout(path, options.token_bits);
   }
+  const BinaryFile file(path);
   const MegatronIndex index = check_megatron_index(path, file.size());
   return {0, index.id_bytes, index.is_signed, count_of(file, file.size(), index.id_bytes)};
-}
-
-// An id as an unsigned number; a negative id becomes larger than any vocabulary.
-std::uint64_t id_at(const std::byte* at, const IdLayout& layout) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, at, static_cast<std::size_t>(layout.id_bytes));
-  const bool negative = layout.is_signed && (id >> (8 * layout.id_bytes - 1) & 1U) != 0;
-  return negative ? ~std::uint64_t{0} : id;
 }
 
 class TokenFiles : public TokenSource {
@@ -107,7 +138,8 @@ class TokenFiles : public TokenSource {
         tokenizer_(std::move(tokenizer)),
         vocabulary_(tokenizer_ ? tokenizer_->vocabulary() : options.vocabulary) {
     for (const std::filesystem::path& file : files_) {
-      layouts_.push_back(layout_of(options.format, file));
+      layouts_.push_back(layout_of(options, file));
+      require_vocabulary_fits(file, layouts_.back(), options);
       tokens_ += layouts_.back().tokens;
     }
   }
@@ -124,6 +156,21 @@ class TokenFiles : public TokenSource {
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override;
 
  private:
+  /// Refuses ids of a width that cannot hold the vocabulary: larger ones were cut.
+  void require_vocabulary_fits(const std::filesystem::path& file, const IdLayout& layout,
+                               const ImportOptions& options) const {
+    const std::int64_t bits = 8 * layout.id_bytes;
+    if (bits >= 32 || vocabulary_ <= std::int64_t{1} << bits) {
+      return;
+    }
+    fail(ExitCode::kData, "{} has token ids of {} bits, which cannot hold a vocabulary of {}; {}",
+         file.string(), bits, count_text(vocabulary_),
+         options.format == ImportFormat::kNanoGptTokens
+             ? "if its ids have 32 or 64 bits, give --token-bits, else the tokenizer or the "
+               "vocabulary that they were made with"
+             : "give the tokenizer or the vocabulary that they were made with");
+  }
+
   std::vector<std::filesystem::path> files_;
   std::optional<Tokenizer> tokenizer_;
   std::int64_t vocabulary_;

@@ -21,7 +21,7 @@ enum class ImportFormat {
   kCifar100,       ///< the binary version of CIFAR-100, with its fine labels
   kImages,         ///< one folder per class with JPEG and PNG files
   kText,           ///< text, one document per file
-  kNanoGptTokens,  ///< nanoGPT's .bin: uint16 tokens and nothing else
+  kNanoGptTokens,  ///< nanoGPT's .bin: tokens of 16 bits, or token_bits, and nothing else
   kLlmcTokens,     ///< llm.c's .bin: a header of 1024 bytes, then uint16 or uint32 tokens
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
@@ -111,6 +111,8 @@ struct ImportOptions {
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.
   std::int64_t vocabulary = 0;
+  /// Width of the ids in nanoGPT's files, which do not say it: 16, 32 or 64; 0: not given, 16.
+  std::int64_t token_bits = 0;
   /// Samples, or tokens, for train, then for test, in file order: counts as in "8000,2000" or
   /// fractions as in "0.9,0.1". One number makes a train split only.
   std::string split = "0.9,0.1";

@@ -112,7 +112,8 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
                                  is put around each file, as <|begin_of_text|> before it, unless --separator=off
     --split-pattern=gpt2|llama3  how ranks split text into words; only for ranks, which do not say it
     --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
-  --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens
+  --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens and nothing else
+    --token-bits=16|32|64        the width of the tokens; these files do not say it (default 16)
   --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
   --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
                                  with --tokenizer instead of --vocabulary the tokens can be read as text
@@ -160,7 +161,7 @@ void tokenizer_argument(const CommandLine& line, io::ImportOptions& options) {
 // Options of text and token files.
 void token_options(const CommandLine& line, io::ImportOptions& options) {
   for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary",
-                           "split-pattern", "special-tokens"}) {
+                           "split-pattern", "special-tokens", "token-bits"}) {
     if (line.has(name) && !io::holds_tokens(options.format)) {
       fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
            name_of(options.format));
@@ -176,6 +177,17 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
   tokenizer_argument(line, options);
   options.separator = enum_argument(line, "separator", options.separator);
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
+  if (line.has("token-bits")) {
+    if (options.format != io::ImportFormat::kNanoGptTokens) {
+      fail(ExitCode::kUsage,
+           "--token-bits is for --format=tokens-nanogpt; files of {} say it themselves",
+           name_of(options.format));
+    }
+    options.token_bits = line.count("token-bits", 16, 16, 64);
+    if (options.token_bits % 32 != 0 && options.token_bits != 16) {
+      fail(ExitCode::kUsage, "--token-bits is {}; it is 16, 32 or 64", options.token_bits);
+    }
+  }
   if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
     fail(ExitCode::kUsage, "--vocabulary is for token files; of a text the tokenizer makes it");
   }
@@ -311,10 +323,10 @@ void refuse_other_ranks() {
 ExitCode import_command(Arguments arguments) {
   refuse_other_ranks();
   const CommandLine line(
-      arguments, {"format",    "output",   "images",  "labels",       "files",      "label",
-                  "inputs",    "targets",  "split",   "task",         "classes",    "shard-mib",
-                  "tokenizer", "encoder",  "merges",  "separator",    "vocabulary", "resize",
-                  "crop",      "channels", "threads", "split-pattern"},
+      arguments, {"format",    "output",   "images",  "labels",        "files",      "label",
+                  "inputs",    "targets",  "split",   "task",          "classes",    "shard-mib",
+                  "tokenizer", "encoder",  "merges",  "separator",     "vocabulary", "resize",
+                  "crop",      "channels", "threads", "split-pattern", "token-bits"},
       {"overwrite", "skip-bad", "special-tokens"});
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);

@@ -85,6 +85,51 @@ TEST(ImportTokens, NanoGptFilesAreBareTokens) {
   EXPECT_THAT(error_of([&] { (void)Tokenizer::of(train.info()); }), HasSubstr("--tokenizer=gpt2"));
 }
 
+TEST(ImportTokens, NanoGptFilesMayBeWide) {
+  const TemporaryDirectory directory;
+  const std::vector<std::uint32_t> wide{109097, 81694, 5, 0, 128255};
+  const std::vector<std::uint32_t> narrow{27811, 4087, 50256, 7, 1};
+  const auto wider = [](const std::vector<std::uint32_t>& ids) {
+    return bytes_of(std::vector<std::int64_t>(ids.begin(), ids.end()));
+  };
+  struct Case {
+    std::string bytes;
+    std::int64_t bits;
+    std::int64_t vocabulary;
+    std::vector<std::int64_t> ids;  // else it is refused
+    std::string why;
+  };
+  const Case cases[] = {
+      {bytes_of(wide), 32, 128256, {109097, 81694, 5, 0, 128255}, ""},
+      {wider(wide), 64, 128256, {109097, 81694, 5, 0, 128255}, ""},
+      {bytes_of(narrow), 32, 50257, {27811, 4087, 50256, 7, 1}, ""},
+      {bytes_of<std::uint16_t>({0, 65535}), 0, 65536, {0, 65535}, ""},
+      {bytes_of<std::uint16_t>({5, 0, 6, 0, 7, 0, 8, 0}), 16, 9, {5, 0, 6, 0, 7, 0, 8, 0}, ""},
+      {bytes_of<std::uint16_t>({5, 0, 6, 0, 7, 0}), 0, 9, {5, 0, 6, 0, 7, 0}, ""},
+      {bytes_of<std::uint16_t>({5, 0, 6, 0, 7, 0, 8, 1}), 0, 9, {5, 0, 6, 0, 7, 0, 8, 1}, ""},
+      {bytes_of(wide), 0, 128256, {}, "16 bits, which cannot hold a vocabulary of 128,256"},
+      {bytes_of(wide), 16, 65537, {}, "give --token-bits"},
+      {bytes_of(narrow), 0, 50257, {}, "every second of its 10 numbers of 16 bits is 0"},
+      {wider(narrow), 0, 50257, {}, "give --token-bits=32 or 64, or 16 if they are right"},
+      {wider(narrow), 32, 50257, {}, "10 numbers of 32 bits is 0, so they probably have more bits"},
+      // Big-endian.
+      {bytes_of<std::uint16_t>({0, 1, 0, 2, 0, 3, 0, 4}), 0, 50257, {}, "every second"},
+      {bytes_of<std::uint16_t>({0, 1, 0, 2, 0, 3, 0, 4}), 32, 50257, {}, "65,536 as its token 0 "},
+      {wider({1}) + bytes_of<std::int64_t>({-1}), 64, 9, {}, "a negative number as its token 1 "},
+      {bytes_of(wide) + "xx", 32, 128256, {}, "no whole number of 4 bytes"}};
+  for (const Case& one : cases) {
+    write_file(directory / "a.bin", one.bytes);
+    ImportOptions options = token_options(directory, ImportFormat::kNanoGptTokens, {"a.bin"});
+    options.vocabulary = one.vocabulary;
+    options.token_bits = one.bits;
+    if (one.why.empty()) {
+      EXPECT_EQ(tokens_of(train_of(options)), one.ids);
+    } else {
+      EXPECT_THAT(import_error(options), HasSubstr(one.why));
+    }
+  }
+}
+
 TEST(ImportTokens, ATokenizerLetsThemBeRead) {
   const TemporaryDirectory directory;
   test::write_pairs(directory, test::small_pairs());
@@ -126,12 +171,18 @@ TEST(ImportTokens, RefusesBadNanoGptFiles) {
 TEST(ImportTokens, LlmcFilesHaveAHeader) {
   const TemporaryDirectory directory;
   write_file(directory / "a.bin", llmc(20240520, 1, 3, bytes_of<std::uint16_t>({1, 2, 39999})));
-  write_file(directory / "b.bin", llmc(20240801, 7, 2, bytes_of<std::uint32_t>({4, 100000})));
+  write_file(directory / "b.bin", llmc(20240801, 7, 2, bytes_of<std::uint32_t>({4, 39998})));
+  write_file(directory / "c.bin", llmc(20240801, 7, 2, bytes_of<std::uint32_t>({4, 100000})));
   ImportOptions options = token_options(directory, ImportFormat::kLlmcTokens, {"a.bin", "b.bin"});
+  EXPECT_THAT(tokens_of(train_of(options)), ElementsAre(1, 2, 39999, 4, 39998));
   options.vocabulary = 100001;
+  EXPECT_THAT(import_error(options),
+              AllOf(HasSubstr("a.bin has token ids of 16 bits"),
+                    HasSubstr("a vocabulary of 100,001; give the tokenizer")));
+  options.inputs = {directory / "c.bin"};
   const Dataset train = train_of(options);
   EXPECT_EQ(train.info().input_dtype, DType::kUint32);
-  EXPECT_THAT(tokens_of(train), ElementsAre(1, 2, 39999, 4, 100000));
+  EXPECT_THAT(tokens_of(train), ElementsAre(4, 100000));
 }
 
 TEST(ImportTokens, RefusesBadLlmcFiles) {
@@ -191,6 +242,7 @@ TEST(ImportTokens, RefusesBadMegatronFiles) {
   EXPECT_THAT(problem(megatron(8, 2, {-1, 6}, {0, 2}), tokens), HasSubstr("sequence 0 of -1"));
   EXPECT_THAT(problem(megatron(8, 2, {2, 3}, {0, 1}), tokens), HasSubstr("document 1"));
   EXPECT_THAT(problem(megatron(8, 2, {2, 3}, {1, 2}), tokens), HasSubstr("document 0"));
+  EXPECT_THAT(problem(megatron(1, 1, {5}, {0, 1}), "\1\2\3\4\5"), HasSubstr("ids of 8 bits"));
   const std::string negative = bytes_of<std::int32_t>({1, -2});
   EXPECT_THAT(problem(megatron(4, 4, {2}, {0, 1}), negative),
               AllOf(HasSubstr("a negative number"), HasSubstr("token 1 ")));
