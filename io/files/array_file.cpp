@@ -9,6 +9,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {
@@ -52,10 +53,12 @@ RawType idx_type(unsigned code, const std::filesystem::path& path) {
        path.string(), code);
 }
 
-// The text after `'key':` in the dictionary of a .npy header, without leading blanks.
+// The text after `'key':` in the dictionary of a .npy header, without leading blanks. The keys may
+// stand in double quotes, as numpy.load() reads them.
 std::string_view npy_value(std::string_view header, std::string_view key,
                            const std::filesystem::path& path) {
-  const std::size_t at = header.find(fmt::format("'{}'", key));
+  const std::size_t at =
+      std::min(header.find(fmt::format("'{}'", key)), header.find(fmt::format("\"{}\"", key)));
   const std::size_t colon = header.find(':', at);
   if (at == std::string_view::npos || colon == std::string_view::npos) {
     fail(ExitCode::kData, "{} has a .npy header without '{}'", path.string(), key);
@@ -63,10 +66,28 @@ std::string_view npy_value(std::string_view header, std::string_view key,
   return trimmed(header.substr(colon + 1));
 }
 
+// What a descr holds: the text in its quotes, or the list of a structured type.
+std::string_view npy_descr(std::string_view value) {
+  const std::size_t begin = value.find_first_of("'\"([{");
+  if (begin == std::string_view::npos) {
+    return {};
+  }
+  if (value[begin] == '\'' || value[begin] == '"') {
+    return value.substr(begin + 1, value.find(value[begin], begin + 1) - begin - 1);
+  }
+  std::size_t end = begin;
+  int depth = 0;
+  do {
+    const std::string_view bracket = value.substr(end++, 1);
+    depth += bracket.find_first_of("([{") == 0 ? 1 : 0;
+    depth -= bracket.find_first_of(")]}") == 0 ? 1 : 0;
+  } while (depth > 0 && end < value.size());
+  return value.substr(begin, end - begin);
+}
+
 RawType npy_type(std::string_view descr, const std::filesystem::path& path) {
   using Kind = RawType::Kind;
-  const std::string_view text =
-      descr.size() > 1 ? descr.substr(1, descr.find('\'', 1) - 1) : std::string_view();
+  const std::string_view text = npy_descr(descr);
   RawType type;
   std::int64_t bytes = 0;
   const bool has_form = text.size() >= 3 && parse_int64(text.substr(2), bytes);
@@ -78,10 +99,13 @@ RawType npy_type(std::string_view descr, const std::filesystem::path& path) {
   const bool known = (kind == 'f' && (bytes == 4 || bytes == 8)) ||
                      ((kind == 'i' || kind == 'u') && whole) || (kind == 'b' && bytes == 1);
   if (!known) {
-    fail(ExitCode::kData,
-         "{} holds elements of NumPy type '{}', expected f4, f8, b1, or i or u of 1 to 8 bytes; "
-         "convert it with astype()",
-         path.string(), text);
+    fail(
+        ExitCode::kData,
+        "{} holds elements of NumPy type {}, expected f4, f8, b1, or i or u of 1 to 8 bytes; "
+        "convert it with {}",
+        path.string(),
+        text.starts_with('[') ? printable(text) : fmt::format("'{}'", printable(text)),
+        text.starts_with('[') ? "numpy.lib.recfunctions.structured_to_unstructured()" : "astype()");
   }
   return type;
 }
@@ -94,7 +118,8 @@ std::vector<std::int64_t> npy_shape(std::string_view value, const std::filesyste
   std::vector<std::int64_t> extents;
   for (const std::string& word : split_words(value.substr(1, end - 1), ",")) {
     std::int64_t extent = 0;
-    if (!parse_int64(word, extent)) {
+    // Python 2 marks long numbers, as in (8L, 3L).
+    if (!parse_int64(std::string_view(word).substr(0, word.find_last_not_of('L') + 1), extent)) {
       fail(ExitCode::kData, "{} has a .npy header whose shape cannot be read", path.string());
     }
     extents.push_back(extent);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -216,6 +217,25 @@ TEST(ImportNpy, KeepsFloatsAndTakesIntegersAsClasses) {
   EXPECT_DOUBLE_EQ(train.info().deviation[0], std::sqrt(8.0 / 3));
 }
 
+TEST(ImportNpy, ReadsHeadersAsNumpyDoes) {
+  const TemporaryDirectory directory;
+  write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2L,)", {0, 1}));
+  const std::string plain = npy_of<float>("<f4", "(2L, 3L)", {1, 2, 3, 4, 5, 6});
+  std::string quoted = plain;
+  std::replace(quoted.begin(), quoted.begin() + 100, '\'', '"');
+  std::string prefixed = plain;
+  prefixed.replace(plain.find("'<f4', "), 7, "u'<f4',");
+  for (const std::string& bytes : {plain, quoted, prefixed}) {
+    write_file(directory / "x.npy", bytes);
+    ImportOptions options = npy_options(directory, "1.0");
+    options.existing = Existing::kReplace;
+    const Dataset train = Dataset::open(import_dataset(options).train);
+    EXPECT_EQ(train.info().input_shape, Shape{3});
+    EXPECT_EQ(train.info().classes, 2);
+    EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(4, 5, 6));
+  }
+}
+
 TEST(ImportNpy, TakesFloatsAsValuesOfTheirShape) {
   const TemporaryDirectory directory;
   write_file(directory / "x.npy", npy_of<float>("<f4", "(2,)", {1.5F, 2.5F}));
@@ -260,6 +280,13 @@ TEST(ImportNpy, RefusesBadFiles) {
   EXPECT_THAT(with_inputs(npy("<f4", "(2, 2)", std::string(16, '\0'), "True")),
               HasSubstr("Fortran order"));
   EXPECT_THAT(with_inputs(npy("<f4", "()", std::string(4, '\0'))), HasSubstr("0 dimensions"));
+  EXPECT_THAT(with_inputs(npy("<f4", "(2LL, L)", "")), HasSubstr("shape cannot be read"));
+  // A structured type, in the place of another as long.
+  const std::string fields = "[('shape', '<f4'), ('b', '<i4', (2,))]";
+  std::string structured = npy(std::string(fields.size() - 2, '?'), "(2,)", std::string(24, '\0'));
+  structured.replace(structured.find("'?"), fields.size(), fields);
+  EXPECT_THAT(with_inputs(structured), AllOf(HasSubstr("NumPy type " + fields + ", expected f4"),
+                                             HasSubstr("structured_to_unstructured()")));
   EXPECT_THAT(with_inputs("a,b\n1,2\n"), HasSubstr("is not a .npy file"));
 }
 
