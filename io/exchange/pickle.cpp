@@ -183,8 +183,8 @@ class PickleReader {
       refuse_file(
           path_,
           fmt::format("its pickle refers to {}, and strata reads plain values and tensors only, "
-                      "and executes nothing; save the state dict alone",
-                      printable(name)));
+                      "and executes nothing; {}",
+                      printable(name), kSaveAnew));
     }
     push({.kind = Kind::kName, .text = name});
   }
@@ -203,6 +203,10 @@ class PickleReader {
 
   std::vector<std::int64_t> integers(const Object& tuple) const {
     std::vector<std::int64_t> values;
+    if (tuple.items.size() > Shape::kMaxRank) {
+      refuse_pickle(fmt::format("has a tensor of {} dimensions, at most {} were expected",
+                                tuple.items.size(), Shape::kMaxRank));
+    }
     for (const std::size_t index : tuple.items) {
       if (tuple.kind != Kind::kTuple || at(index).kind != Kind::kInteger || at(index).integer < 0) {
         refuse_pickle("has a shape that is no tuple of whole numbers from 0");
@@ -236,10 +240,9 @@ class PickleReader {
     const std::vector<std::int64_t> strides = integers(at(arguments.items[3]));
     std::int64_t stride = 1;
     for (std::size_t d = tensor.shape.size(); d-- > 0;) {
-      if (strides.size() != tensor.shape.size() || tensor.shape.size() > Shape::kMaxRank ||
-          (tensor.shape[d] > 1 && strides[d] != stride) ||
+      if (strides.size() != tensor.shape.size() || (tensor.shape[d] > 1 && strides[d] != stride) ||
           __builtin_mul_overflow(stride, tensor.shape[d], &stride)) {
-        refuse_pickle("has a tensor that is not contiguous; save it with .contiguous()");
+        refuse_pickle(fmt::format("has a tensor that is not contiguous; {}", kSaveAnew));
       }
     }
     push(std::move(tensor));

@@ -13,6 +13,13 @@
 
 namespace strata::io {
 
+/// How a checkpoint is saved so that strata reads it.
+constexpr const char* kSaveAnew =
+    "in Python: c = torch.load(FILE, map_location=\"cpu\", weights_only=False); "
+    "torch.save({\"model\": {k: v.detach().contiguous() for k, v in c[\"model\"].items()}, "
+    "\"model_args\": {k: getattr(v, \"item\", lambda: v)() for k, v in "
+    "c[\"model_args\"].items()}}, \"model.pt\"), and import model.pt";
+
 /// An object of a pickle. Objects refer to others by their index.
 struct PickleObject {
   enum class Kind {

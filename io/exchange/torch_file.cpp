@@ -60,6 +60,11 @@ TensorFiles TensorFiles::open_torch(const fs::path& path) {
   constexpr std::string_view kCompiled = "_orig_mod.";
   Contents contents;
   contents.files.push_back(map_model_file(path));
+  constexpr std::byte kPickleBegins{0x80};
+  if (contents.files.back().bytes().front() == kPickleBegins) {
+    fail(ExitCode::kData, "{} is a file of torch.save() in the form before PyTorch 1.6; {}",
+         path.string(), kSaveAnew);
+  }
   const auto entries = zip_entries(path, contents.files.back().bytes());
   const auto found = std::ranges::find_if(
       entries, [&](const auto& entry) { return entry.first.ends_with(kPickle); });
@@ -78,7 +83,12 @@ TensorFiles TensorFiles::open_torch(const fs::path& path) {
   const Object* const facts = pickle.find(pickle.whole(), "model_args");
   if (model == nullptr || model->kind != Kind::kDict || facts == nullptr ||
       facts->kind != Kind::kDict) {
-    pickle.refuse("it has no \"model\" and \"model_args\", as nanoGPT's ckpt.pt has");
+    pickle.refuse(
+        "it has no \"model\" and \"model_args\", as nanoGPT's ckpt.pt has; a state dict alone does "
+        "not say the number of heads: in Python, torch.save({\"model\": STATE_DICT, "
+        "\"model_args\": "
+        "{\"n_layer\": .., \"n_head\": .., \"n_embd\": .., \"block_size\": .., \"vocab_size\": .., "
+        "\"bias\": ..}}, \"model.pt\"), and import model.pt");
   }
   for (std::size_t i = 0; i + 1 < model->items.size(); i += 2) {
     std::string name = pickle.at(model->items[i]).text;
