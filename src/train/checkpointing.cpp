@@ -29,6 +29,8 @@ constexpr const char* kInstructionSet = "instruction_set";
 
 /// The metadata key of where imported weights come from.
 constexpr const char* kImported = "imported";
+/// The metadata key of the texts of files that were beside them.
+constexpr const char* kTexts = "model_files";
 
 /// The metadata keys of parallel.sync and, in the virtual grid, of the islands of a local run.
 constexpr const char* kSync = "sync";
@@ -468,6 +470,16 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   }
 }
 
+ModelTexts model_texts(const io::Checkpoint& checkpoint) {
+  return metadata_entry<ModelTexts>(checkpoint, kTexts);
+}
+
+ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  return initialized_anew(plan, checkpoint).matches(plan.model->parameters().front().name)
+             ? ModelTexts()
+             : model_texts(checkpoint);
+}
+
 std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const nn::NamePatterns except = initialized_anew(plan, checkpoint);
   std::vector<std::string> anew;
@@ -654,6 +666,9 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
     metadata[kUnits] = {
         {"next", done.next}, {"open", done.open}, {"updates", done.updates}, {"results", results}};
   }
+  if (!run.texts.empty()) {
+    metadata[kTexts] = run.texts;
+  }
   if (is_local(plan)) {
     metadata["virtual_grid"][kIslands] = plan.islands;
   }
@@ -667,12 +682,17 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
 }
 
 nlohmann::json imported_metadata(const std::vector<std::string>& layers,
-                                 const io::DatasetInfo& data, const std::string& source) {
+                                 const io::DatasetInfo& data, const std::string& source,
+                                 const ModelTexts& texts) {
   std::vector<std::string> lines(layers.size());
   std::ranges::transform(layers, lines.begin(), comparable);
-  return {
+  nlohmann::json metadata{
       {"step", 0},       {"samples", 0},         {kImported, source},
       {"layers", lines}, {kData, json_of(data)}, {kTokenizer, hash_text(data.tokenizer_checksum)}};
+  if (!texts.empty()) {
+    metadata[kTexts] = texts;
+  }
+  return metadata;
 }
 
 std::string prune_warning(const plan::Plan& plan, std::int64_t step, std::int64_t best_step) {

@@ -1,6 +1,10 @@
 #include "huggingface_config.hpp"
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +14,7 @@
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/nn/rotary_scaling.hpp"
+#include "strata/train/model_files.hpp"
 
 namespace strata::train {
 namespace {
@@ -169,11 +174,11 @@ void read_rotary(const ConfigReader& config, nn::TransformerOptions& options) {
 }
 
 /// `rope_scaling` of a config.json.
-nlohmann::ordered_json rotary_json(const ops::RotaryScaling& scaling) {
+nlohmann::json rotary_json(const ops::RotaryScaling& scaling) {
   if (scaling.kind == ops::RotaryScalingKind::kNone) {
     return nullptr;
   }
-  nlohmann::ordered_json json{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
+  nlohmann::json json{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
   if (scaling.kind == ops::RotaryScalingKind::kLlama3) {
     json["low_freq_factor"] = scaling.low;
     json["high_freq_factor"] = scaling.high;
@@ -242,55 +247,160 @@ nn::PublishedModel read_huggingface_config(const fs::path& path) {
   return model;
 }
 
-void set_ends(const DocumentEnds& ends, nlohmann::ordered_json& json) {
-  const auto id = [](std::int64_t token) {
-    return token >= 0 ? nlohmann::ordered_json(token) : nlohmann::ordered_json();
-  };
-  json["bos_token_id"] = id(ends.begin);
-  json["eos_token_id"] = id(ends.end);
+namespace {
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kGeneration = "generation_config.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kBegin = "bos_token_id";
+constexpr const char* kEnd = "eos_token_id";
+constexpr const char* kPad = "pad_token_id";
+
+/// The object in one of the texts; an empty one without the text.
+nlohmann::json object_in(const ModelTexts& texts, const char* name) {
+  const auto text = texts.find(name);
+  const auto json = text == texts.end() ? std::nullopt : io::parse_json(text->second);
+  return json && json->is_object() ? *json : nlohmann::json::object();
 }
 
-nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model, io::StoredType type,
-                                          const DocumentEnds& ends) {
-  const nn::TransformerOptions& o = model.options;
-  nlohmann::ordered_json json;
-  const bool tied = o.tied == nn::Choice::kYes;
-  if (architecture_of(model) == nn::Architecture::kGpt2) {
-    json = {{"architectures", {"GPT2LMHeadModel"}},
-            {"model_type", "gpt2"},
-            {"n_layer", o.blocks},
-            {"n_embd", o.width},
-            {"n_head", o.heads},
-            {"n_inner", o.hidden},
-            {"n_positions", o.context},
-            {"n_ctx", o.context},
-            {"vocab_size", o.vocabulary},
-            {"activation_function", o.mlp == nn::MlpChoice::kRelu ? "relu" : "gelu_new"},
-            {"layer_norm_epsilon", model.epsilon},
-            {"embd_pdrop", o.dropout},
-            {"resid_pdrop", o.dropout},
-            {"attn_pdrop", 0.0}};
-  } else {
-    json = {{"architectures", {"LlamaForCausalLM"}},
-            {"model_type", "llama"},
-            {"num_hidden_layers", o.blocks},
-            {"hidden_size", o.width},
-            {"num_attention_heads", o.heads},
-            {"num_key_value_heads", o.kv_heads},
-            {"intermediate_size", o.hidden},
-            {"max_position_embeddings", o.context},
-            {"vocab_size", o.vocabulary},
-            {"hidden_act", "silu"},
-            {"rms_norm_eps", model.epsilon},
-            {"rope_theta", o.rotary_base},
-            {"rope_scaling", rotary_json(o.rotary_scaling)},
-            {"attention_bias", false},
-            {"mlp_bias", false}};
+/// The ids of eos_token_id: a number, a list or null; nothing for another value.
+std::optional<std::vector<std::int64_t>> ends_in(const nlohmann::json& config) {
+  const nlohmann::json value = config.value(kEnd, nlohmann::json());
+  std::vector<std::int64_t> ids;
+  for (const nlohmann::json& id : value.is_array() ? value : nlohmann::json::array({value})) {
+    if (const auto integer = io::integer_in(id)) {
+      ids.push_back(*integer);
+    } else if (!value.is_null()) {
+      return std::nullopt;
+    }
   }
-  json["tie_word_embeddings"] = tied;
-  json["torch_dtype"] = name_of(type);
-  set_ends(ends, json);
+  return ids;
+}
+
+}  // namespace
+
+ModelTexts read_model_texts(const fs::path& directory) {
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20U;
+  ModelTexts texts;
+  for (const std::string name : kModelTexts) {
+    const fs::path path = fs::weakly_canonical(directory / name);
+    const auto text = io::read_text(path, ExitCode::kData, kMostBytes);
+    if (!text) {
+      continue;
+    }
+    const auto refuse = [&](const std::string& why) {
+      fail(ExitCode::kData, "{} {}; copy it again, or remove it", (directory / name).string(), why);
+    };
+    if (name.ends_with(".json")) {
+      const auto json = io::parse_json(*text);
+      if (!json || !json->is_object()) {
+        refuse("is no JSON object");
+      } else if (!ends_in(*json)) {
+        refuse(fmt::format("has the {} {}, a token id or a list of them was expected", kEnd,
+                           printable(json->at(kEnd).dump())));
+      }
+    } else if (utf8_prefix(*text).bytes != text->size()) {
+      refuse("is no UTF-8");
+    }
+    texts.emplace(name, *text);
+  }
+  return texts;
+}
+
+std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
+                                  const io::Tokenizer& tokenizer) {
+  const ModelTexts texts = model_texts(checkpoint);
+  std::set<std::int64_t> ends{tokenizer.separator()};
+  for (const char* name : {kConfig, kGeneration}) {
+    for (const std::int64_t id :
+         ends_in(object_in(texts, name)).value_or(std::vector<std::int64_t>())) {
+      ends.insert(id);
+    }
+  }
+  nlohmann::json token = object_in(texts, kTokenizerConfig).value("eos_token", nlohmann::json());
+  if (token.is_object()) {
+    token = token.value("content", nlohmann::json());
+  }
+  if (token.is_string() && tokenizer.kind() > io::TokenizerKind::kChars) {
+    const std::vector<std::int64_t> ids = tokenizer.encode(token.get<std::string>());
+    if (ids.size() == 1) {
+      ends.insert(ids.front());
+    }
+  }
+  return ends;
+}
+
+nlohmann::json huggingface_config(const nn::PublishedModel& model, io::StoredType type,
+                                  const DocumentEnds& ends, const ModelTexts& texts) {
+  const nn::TransformerOptions& o = model.options;
+  nlohmann::json json = object_in(texts, kConfig);
+  if (architecture_of(model) == nn::Architecture::kGpt2) {
+    json.update({{"architectures", {"GPT2LMHeadModel"}},
+                 {"model_type", "gpt2"},
+                 {"n_layer", o.blocks},
+                 {"n_embd", o.width},
+                 {"n_head", o.heads},
+                 {"n_inner", o.hidden},
+                 {"n_positions", o.context},
+                 {"n_ctx", o.context},
+                 {"vocab_size", o.vocabulary},
+                 {"activation_function", o.mlp == nn::MlpChoice::kRelu ? "relu" : "gelu_new"},
+                 {"layer_norm_epsilon", model.epsilon}});
+    // Settings of training, like those of generation: without any here, they stay.
+    for (const char* key : {"embd_pdrop", "resid_pdrop"}) {
+      if (o.dropout > 0.0 || !json.contains(key)) {
+        json[key] = o.dropout;
+      }
+    }
+    json.emplace("attn_pdrop", 0.0);
+  } else {
+    // No weight depends on it, and training may have had shorter samples.
+    const auto positions = io::integer_in(json.value("max_position_embeddings", nlohmann::json()));
+    json.update({{"architectures", {"LlamaForCausalLM"}},
+                 {"model_type", "llama"},
+                 {"num_hidden_layers", o.blocks},
+                 {"hidden_size", o.width},
+                 {"num_attention_heads", o.heads},
+                 {"num_key_value_heads", o.kv_heads},
+                 {"intermediate_size", o.hidden},
+                 {"max_position_embeddings", std::max(o.context, positions.value_or(0))},
+                 {"vocab_size", o.vocabulary},
+                 {"hidden_act", "silu"},
+                 {"rms_norm_eps", model.epsilon},
+                 {"rope_theta", o.rotary_base},
+                 {"rope_scaling", rotary_json(o.rotary_scaling)},
+                 {"attention_bias", false},
+                 {"mlp_bias", false}});
+    if (json.contains("rope_parameters")) {
+      nlohmann::json& newer = json["rope_parameters"] = rotary_json(o.rotary_scaling);
+      newer.emplace("rope_type", "default");
+      newer["rope_theta"] = o.rotary_base;
+    }
+  }
+  json["tie_word_embeddings"] = o.tied == nn::Choice::kYes;
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (key == std::string_view("torch_dtype") || json.contains(key)) {
+      json[key] = name_of(type);
+    }
+  }
+  for (const auto& [key, id] : {std::pair(kBegin, ends.begin), std::pair(kEnd, ends.end)}) {
+    if (id >= 0) {
+      json.emplace(key, id);
+    } else if (texts.empty()) {
+      json.emplace(key, nullptr);
+    }
+  }
   return json;
+}
+
+nlohmann::json generation_config(const nlohmann::json& config) {
+  nlohmann::json generation{{"_from_model_config", true}};
+  for (const char* key : {kBegin, kEnd, kPad}) {
+    if (config.contains(key) && !config.at(key).is_null()) {
+      generation[key] = config.at(key);
+    }
+  }
+  return generation;
 }
 
 }  // namespace strata::train

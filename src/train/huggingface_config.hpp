@@ -1,12 +1,13 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
-#include <optional>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "strata/io/tensor_files.hpp"
 #include "strata/nn/published_model.hpp"
+#include "strata/train/checkpointing.hpp"
 
 namespace strata::train {
 
@@ -14,18 +15,30 @@ namespace strata::train {
 /// does not compute.
 [[nodiscard]] nn::PublishedModel read_huggingface_config(const std::filesystem::path& path);
 
+/// The files beside the weights that say what strata does not compute: token ids, generation,
+/// the chat template. A checkpoint keeps them and an export writes them again.
+constexpr std::array kModelTexts{"config.json",           "generation_config.json",
+                                 "tokenizer_config.json", "special_tokens_map.json",
+                                 "chat_template.jinja",   "chat_template.json"};
+
+/// The texts of those that a directory has. Throws: Error(kData) naming a file that is no JSON
+/// object or no UTF-8, or an eos_token_id that is no token id and no list of them.
+[[nodiscard]] ModelTexts read_model_texts(const std::filesystem::path& directory);
+
 /// The tokens that begin and end a document; -1 without one.
 struct DocumentEnds {
   std::int64_t begin = -1;
   std::int64_t end = -1;
 };
 
-/// `bos_token_id` and `eos_token_id` of a JSON file of Hugging Face's.
-void set_ends(const DocumentEnds& ends, nlohmann::ordered_json& json);
+/// The config.json of a model: what describes its weights, and beside it all that the one it came
+/// with says. `ends` are of its tokenizer, for a config.json that names none.
+/// Pre: architecture_of(model).
+[[nodiscard]] nlohmann::json huggingface_config(const nn::PublishedModel& model,
+                                                io::StoredType type, const DocumentEnds& ends,
+                                                const ModelTexts& texts);
 
-/// The config.json of a model. Pre: architecture_of(model).
-[[nodiscard]] nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model,
-                                                        io::StoredType type,
-                                                        const DocumentEnds& ends);
+/// The generation_config.json that belongs to a config.json.
+[[nodiscard]] nlohmann::json generation_config(const nlohmann::json& config);
 
 }  // namespace strata::train

@@ -88,12 +88,10 @@ class Exporter {
       result.files.push_back("model.safetensors.index.json");
     }
     if (options_.format == ModelFormat::kHuggingface) {
-      write_text(directory, "config.json", huggingface_config(*model_, type_, ends()));
-      nlohmann::ordered_json generation{{"_from_model_config", true}};
-      if (ends().end >= 0) {
-        set_ends(ends(), generation);
-      }
-      write_text(directory, "generation_config.json", generation);
+      const ModelTexts texts = model_texts(checkpoint_);
+      const nlohmann::json config = huggingface_config(*model_, type_, ends(), texts);
+      write_text(directory, "config.json", config);
+      write_text(directory, "generation_config.json", generation_config(config));
       result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
       if (const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
           data && data->tokenizer != io::TokenizerKind::kNone) {
@@ -104,10 +102,18 @@ class Exporter {
         }
         if (const io::DocumentFrame& frame = tokenizer.frame();
             tokenizer.kind() == io::TokenizerKind::kSentencePiece && !frame.empty()) {
-          write_text(
-              directory, "tokenizer_config.json",
-              {{"add_bos_token", !frame.before.empty()}, {"add_eos_token", !frame.after.empty()}});
+          write_text(directory, "tokenizer_config.json",
+                     nlohmann::json{{"add_bos_token", !frame.before.empty()},
+                                    {"add_eos_token", !frame.after.empty()}});
           result.files.emplace_back("tokenizer_config.json");
+        }
+      }
+      for (const std::string name : kModelTexts) {
+        if (name != "config.json" && texts.contains(name)) {
+          io::replace_text(directory / name, texts.at(name));
+          if (std::ranges::find(result.files, name) == result.files.end()) {
+            result.files.push_back(name);
+          }
         }
       }
     }
@@ -343,21 +349,21 @@ class Exporter {
     return {type_, o.context, o.vocabulary, o.blocks, o.heads, o.width};
   }
 
-  static void write_text(const fs::path& directory, const std::string& name,
-                         const nlohmann::ordered_json& json) {
+  template <typename Json>
+  static void write_text(const fs::path& directory, const std::string& name, const Json& json) {
     io::replace_text(directory / name, json.dump(2) + "\n");
   }
 
   static void write_index(const fs::path& directory, const std::vector<OutputFile>& files,
                           std::int64_t bytes) {
-    nlohmann::ordered_json names;
+    nlohmann::json names;
     for (const OutputFile& file : files) {
       for (const nn::PublishedTensor& tensor : file.tensors) {
         names[tensor.name] = file.name;
       }
     }
     write_text(directory, "model.safetensors.index.json",
-               {{"metadata", {{"total_size", bytes}}}, {"weight_map", names}});
+               nlohmann::json{{"metadata", {{"total_size", bytes}}}, {"weight_map", names}});
   }
 
   /// Whether the export's numbers are the checkpoint's, bit by bit.

@@ -37,7 +37,8 @@ ModelFormat detected_format(const fs::path& path) {
   if (first == kLlmcMagic) {
     return ModelFormat::kLlmc;
   }
-  if (first[0] == 'P' && first[1] == 'K') {
+  // A zip file, or the pickle that older versions of torch.save() wrote.
+  if ((first[0] == 'P' && first[1] == 'K') || first[0] == '\x80') {
     return ModelFormat::kNanogpt;
   }
   fail(ExitCode::kData,
@@ -120,6 +121,13 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
   for (const nn::PublishedTensor& tensor : foreign.tensors) {
     auto at = found.find(tensor.name);
     at = at == found.end() ? found.find(without_base(tensor.name)) : at;
+    if (at == found.end() && tensor.name == "lm_head.weight") {
+      fail(ExitCode::kData,
+           "{} has no tensor lm_head.weight, which a head that is not tied to the embedding needs; "
+           "if it is tied, set tie_word_embeddings to true in config.json, else copy the model "
+           "again",
+           path.string());
+    }
     if (at == found.end()) {
       std::vector<std::string> names;
       for (const auto& [name, stored] : found) {
@@ -221,7 +229,8 @@ ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format)
     switch (kind) {
       case ModelFormat::kHuggingface: {
         const nn::PublishedModel model = read_huggingface_config(path / "config.json");
-        return {kind, model, io::TensorFiles::open_safetensors(path), {}, {}, ""};
+        ModelTexts texts = read_model_texts(path);
+        return {kind, model, io::TensorFiles::open_safetensors(path), {}, {}, "", std::move(texts)};
       }
       case ModelFormat::kLlmc: {
         io::TensorFiles files = io::TensorFiles::open_llmc(path);

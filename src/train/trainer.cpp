@@ -210,6 +210,9 @@ class Trainer {
                               : state_.snapshot(memory);
           },
           RunRecord{.config_text = setup_.config_text,
+                    .texts = setup_.checkpoint != nullptr ? model_texts(*setup_.checkpoint)
+                             : setup_.initial != nullptr  ? initial_texts(plan_, *setup_.initial)
+                                                          : ModelTexts(),
                     .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
                     .lock = setup_.lock,
                     .units = workers_ ? std::function([this] { return workers_->done(); })

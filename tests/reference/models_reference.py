@@ -452,6 +452,39 @@ class Models(language.LanguageTest):
         self.assertIn('post_processor of type "BertProcessing"', warned.text)
         self.assertIn("tokenizer none", warned.text)
 
+    def test_advice_for_other_pickles(self):
+        """What the message says makes a file that the import takes."""
+        weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
+        plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
+        arguments = {"n_layer": GPT2["n_layer"], "n_head": np.int64(GPT2["n_head"]), "n_embd": torch.tensor(GPT2["n_embd"]),
+                     "block_size": GPT2["n_positions"], "vocab_size": VOCABULARY, "bias": np.bool_(True)}
+        parameters = {name: torch.nn.Parameter(tensor) for name, tensor in plain.items()}
+        strided = {name: tensor.T.contiguous().T for name, tensor in plain.items()}
+        for number, (more, options) in enumerate((
+                ({"best_val_loss": np.float64(1.5)}, {}), ({"model_args": arguments}, {}), ({"model": parameters}, {}),
+                ({"model": strided}, {}), ({}, {"_use_new_zipfile_serialization": False}))):
+            path = self.directory / f"other-{number}.pt"
+            write_nanogpt(path, plain, **more)
+            torch.save(torch.load(path), path, **options)
+            refused = self.alone("checkpoint", "import", path, "--output=other")
+            self.assert_refused(refused, harness.DATA, "and import model.pt")
+            self.follow(refused.text, repr(str(path)), number, weights)
+        torch.save(plain, self.directory / "alone.pt")
+        refused = self.alone("checkpoint", "import", "alone.pt", "--output=other")
+        self.assert_refused(refused, harness.DATA, "does not say the number of heads")
+        for name, value in arguments.items():
+            refused.text = refused.text.replace(f'"{name}": ..', f'"{name}": {int(value)}')
+        self.follow(refused.text.replace("STATE_DICT", "torch.load(FILE)"), repr(str(self.directory / "alone.pt")), "alone", weights)
+
+    def follow(self, message, file, name, weights):
+        before = os.getcwd()
+        os.chdir(self.directory)
+        exec(message.split("in Python")[1].strip(":, ").split(", and import model.pt")[0].replace("FILE", file), {"torch": torch})
+        os.chdir(before)
+        self.bring_in("model.pt", f"followed-{name}")
+        self.assert_equal_bits(read_safetensors(self.take_out(f"followed-{name}", f"followed-{name}-out", "--format=huggingface")),
+                               {name: tensor.numpy() for name, tensor in weights.items()})
+
     def test_narrow_types(self):
         config, shapes, _ = MODELS["llama"]
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
@@ -521,7 +554,7 @@ class Models(language.LanguageTest):
             ("part", {**LLAMA, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, llama,
              ["rope_parameters is", "of whole heads"]),
             ("quantized", {**LLAMA, "quantization_config": {"bits": 4}}, llama, ["quantization_config is", "convert"]),
-            ("untied", LLAMA, {n: t for n, t in llama.items() if n != "lm_head.weight"}, ["no tensor lm_head.weight"]),
+            ("untied", LLAMA, {n: t for n, t in llama.items() if n != "lm_head.weight"}, ["no tensor lm_head.weight", "set tie_word_embeddings to true"]),
             ("kind", {**GPT2, "model_type": "bert"}, weights, ['model_type is "bert"', "gpt2 and llama"]),
             ("size", {**GPT2, "n_layer": 10**12}, weights, ["n_layer is 1000000000000"]),
             ("heads", {**GPT2, "n_head": 5}, weights, ["n_head is 5"]),

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,9 +86,20 @@ struct UnitsDone {
 /// Error(kCheckpoint) where its record is not valid.
 [[nodiscard]] UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// Texts of files beside a published model's weights, by name, as "generation_config.json".
+using ModelTexts = std::map<std::string, std::string>;
+
+/// Those that a checkpoint keeps for its exports; empty where its model was not imported with any.
+/// Throws: Error(kCheckpoint).
+[[nodiscard]] ModelTexts model_texts(const io::Checkpoint& checkpoint);
+/// Those of a checkpoint.init, for the checkpoints of its run; empty where the run initializes the
+/// embedding anew, as token ids then mean other text.
+[[nodiscard]] ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
 /// The contents of a checkpoint beside the state, for use after the run.
 struct RunRecord {
   std::string config_text;
+  ModelTexts texts;
   const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
   const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
   std::function<UnitsDone()> units = {};     ///< where training is asynchronous
@@ -134,7 +146,8 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 /// The metadata of an imported checkpoint. `source` says where the weights come from.
 [[nodiscard]] nlohmann::json imported_metadata(const std::vector<std::string>& layers,
                                                const io::DatasetInfo& data,
-                                               const std::string& source);
+                                               const std::string& source,
+                                               const ModelTexts& texts = {});
 
 /// Deletes expired checkpoints before `step`, but not that of `best_step`, and partial ones.
 /// Returns: a warning where one cannot be deleted, else nothing.

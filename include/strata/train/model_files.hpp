@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/tensor_files.hpp"
+#include "strata/io/tokenizer.hpp"
 #include "strata/nn/published_model.hpp"
+#include "strata/train/checkpointing.hpp"
 
 /// Weights of other programs as checkpoints, and back. Formats: docs/models.md.
 namespace strata::train {
@@ -35,7 +38,14 @@ struct ForeignModel {
   std::vector<nn::PublishedTensor> tensors;
   std::vector<const io::StoredTensor*> stored;  ///< of each of `tensors`
   std::string warning;                          ///< mostly empty
+  ModelTexts texts = {};                        ///< of Hugging Face's files beside the weights
 };
+
+/// The tokens that end a text of a checkpoint's model: the tokenizer's separator and, of a model of
+/// Hugging Face's, eos_token_id of its config.json and generation_config.json and eos_token of its
+/// tokenizer_config.json. Throws: Error(kCheckpoint).
+[[nodiscard]] std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
+                                                const io::Tokenizer& tokenizer);
 
 /// Opens a model; a format that is not given is found out.
 /// Throws: Error(kData) naming the file and the first tensor or key of config.json that differs.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "strata/comm/agree.hpp"
@@ -13,6 +14,7 @@
 #include "strata/io/tokenizer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/generation.hpp"
+#include "strata/train/model_files.hpp"
 
 #include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
@@ -170,6 +172,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
 
   train::SamplingOptions sampling = given.sampling;
   sampling.seed = given.has_seed ? sampling.seed : inputs.config.run.seed;
+  const std::set<std::int64_t> ends = train::end_tokens(*inputs.checkpoint, tokenizer);
   std::int64_t generated = 0;
   const double start = now_seconds();
   for (; sampling.text < given.samples; ++sampling.text) {
@@ -177,7 +180,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
     bool starts = !given.prompt;
     generator.generate(prompt, given.tokens, sampling, [&](std::int64_t token) {
       ++generated;
-      if (token == tokenizer.separator()) {
+      if (ends.contains(token)) {
         return false;
       }
       const bool first = std::exchange(starts, false);

@@ -175,11 +175,12 @@ ExitCode import_model_command(Arguments arguments) {
     given.origins[key] = Origin::kGiven;
   }
   train::fill_new_directory(output, [&](const fs::path& directory) {
-    train::import_model(model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
-                        train::imported_metadata(
-                            config.model.layers, data,
-                            fmt::format("{}: {}", name_of(model.format), printable(path.string()))),
-                        tokenizer ? &*tokenizer : nullptr);
+    train::import_model(
+        model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
+        train::imported_metadata(
+            config.model.layers, data,
+            fmt::format("{}: {}", name_of(model.format), printable(path.string())), model.texts),
+        tokenizer ? &*tokenizer : nullptr);
     io::replace_text(directory / "config.ini", resolved_config_text(given, config, {}));
   });
   if (!model.warning.empty()) {
