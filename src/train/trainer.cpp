@@ -191,12 +191,15 @@ class Trainer {
                                              .model = plan_.model.get()})
                 : std::nullopt);
         // An island that is a job lacks the steps of rounds that left it out.
-        const bool lacks_none = islands_ && islands_->are_jobs();
-        if (!lacks_none && !metrics_->missing_steps().empty()) {
+        const bool may_lack = islands_ && islands_->are_jobs();
+        if (!may_lack && !metrics_->missing_steps().empty()) {
           setup_.log.warn(
-              "{} has no lines of the training steps {}, and the run goes on without them; restore "
-              "the file from a copy to have them",
-              (dir / "metrics.jsonl").string(), metrics_->missing_steps());
+              "{} has no lines of the training steps {}, and the run goes on without them{}; "
+              "restore the file from a copy to have them",
+              (dir / "metrics.jsonl").string(), metrics_->missing_steps(),
+              watches() ? ", so that checkpoint.best and train.patience may not count all "
+                          "evaluations"
+                        : "");
         }
         if (watches()) {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);

@@ -200,7 +200,9 @@ class Histories(RunDirectory):
             if lost is not None:
                 (run / "metrics.jsonl").write_text("".join(line for line in lines if not any(
                     f'"kind":"train","step":{step + 1},' in line for step in lost)))
-            finished = self.train(self.config, (1, 1), run.name, "--run.resume=auto", "--train.steps=8")
+            best = ["--checkpoint.best=loss"] if name == "none" else []
+            finished = self.train(self.config, (1, 1), run.name, "--run.resume=auto", "--train.steps=8", *best)
+            self.assertEqual("may not count all evaluations" in finished.text, best != [], finished.text)
             warning = f"warning: {run.name}/metrics.jsonl has no lines of the training steps {words}, "
             self.assertEqual(warning in finished.text, words is not None, finished.text)
             self.assertEqual("has no lines" in finished.text, words is not None, finished.text)
