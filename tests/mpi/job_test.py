@@ -50,7 +50,7 @@ HOSTILE = ["$(touch pwned) `touch pwned`", "a; touch pwned #", "'; touch pwned; 
 CONTROLS = ["a\ntouch pwned #", "a\r", "a\tb", "\x1b[2J", "\x7f"]
 TEXTS = ["partition", "account", "qos", "constraint", "modules", "container", "fence", "program"]
 # Options, and the mark of a directive.
-SCHEDULERS = [(["--time=60", "--signal=9"], "#SBATCH"), (["--time=60", "--launcher=mpirun", "--spares=0"], "#SBATCH"),
+SCHEDULERS = [(["--time=60", "--nodes=1-2", "--ranks-per-node=2"], "#SBATCH"), (["--time=60", "--launcher=mpirun", "--spares=0"], "#SBATCH"),
               (["--time=60", "--scheduler=pbs"], "#PBS"), (["--time=60", "--scheduler=flux"], "# flux:"),
               (["--hostfile=hosts"], "#none")]
 
@@ -215,7 +215,9 @@ first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
         (self.directory / "functions").write_text("module() { printf '%s\\0' module \"$@\" >>called; }\n")
         (self.directory / "hostile.sh").write_text(result.stdout)
         ran = subprocess.run(["bash", "hostile.sh"], cwd=self.directory, capture_output=True, text=True, check=False, env={
-            **os.environ, "BASH_ENV": "functions", "SLURM_JOB_ID": "7", "PBS_O_WORKDIR": str(self.directory),
+            **os.environ, **{f"SLURM_{name}": "1[$(touch pwned)]" for name in (
+                "JOB_ID", "RESTART_COUNT", "JOB_NODELIST", "JOB_NUM_NODES", "CPUS_PER_TASK", "ARRAY_TASK_ID")},
+            "PBS_JOBID": "$(touch pwned)", "BASH_ENV": "functions", "PBS_O_WORKDIR": str(self.directory),
             "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
         self.assertFalse((self.directory / "pwned").exists(), result.stdout)
         self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr + result.stdout)

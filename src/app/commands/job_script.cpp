@@ -130,7 +130,8 @@ SchedulerWords words_of(const JobScript& s) {
               "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
               "trap : USR1 USR2 HUP TERM  # stop requests are for the ranks, which also know the "
               "limit\n"
-              "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
+              "restarts=${SLURM_RESTART_COUNT//[!0-9]/}\n"
+              "echo \"job $SLURM_JOB_ID, start $((restarts + 1)), on "
               "$SLURM_JOB_NODELIST\"\n",
               "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
     case Scheduler::kPbs:
@@ -287,8 +288,8 @@ std::string rank_count(const JobScript& s, const SchedulerWords& words) {
   }
   return fmt::format(R"sh(
 # As many replicas as the nodes have room for: a divisor of the {0} lanes.
-data={0}
-while [ $((data * {1})) -gt $((SLURM_JOB_NUM_NODES * {2})) ] || [ $(({0} % data)) -ne 0 ]; do data=$((data - 1)); done
+data={0} nodes=${{SLURM_JOB_NUM_NODES//[!0-9]/}}
+while [ $((data * {1})) -gt $((nodes * {2})) ] || [ $(({0} % data)) -ne 0 ]; do data=$((data - 1)); done
 ranks=$((data * {1}))
 )sh",
                      s.lanes, s.model_ranks, s.ranks_per_node);
