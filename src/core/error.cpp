@@ -7,7 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/utf8.hpp"
+
 namespace strata {
+
+// what() ends at a NUL.
+Error::Error(ExitCode code, std::string_view message)
+    : std::runtime_error(visible(message)), code_(code) {}
 
 bool FileSystemError::is_passing() const noexcept {
   static constexpr std::array<int, 9> kPassing{
@@ -37,7 +43,7 @@ void vfail(ExitCode code, fmt::string_view format, fmt::format_args args) {
 }
 
 void vfail_precondition(fmt::string_view format, fmt::format_args args) {
-  throw std::logic_error(fmt::vformat(format, args));
+  throw std::logic_error(visible(fmt::vformat(format, args)));
 }
 
 }  // namespace strata

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
@@ -114,7 +115,12 @@ bool parse_double(std::string_view text, double& value) {
     text.remove_prefix(1);
   }
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return status == std::errc() && end == text.data() + text.size();
+  if (status == std::errc::result_out_of_range) {
+    value = std::strtod(std::string(text).c_str(), nullptr);
+  } else if (status != std::errc()) {
+    return false;
+  }
+  return end == text.data() + text.size();
 }
 
 std::string table_text(const std::vector<std::vector<std::string>>& cells) {

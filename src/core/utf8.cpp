@@ -149,6 +149,17 @@ std::string shortened(std::string_view text, std::size_t most_bytes, Kept kept) 
 
 }  // namespace
 
+std::string name_problem(std::string_view text) {
+  if (utf8_prefix(text).rest != Utf8Prefix::Rest::kNothing) {
+    return "is not UTF-8 text";
+  }
+  return text.find('\0') == std::string_view::npos ? "" : "holds a NUL byte";
+}
+
+std::string visible(std::string_view text) {
+  return escaped(text, Kept::kBreaks);
+}
+
 std::string printable(std::string_view text, std::size_t most_bytes) {
   return shortened(text, most_bytes, Kept::kNothing);
 }

@@ -3,6 +3,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -19,11 +20,11 @@ enum class ExitCode : int {
   kStoppedEarly = 75  ///< stopped on request, checkpoint written
 };
 
-/// A failure that a user can cause or meet. Its text says what is, what was expected and what to
-/// do.
+/// A failure that a user can cause or meet. Its text, in the form of visible(), says what is, what
+/// was expected and what to do.
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ExitCode code, std::string_view message);
 
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
 

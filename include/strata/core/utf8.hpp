@@ -46,6 +46,12 @@ void append_utf8(char32_t character, std::string& text);
 /// A character in messages, as in 'é' (U+00E9).
 [[nodiscard]] std::string character_text(char32_t character);
 
+/// Why a text cannot be a name in a file of strata, as in "is not UTF-8 text"; empty where it can.
+[[nodiscard]] std::string name_problem(std::string_view text);
+
+/// A whole text in which control characters and invalid UTF-8 are \xNN; tabs and line breaks stay.
+[[nodiscard]] std::string visible(std::string_view text);
+
 /// A text from a file or a user, for one line on a terminal: control characters and invalid UTF-8
 /// become \xNN, a line break \n, and the middle of a text of more than `most_bytes` is left out.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t most_bytes = 200);

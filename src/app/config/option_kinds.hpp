@@ -157,6 +157,9 @@ inline Option text(const std::string& key, const std::string& values, const std:
             if (value.empty() && empty == Empty::kRefused) {
               refuse(key, value, "a " + values);
             }
+            if (value.find('\0') != std::string::npos) {
+              refuse(key, value, "a text without a NUL byte");
+            }
             member(config) = value;
           },
           [=](RunConfig config) { return member(config); }};

@@ -16,6 +16,8 @@
 namespace strata::app {
 namespace {
 
+using namespace std::string_literals;
+
 /// Rows of a table. A row goes on in lines that begin with blanks.
 std::vector<std::string> rows_of(std::string table) {
   for (std::size_t at; (at = table.find("\n  ")) != std::string::npos;) {
@@ -110,7 +112,9 @@ steps = 24
 )";
 
 TEST(Refusals, OfConfigFilesNamePlaceAndNearestKey) {
-  for (const auto& [text, words] : std::vector<std::pair<const char*, const char*>>{
+  for (const auto& [text, words] : std::vector<std::pair<std::string, const char*>>{
+           {"[run]\ndir = a\0b\n"s, "=> run.dir = \"a\\x00b\" | without a NUL byte"},
+           {"[batch]\nglobal = 3\0x\n"s, "=> \"3\\x00x\" is not allowed | whole number"},
            {"[optimizer]\nlearning_rat = 1\n",
             "=> given.ini | nearest is \"optimizer.learning_rate\""},
            {"[modle]\nlayer = dense 4\n", "=> given.ini | nearest is \"model.layer\""},

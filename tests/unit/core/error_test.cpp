@@ -3,11 +3,14 @@
 #include <cerrno>
 #include <filesystem>
 #include <stdexcept>
+#include <string>
 
 #include <gtest/gtest.h>
 
 namespace strata {
 namespace {
+
+using namespace std::string_literals;
 
 TEST(FailureOf, GivesExitCodeAndMessage) {
   const auto expect = [](const std::exception& error, ExitCode code, const char* message) {
@@ -27,6 +30,8 @@ TEST(FailureOf, GivesExitCodeAndMessage) {
   expect(found(EACCES), ExitCode::kData, "runs/a: Permission denied");
   expect(found(EIO), ExitCode::kPeer,
          "runs/a: Input/output error. Start again once the file system answers");
+  const std::string hostile = "1\0\x1b[2J caf\xe9\nb"s;
+  expect(Error(ExitCode::kData, hostile), ExitCode::kData, "1\\x00\\x1b[2J caf\\xe9\nb");
   expect(std::runtime_error("a"), ExitCode::kPeer, "unexpected failure: a");
 }
 

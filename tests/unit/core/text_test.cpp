@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -67,7 +68,13 @@ TEST(Numbers, AreTheWholeTextOrNothing) {
   double number = 0.0;
   EXPECT_TRUE(parse_double("+1e-3", number));
   EXPECT_EQ(number, 1e-3);
-  for (const char* text : {"", "1,5", "1.5x", " 1"}) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [text, value] : std::vector<std::pair<const char*, double>>{
+           {"1e-325", 0.0}, {"1e-400", 0.0}, {"4.9e-324", 4.9e-324}, {"-1e400", -infinity}}) {
+    EXPECT_TRUE(parse_double(text, number)) << text;
+    EXPECT_EQ(number, value) << text;
+  }
+  for (const char* text : {"", "1,5", "1.5x", " 1", "1e400x", "1e-400 "}) {
     EXPECT_FALSE(parse_double(text, number)) << text;
   }
 }

@@ -20,6 +20,8 @@
 namespace strata {
 namespace {
 
+using namespace std::string_literals;
+
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -46,6 +48,12 @@ TEST(Printable, EscapesControlsAndInvalidUtf8) {
     EXPECT_EQ(printable(one.text), one.one_line);
     EXPECT_EQ(printable_lines(one.text), one.lines);
   }
+}
+
+TEST(NameProblem, IsWhatFilesCannotHold) {
+  EXPECT_EQ(name_problem("猫 é\n"), "");
+  EXPECT_EQ(name_problem("caf\xe9"), "is not UTF-8 text");
+  EXPECT_EQ(name_problem("cat\0\0"s), "holds a NUL byte");
 }
 
 TEST(Printable, LeavesOutTheMiddleOfLongTexts) {
