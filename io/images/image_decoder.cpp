@@ -49,6 +49,35 @@ FileKind kind_of(std::span<const std::byte> file) {
   return FileKind::kPng;
 }
 
+/// The chunks of a PNG file that hold its pixels: critical ones and transparency. Others, as gAMA
+/// and iCCP, would have libpng change the stored values. Throws: BadImage for a file without its
+/// last chunk, where libpng would stop after the last pixel.
+std::vector<std::byte> chunks_of_pixels(std::span<const std::byte> file) {
+  constexpr std::size_t kAround = 12;  // a chunk's length, name and checksum
+  constexpr std::byte kLowerCase{0x20};
+  std::size_t at = kPngStart.size();
+  std::vector<std::byte> kept(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(at));
+  while (file.size() - at >= kAround) {
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      length = length << 8U | std::to_integer<std::size_t>(file[at + i]);
+    }
+    if (length > file.size() - at - kAround) {
+      break;
+    }
+    const std::span<const std::byte> chunk = file.subspan(at, length + kAround);
+    const auto is = [&](const char* name) { return std::memcmp(&chunk[4], name, 4) == 0; };
+    if ((chunk[4] & kLowerCase) == std::byte{0} || is("tRNS")) {
+      kept.insert(kept.end(), chunk.begin(), chunk.end());
+    }
+    if (is("IEND")) {
+      return kept;
+    }
+    at += chunk.size();
+  }
+  throw BadImage("is a PNG file that was cut short");
+}
+
 /// A PNG file whose header was read.
 class PngHeader {
  public:
@@ -58,8 +87,9 @@ class PngHeader {
     if (file.size() > kDepthAt && file[kDepthAt] == std::byte{16}) {
       throw BadImage("is a PNG file of 16 bits a channel, 8 are expected; convert it");
     }
+    file_ = chunks_of_pixels(file);
     png_.version = PNG_IMAGE_VERSION;
-    check(png_image_begin_read_from_memory(&png_, file.data(), file.size()));
+    check(png_image_begin_read_from_memory(&png_, file_.data(), file_.size()));
   }
   ~PngHeader() { png_image_free(&png_); }
   PngHeader(const PngHeader&) = delete;
@@ -79,6 +109,7 @@ class PngHeader {
     }
   }
 
+  std::vector<std::byte> file_;
   png_image png_{};
 };
 
@@ -170,34 +201,7 @@ void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
   }
 }
 
-namespace {
-
-// libpng stops after the last pixel; a file truncated there may lack a checksum.
-bool has_last_chunk(std::span<const std::byte> file) {
-  constexpr std::size_t kAround = 12;  // a chunk's length, name and checksum
-  std::size_t at = kPngStart.size();
-  while (file.size() - at >= kAround) {
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      length = length << 8U | std::to_integer<std::size_t>(file[at + i]);
-    }
-    if (std::memcmp(file.data() + at + 4, "IEND", 4) == 0) {
-      return true;
-    }
-    if (length > file.size() - at - kAround) {
-      return false;
-    }
-    at += length + kAround;
-  }
-  return false;
-}
-
-}  // namespace
-
 void ImageDecoder::decode_png(std::span<const std::byte> file, Image& image) {
-  if (!has_last_chunk(file)) {
-    throw BadImage("is a PNG file that was cut short");
-  }
   PngHeader png(file);
   const ImageSize size = checked(png.size());
   image.resize(size.height, size.width);
