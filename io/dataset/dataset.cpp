@@ -1,14 +1,17 @@
 #include "strata/io/dataset.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 
 #include "dataset/dataset_format.hpp"
+#include "dataset/dataset_names.hpp"
 #include "dataset/dataset_read.hpp"
 #include "dataset/token_stream.hpp"
 
@@ -23,12 +26,21 @@ std::span<const std::byte> slice(const std::byte* base, std::int64_t index, std:
 
 }  // namespace
 
+std::string class_text(const DatasetInfo& info, std::int64_t label) {
+  const bool named = label >= 0 && label < std::ssize(info.class_names);
+  return named ? info.class_names[static_cast<std::size_t>(label)] : std::to_string(label);
+}
+
 struct Dataset::Contents {
   DatasetInfo info;
   std::optional<Manifest> manifest;
   std::vector<MappedShard> shards;
   std::int64_t input_bytes = 0;
   std::int64_t target_bytes = 0;
+  /// Of match_names(): the class of each stored label, -1 for none, and the stored place of each
+  /// column; empty where they are as stored.
+  std::vector<std::int64_t> labels;
+  std::vector<std::int64_t> columns;
 
   [[nodiscard]] bool holds_tokens() const { return info.task == Task::kNextToken; }
   [[nodiscard]] const MappedShard& shard_of(std::int64_t sample) const {
@@ -90,6 +102,58 @@ void Dataset::set_context(std::int64_t context) {
   info.target_shape = Shape{context};
 }
 
+std::string Dataset::match_names(const DatasetInfo& model, std::string_view advice) {
+  DatasetInfo& info = contents_->info;
+  if (info.task != model.task || contents_->holds_tokens()) {
+    return "";
+  }
+  std::vector<std::string> lines;
+  const std::vector<std::int64_t> columns = matched_columns(info, model, advice);
+  if (!std::ranges::is_sorted(columns)) {
+    lines.push_back(fmt::format("{} has its columns in another order than {}: matched by name",
+                                info.path.string(), model.path.string()));
+    for (std::vector<double>* const statistic : {&info.mean, &info.deviation}) {
+      const std::vector<double> stored = *statistic;
+      if (stored.size() == columns.size()) {
+        std::ranges::transform(columns, statistic->begin(),
+                               [&](std::int64_t i) { return stored[static_cast<std::size_t>(i)]; });
+      }
+    }
+    contents_->columns = columns;
+  }
+  if (!columns.empty()) {
+    info.column_names = model.column_names;
+  }
+  const std::vector<std::int64_t> labels = matched_classes(info, model);
+  if (labels.empty() && info.class_names.empty() != model.class_names.empty()) {
+    const DatasetInfo& unnamed = info.class_names.empty() ? info : model;
+    lines.push_back(fmt::format("the classes of {} have no names: its class 0 counts as '{}'",
+                                unnamed.path.string(),
+                                class_text(info.class_names.empty() ? model : info, 0)));
+  }
+  if (!labels.empty()) {
+    const bool known = std::ranges::find(labels, -1) == labels.end();
+    const auto counts = known ? std::vector<std::int64_t>() : class_counts();
+    bool moved = false;
+    for (std::int64_t i = 0; i < std::ssize(labels); ++i) {
+      const std::int64_t label = labels[static_cast<std::size_t>(i)];
+      moved = moved || (label >= 0 && label != i);
+      if (label < 0 && counts[static_cast<std::size_t>(i)] > 0) {
+        fail(ExitCode::kData, "{} has samples of the class '{}', which {} lacks; {}",
+             info.path.string(), class_text(info, i), model.path.string(), advice);
+      }
+    }
+    if (moved) {
+      lines.push_back(fmt::format("{} numbers its classes otherwise than {}: matched by name",
+                                  info.path.string(), model.path.string()));
+    }
+    contents_->labels = labels;
+    info.class_names = model.class_names;
+    info.classes = model.classes;
+  }
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
 void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const {
   require(contents_->holds_tokens(), "a data set of samples was asked for tokens");
   io::read_tokens(info(), contents_->shards, first, tokens);
@@ -103,6 +167,36 @@ std::span<const std::byte> Dataset::sample_input(std::int64_t sample) const {
 std::span<const std::byte> Dataset::sample_target(std::int64_t sample) const {
   const MappedShard& shard = contents_->shard_of(sample);
   return slice(shard.targets, sample - shard.first, contents_->target_bytes);
+}
+
+std::span<const std::byte> Dataset::ordered_input(std::int64_t sample,
+                                                  std::vector<std::byte>& buffer) const {
+  const std::span<const std::byte> stored = sample_input(sample);
+  if (contents_->columns.empty()) {
+    return stored;
+  }
+  const std::int64_t bytes = size_bytes(info().input_dtype);
+  buffer.resize(stored.size());
+  for (std::int64_t i = 0; i < std::ssize(contents_->columns); ++i) {
+    const std::int64_t column = contents_->columns[static_cast<std::size_t>(i)];
+    std::memcpy(buffer.data() + i * bytes, stored.data() + column * bytes,
+                static_cast<std::size_t>(bytes));
+  }
+  return buffer;
+}
+
+std::int64_t Dataset::label(std::int64_t sample) const {
+  const auto stored = load<std::int64_t>(sample_target(sample).data());
+  const std::vector<std::int64_t>& labels = contents_->labels;
+  const std::int64_t classes = labels.empty() ? info().classes : std::ssize(labels);
+  const bool known = stored >= 0 && stored < classes;
+  const std::int64_t label =
+      known && !labels.empty() ? labels[static_cast<std::size_t>(stored)] : stored;
+  if (!known || label < 0) {
+    fail(ExitCode::kData, "the label of {} is {}, expected 0 to {}", sample_text(sample), stored,
+         classes - 1);
+  }
+  return label;
 }
 
 void Dataset::prefetch(std::int64_t sample) const {
@@ -165,12 +259,7 @@ std::vector<std::int64_t> Dataset::class_counts() const {
   }
   std::vector<std::int64_t> counts(static_cast<std::size_t>(info().classes));
   for (std::int64_t sample = 0; sample < info().samples; ++sample) {
-    const auto label = load<std::int64_t>(sample_target(sample).data());
-    if (label < 0 || label >= info().classes) {
-      fail(ExitCode::kData, "the label of {} is {}, expected 0 to {}", sample_text(sample), label,
-           info().classes - 1);
-    }
-    ++counts[static_cast<std::size_t>(label)];
+    ++counts[static_cast<std::size_t>(label(sample))];
   }
   return counts;
 }

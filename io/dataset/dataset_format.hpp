@@ -28,6 +28,8 @@ inline constexpr const char* kChecksum = "checksum";
 inline constexpr const char* kMean = "mean";
 inline constexpr const char* kDeviation = "deviation";
 inline constexpr const char* kClassNames = "class_names";
+/// Of a table: those of the inputs, then that of the label.
+inline constexpr const char* kColumnNames = "column_names";
 inline constexpr const char* kShardFiles = "shards/file";
 inline constexpr const char* kShardSamples = "shards/samples";
 inline constexpr const char* kShardChecksums = "shards/checksum";

@@ -33,11 +33,12 @@ std::string statistics_text(const DatasetInfo& info) {
     return fmt::format("train mean  {:.6g}, deviation {:.6g} (of all inputs)\n", info.mean[0],
                        info.deviation[0]);
   }
-  const char* what = is_image(info.input_shape) ? "channel" : "feature";
+  const bool named = !info.column_names.empty();
+  const char* what = is_image(info.input_shape) ? "channel" : named ? "column" : "feature";
   std::vector<std::vector<std::string>> rows{{what, "train mean", "train deviation"}};
   for (std::size_t i = 0; i < std::min(info.mean.size(), kShownFeatures); ++i) {
-    rows.push_back({std::to_string(i), fmt::format("{:.6g}", info.mean[i]),
-                    fmt::format("{:.6g}", info.deviation[i])});
+    rows.push_back({named ? info.column_names[i] : std::to_string(i),
+                    fmt::format("{:.6g}", info.mean[i]), fmt::format("{:.6g}", info.deviation[i])});
   }
   std::string text = "\n" + table_text(rows);
   if (info.mean.size() > kShownFeatures) {

@@ -96,6 +96,9 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
   if (file.has(names::kClassNames)) {
     info.class_names = file.read_texts(names::kClassNames);
   }
+  if (file.has(names::kColumnNames)) {
+    info.column_names = file.read_texts(names::kColumnNames);
+  }
   const auto statistics = static_cast<std::int64_t>(info.mean.size());
   const bool classes = info.task == Task::kClassification;
   if (info.deviation.size() != info.mean.size() ||
@@ -104,6 +107,8 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
       info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||
       (classes &&
        (info.target_shape.rank() != 0 || info.classes < 1 || info.classes > kMostClasses)) ||
+      (!info.column_names.empty() &&
+       std::ssize(info.column_names) != info.input_shape.count() + 1) ||
       info.input_dtype == DType::kInt64) {
     fail(ExitCode::kData, "{} is inconsistent in its shapes, types or statistics; import it anew",
          info.path.string());

@@ -39,11 +39,11 @@ Shape checked_shape(const std::vector<std::int64_t>& extents, const std::filesys
 }
 
 RawType idx_type(unsigned code, const std::filesystem::path& path) {
-  using Kind = RawType::Kind;
+  using enum RawType::Kind;
   constexpr std::pair<unsigned, RawType> kTypes[] = {
-      {0x08, {Kind::kUnsigned, 1, std::endian::big}}, {0x09, {Kind::kSigned, 1, std::endian::big}},
-      {0x0B, {Kind::kSigned, 2, std::endian::big}},   {0x0C, {Kind::kSigned, 4, std::endian::big}},
-      {0x0D, {Kind::kFloat, 4, std::endian::big}},    {0x0E, {Kind::kFloat, 8, std::endian::big}}};
+      {0x08, {kUnsigned, 1, std::endian::big}}, {0x09, {kSigned, 1, std::endian::big}},
+      {0x0B, {kSigned, 2, std::endian::big}},   {0x0C, {kSigned, 4, std::endian::big}},
+      {0x0D, {kFloat, 4, std::endian::big}},    {0x0E, {kFloat, 8, std::endian::big}}};
   for (const auto& [own, type] : kTypes) {
     if (own == code) {
       return type;
@@ -86,7 +86,7 @@ std::string_view npy_descr(std::string_view value) {
 }
 
 RawType npy_type(std::string_view descr, const std::filesystem::path& path) {
-  using Kind = RawType::Kind;
+  using enum RawType::Kind;
   const std::string_view text = npy_descr(descr);
   RawType type;
   std::int64_t bytes = 0;
@@ -94,7 +94,7 @@ RawType npy_type(std::string_view descr, const std::filesystem::path& path) {
   const char kind = has_form ? text[1] : '?';
   type.bytes = bytes;
   type.order = has_form && text[0] == '>' ? std::endian::big : std::endian::little;
-  type.kind = kind == 'f' ? Kind::kFloat : kind == 'i' ? Kind::kSigned : Kind::kUnsigned;
+  type.kind = kind == 'f' ? kFloat : kind == 'i' ? kSigned : kUnsigned;
   const bool whole = bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8;
   const bool known = (kind == 'f' && (bytes == 4 || bytes == 8)) ||
                      ((kind == 'i' || kind == 'u') && whole) || (kind == 'b' && bytes == 1);

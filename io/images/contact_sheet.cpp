@@ -108,20 +108,11 @@ Image image_of(const Dataset& dataset, std::int64_t sample, const Shape& shape) 
   return image;
 }
 
-std::string class_text(const DatasetInfo& info, std::int64_t label) {
-  const bool named = label >= 0 && label < std::ssize(info.class_names);
-  return named ? info.class_names[static_cast<std::size_t>(label)] : std::to_string(label);
-}
-
-std::int64_t class_of(const Dataset& dataset, std::int64_t sample) {
-  return load<std::int64_t>(dataset.sample_target(sample).data());
-}
-
 /// Class name, or class number, or the first value.
 std::string label_of(const Dataset& dataset, std::int64_t sample) {
   return dataset.info().task == Task::kRegression
              ? fmt::format("{:.4g}", load<double>(dataset.sample_target(sample).data()))
-             : class_text(dataset.info(), class_of(dataset, sample));
+             : class_text(dataset.info(), dataset.label(sample));
 }
 
 /// Draws an image, enlarged to `size`, with its top left corner at (top, left). Pre: the size is a
@@ -238,7 +229,7 @@ Picture answers_sheet(const Dataset& dataset, std::span<const std::int64_t> answ
   for (const std::int64_t answer : answers) {
     const std::int64_t sample = std::ssize(cells);
     const Label given{.text = class_text(dataset.info(), answer),
-                      .ink = answer == class_of(dataset, sample) ? kWhite : kRed};
+                      .ink = answer == dataset.label(sample) ? kWhite : kRed};
     cells.push_back({.sample = sample, .labels = {{.text = label_of(dataset, sample)}, given}});
   }
   return sheet_of(dataset, cells);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {
@@ -22,6 +23,11 @@ std::vector<std::string> names_in(const std::filesystem::path& directory, Wanted
     const bool folder = at->is_directory(unreadable);
     if (name.starts_with('.') || (wanted == Wanted::kFolders && !folder)) {
       continue;
+    }
+    if (const std::string problem = wanted == Wanted::kFolders ? name_problem(name) : "";
+        !problem.empty()) {
+      fail(ExitCode::kData, "the name of the class folder {} {}; rename it", at->path().string(),
+           problem);
     }
     if (wanted == Wanted::kFiles && folder) {
       fail(ExitCode::kData, "{} is a folder where images of the class {} were expected",

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
 
 #include "files/binary_file.hpp"
@@ -39,6 +42,15 @@ std::vector<std::string> fine_names(const std::filesystem::path& beside) {
   if (!names.empty() && names.size() != 100) {
     fail(ExitCode::kData, "{} has {} names, expected 100; correct it or take it away",
          path.string(), names.size());
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool twice =
+        std::ranges::find(names, names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i);
+    if (const std::string problem = twice ? "is there twice" : name_problem(names[i]);
+        !problem.empty()) {
+      fail(ExitCode::kData, "{}: the name '{}' {}; correct it or take the file away", path.string(),
+           names[i], problem);
+    }
   }
   return names;
 }

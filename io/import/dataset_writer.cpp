@@ -77,6 +77,9 @@ void SplitWriter::finish(const MasterFacts& facts) {
   if (!layout_.class_names.empty()) {
     file.write_texts(names::kClassNames, layout_.class_names);
   }
+  if (!layout_.column_names.empty()) {
+    file.write_texts(names::kColumnNames, layout_.column_names);
+  }
   DatasetInfo info;
   info.task = layout_.task;
   info.samples = files_.samples();

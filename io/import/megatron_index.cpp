@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr std::uint64_t kVersion = 1;
 // Magic, version, type, number of sequences, number of document indices.
-constexpr std::int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+constexpr std::int64_t kIndexHeaderBytes = 9 + 8 + 1 + 8 + 8;
 
 MegatronIndex type_of(int code, const std::filesystem::path& path) {
   constexpr std::pair<int, MegatronIndex> kTypes[] = {{1, {1, false}}, {2, {1, true}},
@@ -43,13 +43,13 @@ struct Arrays {
   std::int64_t documents = 0;
 
   [[nodiscard]] std::int64_t size(std::int64_t i) const {
-    return load<std::int32_t>(bytes.data() + kHeaderBytes + 4 * i);
+    return load<std::int32_t>(bytes.data() + kIndexHeaderBytes + 4 * i);
   }
   [[nodiscard]] std::int64_t offset(std::int64_t i) const {
-    return load<std::int64_t>(bytes.data() + kHeaderBytes + 4 * sequences + 8 * i);
+    return load<std::int64_t>(bytes.data() + kIndexHeaderBytes + 4 * sequences + 8 * i);
   }
   [[nodiscard]] std::int64_t document(std::int64_t i) const {
-    return load<std::int64_t>(bytes.data() + kHeaderBytes + 12 * sequences + 8 * i);
+    return load<std::int64_t>(bytes.data() + kIndexHeaderBytes + 12 * sequences + 8 * i);
   }
 };
 
@@ -102,7 +102,7 @@ MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_
   std::filesystem::path path = bin;
   path.replace_extension(".idx");
   const std::int64_t size = BinaryFile(path).size();
-  if (size < kHeaderBytes) {
+  if (size < kIndexHeaderBytes) {
     fail(ExitCode::kData, "{} has {} bytes, fewer than the header of a Megatron index",
          path.string(), size);
   }
@@ -119,7 +119,7 @@ MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_
   const bool possible = arrays.sequences >= 0 && arrays.documents >= 0 &&
                         arrays.sequences <= size / 12 && arrays.documents <= size / 8;
   const std::int64_t expected =
-      possible ? kHeaderBytes + 12 * arrays.sequences + 8 * arrays.documents : -1;
+      possible ? kIndexHeaderBytes + 12 * arrays.sequences + 8 * arrays.documents : -1;
   // Multimodal data have one byte per sequence after the arrays.
   if (!possible || (size != expected && size != expected + arrays.sequences)) {
     fail(

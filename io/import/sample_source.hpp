@@ -19,6 +19,7 @@ struct SampleLayout {
   DType target_dtype = DType::kInt64;
   std::int64_t classes = 0;  ///< lower bound, whatever the labels
   std::vector<std::string> class_names;
+  std::vector<std::string> column_names;  ///< as DatasetInfo's
 
   [[nodiscard]] std::int64_t input_bytes() const {
     return input_shape.count() * size_bytes(input_dtype);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "dataset/dataset_format.hpp"
 
@@ -85,7 +86,7 @@ hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
   hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
   file.set_format(names::kMasterFormat, names::kVersionWritten);
   file.set_int64(kManifestAttribute, 1);
-  file.set_text(names::kSource, source);
+  file.set_text(names::kSource, visible(source));
   file.set_text(names::kTask, name_of(task));
   return file;
 }

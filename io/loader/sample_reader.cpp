@@ -91,7 +91,7 @@ std::int64_t SampleReader::sample_of(std::int64_t position) const {
 void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::byte* out) {
   dataset_.check_input(sample);
   std::byte* converted = augmenter_ ? plain_.data() : out;
-  if (!converter_.convert(dataset_.sample_input(sample), converted)) {
+  if (!converter_.convert(dataset_.ordered_input(sample, ordered_), converted)) {
     fail(ExitCode::kData, "the input of {} holds NaN or infinity, or becomes it in {}",
          dataset_.sample_text(sample), name_of(options_.compute_dtype));
   }
@@ -102,20 +102,16 @@ void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::b
 
 void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
   dataset_.check_target(sample);
-  const std::span<const std::byte> stored = dataset_.sample_target(sample);
   if (layout_.target_dtype == DType::kInt64) {
-    const auto label = load<std::int64_t>(stored.data());
-    if (label < 0 || label >= dataset_.info().classes) {
-      fail(ExitCode::kData, "the label of {} is {}, expected 0 to {}", dataset_.sample_text(sample),
-           label, dataset_.info().classes - 1);
-    }
+    const std::int64_t label = dataset_.label(sample);
     std::memcpy(out, &label, sizeof label);
     return;
   }
   const std::span<std::byte> converted(
       out, static_cast<std::size_t>(dataset_.info().target_shape.count() *
                                     size_bytes(layout_.target_dtype)));
-  decode(stored, stored_type(DType::kFloat64), layout_.target_dtype, converted);
+  decode(dataset_.sample_target(sample), stored_type(DType::kFloat64), layout_.target_dtype,
+         converted);
   if (first_not_finite(converted, layout_.target_dtype) >= 0) {
     fail(ExitCode::kData, "the target of {} holds NaN or infinity, or becomes it in {}",
          dataset_.sample_text(sample), name_of(layout_.target_dtype));

@@ -58,7 +58,8 @@ class SampleReader {
   const MicrobatchLayout& layout_;
   InputConverter converter_;
   std::optional<Augmenter> augmenter_;
-  std::vector<std::byte> plain_;  ///< a sample before augmentation
+  std::vector<std::byte> ordered_;  ///< a sample whose columns are stored in another order
+  std::vector<std::byte> plain_;    ///< a sample before augmentation
   struct {
     std::int64_t position = -1;
     std::int64_t sample = 0;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/core/dtype.hpp"
@@ -52,6 +53,8 @@ struct DatasetInfo {
   std::int64_t classes = 0;  ///< 0 for regression; the number of token ids for tokens
   /// Names of the first classes; may be empty.
   std::vector<std::string> class_names;
+  /// Of a table: the names of the input columns, then that of the label; else empty.
+  std::vector<std::string> column_names;
   std::int64_t tokens = 0;  ///< 0 for other tasks
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// XXH3 of the tokenizer's tables.
@@ -83,8 +86,11 @@ struct DatasetInfo {
   return input_shape.rank() == 1 || is_image(input_shape) ? input_shape[0] : 1;
 }
 
-/// XXH3 of everything that a master stores about samples and shards, as text; without path and
-/// source.
+/// The name of a class, or its number where it has none.
+[[nodiscard]] std::string class_text(const DatasetInfo& info, std::int64_t label);
+
+/// XXH3 of everything that a master stores about samples and shards, as text; without path, source
+/// and names of columns.
 [[nodiscard]] std::uint64_t facts_checksum(const DatasetInfo& info);
 
 /// Result of verifying one shard.
@@ -119,6 +125,14 @@ class Dataset {
   /// Throws: Error(kData) where the data set holds no tokens or too few for one sample.
   void set_context(std::int64_t context);
 
+  /// Numbers the classes and orders the columns as `model` does, by the names of both, from here
+  /// on: in info(), label(), ordered_input() and loaders. Where only one has names of classes,
+  /// those that are numbers name the other's classes. Does nothing where the names are not known or
+  /// the tasks differ. Returns: a line about what changed; mostly empty. Pre: no other thread uses
+  /// the data set. Throws: Error(kData) naming a class that has samples, or a column, that only one
+  /// of them has. It ends in `advice`.
+  std::string match_names(const DatasetInfo& model, std::string_view advice);
+
   /// Reads tokens [first, first + tokens.size()) and verifies the blocks that hold them.
   /// Pre: the data set holds these tokens.
   /// Throws: Error(kData) naming the shard and the block that is damaged.
@@ -129,6 +143,12 @@ class Dataset {
   /// no tokens.
   [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
   [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
+
+  /// The stored input, with its columns in the order of info(); `buffer` may hold it.
+  [[nodiscard]] std::span<const std::byte> ordered_input(std::int64_t sample,
+                                                         std::vector<std::byte>& buffer) const;
+  /// The class of a sample. Throws: Error(kData) where it is out of range.
+  [[nodiscard]] std::int64_t label(std::int64_t sample) const;
 
   /// Prefetches a sample into the CPU caches.
   void prefetch(std::int64_t sample) const;

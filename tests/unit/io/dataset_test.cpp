@@ -9,7 +9,10 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "strata/io/loader.hpp"
+
 #include "data_files.hpp"
+#include "dataset/dataset_names.hpp"
 
 namespace strata::io {
 namespace {
@@ -225,9 +228,115 @@ TEST(Dataset, NoticesADamagedListOfChecksums) {
   EXPECT_EQ(train.verify()[0].problem, "the list of checksums is damaged");
 }
 
+Dataset table(const TemporaryDirectory& directory, const std::string& name, const std::string& text,
+              const std::string& split = "1.0", TaskChoice task = TaskChoice::kAuto) {
+  write_file(directory / (name + ".csv"), text);
+  ImportOptions options;
+  options.format = ImportFormat::kCsv;
+  options.inputs = {directory / (name + ".csv")};
+  options.label = text.substr(text.rfind(',', text.find('\n')) + 1, 1);
+  options.split = split;
+  options.task = task;
+  options.output = directory / name;
+  const ImportReport report = import_dataset(options);
+  return Dataset::open(report.test.empty() ? report.train : report.test);
+}
+
+template <typename T>
+std::vector<T> all_of(const ConstTensorView& view) {
+  const auto values = view.host<T>();
+  return {values.begin(), values.end()};
+}
+
+TEST(Dataset, ColumnsAndClassesAreMatchedByName) {
+  const TemporaryDirectory directory;
+  const Dataset train = table(directory, "train", "a,b,y\n1,2,dog\n3,4,bird\n5,9,cat\n");
+  Dataset test = table(directory, "test", "b,a,y\n20,10,dog\n40,30,cat\n");
+  EXPECT_THAT(test.match_names(train.info(), ""),
+              ContainsRegex("test/train.h5 has its columns in another order than .*train/train.h5: "
+                            "matched by name; .*test/train.h5 numbers its classes otherwise"));
+  EXPECT_THAT(test.info().class_names, ElementsAre("bird", "cat", "dog"));
+  EXPECT_THAT(test.info().column_names, ElementsAre("a", "b", "y"));
+  EXPECT_THAT(test.info().mean, ElementsAre(20, 30));
+  EXPECT_EQ(test.class_counts(), (std::vector<std::int64_t>{0, 1, 1}));
+  Loader loader(test, {.order = Order::kSequential, .global_batch = 2, .microbatch = 2});
+  const LoadedStep& step = loader.next();
+  EXPECT_THAT(all_of<float>(step.inputs(0)), ElementsAre(10, 20, 30, 40));
+  EXPECT_THAT(all_of<std::int64_t>(step.targets(0)), ElementsAre(2, 1));
+  EXPECT_EQ(test.match_names(train.info(), ""), "");
+}
+
+TEST(Dataset, NamesThatDoNotMatchAreRefused) {
+  struct Case {
+    const char* train;
+    const char* test;
+    const char* words;      ///< of the refusal; empty for none
+    const char* line = "";  ///< that is said instead
+    std::vector<std::int64_t> labels = {};
+    const char* split = "1.0";
+  };
+  const std::vector<Case> cases{
+      {"a,y\n1,cat\n2,dog\n", "a,y\n1,dog\n2,horse\n",
+       "test/train.h5 has samples of the class 'horse', which .*train/train.h5 lacks; the advice"},
+      {"a,b,y\n1,2,x\n", "a,y\n1,x\n", "train/train.h5 has the input column 'b', which .*test"},
+      {"a,y\n1,x\n", "a,b,y\n1,2,x\n", "test/train.h5 has the input column 'b', which .*train"},
+      {"a,b,y\n1,2,x\n", "a,c,y\n1,2,x\n", "test/train.h5 has the input column 'c'"},
+      {"a,y\n1,0.5\n", "a,z\n1,0.5\n",
+       "the label of .*test.* is the column 'z', that of .*train.*'y'"},
+      {"a,y\n1,0\n", "a,z\n1,0\n", "the label of"},
+      // Names of classes say what labels are, whatever their column is called.
+      {"a,y\n1,cat\n2,dog\n", "a,z\n1,dog\n", "", "numbers its classes otherwise", {1}},
+      // A class without samples does no harm.
+      {"a,y\n1,cat\n2,dog\n", "a,y\n1,emu\n2,dog\n", "", "numbers its", {1}, "1,1"},
+      // Class numbers are names where the other's names are numbers.
+      {"a,y\n1,-5\n2,2\n3,7\n", "a,y\n1,2\n2,7.0\n", "", "numbers its", {1, 2}},
+      {"a,y\n1,-5\n2,2\n", "a,y\n1,2\n2,3\n", "has samples of the class '3'"},
+      {"a,y\n1,0\n2,2\n", "a,y\n1,-1\n2,2\n", "has samples of the class '-1'"},
+      {"a,y\n1,0\n2,2\n", "a,y\n1,-1\n2,2\n", "", "numbers its", {2}, "1,1"},
+      {"a,y\n1,cat\n2,dog\n",
+       "a,y\n1,1\n2,0\n",
+       "",
+       "the classes of .*test/train.h5 have no names: its class 0 counts as 'cat'",
+       {1, 0}},
+      {"a,y\n1,0\n2,1\n",
+       "a,y\n1,dog\n2,cat\n",
+       "",
+       "the classes of .*train/train.h5 have no names: its class 0 counts as 'cat'",
+       {1, 0}},
+      {"a,y\n1,0\n2,1\n", "a,y\n1,1\n", "", "^$", {1}}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.test);
+    const TemporaryDirectory directory;
+    const Dataset train = table(directory, "train", one.train);
+    Dataset test = table(directory, "test", one.test, one.split);
+    if (*one.words != '\0') {
+      EXPECT_THAT(error_of([&] { test.match_names(train.info(), "the advice"); }),
+                  ContainsRegex(one.words));
+      continue;
+    }
+    EXPECT_THAT(test.match_names(train.info(), ""), ContainsRegex(one.line));
+    for (std::size_t i = 0; i < one.labels.size(); ++i) {
+      EXPECT_EQ(test.label(static_cast<std::int64_t>(i)), one.labels[i]);
+    }
+  }
+}
+
+TEST(Dataset, NamesThatAreNotKnownAreNotCompared) {
+  const DatasetInfo model{.classes = 2, .class_names = {"caf\ufffd", "tea"}, .column_names = {}};
+  const DatasetInfo earlier{
+      .classes = 2, .class_names = {"caf\xe9", "tea"}, .column_names = {"a", "y"}};
+  EXPECT_THAT(matched_classes(earlier, model), testing::IsEmpty());
+  EXPECT_THAT(matched_columns(earlier, model, ""), testing::IsEmpty());
+  // Those of damaged records lead to no class that is not there.
+  const DatasetInfo damaged{.classes = 1, .class_names = {"milk", "tea", "tea"}};
+  EXPECT_THAT(matched_classes({.classes = 3, .class_names = {"tea", "milk"}}, damaged),
+              ElementsAre(-1, 0, -1));
+}
+
 TEST(Dataset, InspectionDescribesIt) {
   const TemporaryDirectory directory;
-  write_file(directory / "table.csv", "height,kind\n1.5,oak\n2.5,elm\n3.5,oak\n4.5,oak\n");
+  write_file(directory / "table.csv",
+             "height,age,kind\n1.5,2,oak\n2.5,2,elm\n3.5,2,oak\n4.5,2,oak\n");
   ImportOptions options;
   options.format = ImportFormat::kCsv;
   options.inputs = {directory / "table.csv"};
@@ -238,9 +347,10 @@ TEST(Dataset, InspectionDescribesIt) {
   EXPECT_EQ(inspection.bad_shards, 0);
   EXPECT_THAT(inspection.text,
               AllOf(HasSubstr("csv: table.csv, label kind"), HasSubstr("classification"),
-                    HasSubstr("samples     4"), HasSubstr("1 float32"), HasSubstr("elm"),
+                    HasSubstr("samples     4"), HasSubstr("2 float32"), HasSubstr("elm"),
                     HasSubstr("train-00000.h5"), HasSubstr("ok"), Not(HasSubstr("BAD"))));
   EXPECT_THAT(inspection.text, HasSubstr("    1  oak         3"));
+  EXPECT_THAT(inspection.text, HasSubstr("\nage              2                0\n"));
   EXPECT_THAT(inspect_dataset(directory / "out/train.h5", Inspect::kDescribe).text,
               HasSubstr("not read"));
 }

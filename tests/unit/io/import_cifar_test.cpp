@@ -10,6 +10,8 @@
 namespace strata::io {
 namespace {
 
+using namespace std::string_literals;
+
 using test::error_of;
 using test::pixel;
 using test::TemporaryDirectory;
@@ -92,6 +94,13 @@ TEST(ImportCifar, TakesTheFineLabelsOfCifar100) {
   }
   write_file(directory / "fine_label_names.txt", names);
   EXPECT_EQ(Dataset::open(import_dataset(options).train).info().class_names.at(99), "fine99");
+  const auto with_last = [&](const std::string& name) {
+    write_file(directory / "fine_label_names.txt", names.substr(0, names.size() - 7) + name);
+    return error_of([&] { import_dataset(options); });
+  };
+  EXPECT_THAT(with_last("fine1"), HasSubstr("the name 'fine1' is there twice"));
+  EXPECT_THAT(with_last("caf\xe9"), HasSubstr("the name 'caf\\xe9' is not UTF-8 text"));
+  EXPECT_THAT(with_last("cat\0"s), HasSubstr("the name 'cat\\x00' holds a NUL byte"));
   write_file(directory / "fine_label_names.txt", "apple\nbear\n");
   EXPECT_THAT(error_of([&] { import_dataset(options); }),
               AllOf(HasSubstr("fine_label_names.txt has 2 names"), HasSubstr("expected 100")));

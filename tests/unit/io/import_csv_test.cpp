@@ -9,10 +9,13 @@
 namespace strata::io {
 namespace {
 
+using namespace std::string_literals;
+
 using test::error_of;
 using test::TemporaryDirectory;
 using test::values_of;
 using test::write_file;
+using ::testing::ContainsRegex;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -44,6 +47,7 @@ TEST(ImportCsv, NamesTextLabelsInSortedOrder) {
   EXPECT_EQ(train.info().task, Task::kClassification);
   EXPECT_EQ(train.info().classes, 2);
   EXPECT_THAT(train.info().class_names, ElementsAre("apple", "pear"));
+  EXPECT_THAT(train.info().column_names, ElementsAre("a", "b", "kind"));
   EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(-3, 400));
   EXPECT_THAT(values_of<float>(train.sample_input(2)), ElementsAre(5, 6));
   EXPECT_EQ(values_of<std::int64_t>(train.sample_target(0))[0], 1);
@@ -82,6 +86,24 @@ TEST(ImportCsv, DecidesByTheLabels) {
       {"x,kind\n1,0\n2,3\n", TaskChoice::kRegression, 0, Task::kRegression, 0, {}},
       {"x,kind\n1,0\n2,3\n", TaskChoice::kAuto, 7, Task::kClassification, 7, {}},
       {"x,kind\n1,0\n2,b\n", TaskChoice::kClassification, 0, Task::kClassification, 2, {"0", "b"}},
+      // Whole numbers, however they are written.
+      {"x,kind\n1,0.0\n2,1.0\n3,2.0\n", TaskChoice::kAuto, 0, Task::kClassification, 3, {}},
+      {"x,kind\n1,0\n2,-0.0\n3,+1\n4,2e0\n", TaskChoice::kAuto, 0, Task::kClassification, 3, {}},
+      {"x,kind\n1,0.0\n2,1.0\n", TaskChoice::kClassification, 0, Task::kClassification, 2, {}},
+      {"x,kind\n1,-1.0\n2,1\n3,1.0\n", TaskChoice::kAuto, 0, Task::kClassification, 2, {"-1", "1"}},
+      {"x,kind\n1,0.50\n2,1.0\n3,.5\n",
+       TaskChoice::kClassification,
+       0,
+       Task::kClassification,
+       2,
+       {"0.5", "1"}},
+      {"x,kind\n1,1.0\n2,b\n",
+       TaskChoice::kClassification,
+       0,
+       Task::kClassification,
+       2,
+       {"1.0", "b"}},
+      {"x,kind\n1,1e300\n2,3\n", TaskChoice::kAuto, 0, Task::kRegression, 0, {}},
   };
   for (const Case& expected : cases) {
     const TemporaryDirectory directory;
@@ -100,7 +122,7 @@ TEST(ImportCsv, DecidesByTheLabels) {
 }
 
 struct BadCsv {
-  const char* text;
+  std::string text;
   std::vector<const char*> message;
   TaskChoice task = TaskChoice::kAuto;
   std::int64_t classes = 0;
@@ -114,7 +136,18 @@ TEST(ImportCsv, NamesWhatIsWrong) {
       {"a,kind\n1,x\n,x\n", {"column 'a': '' is empty"}},
       {"a,kind\nnan,x\n", {"is NaN or infinite"}},
       {"a,kind\n1,x\n-inf,x\n", {"table.csv:3: column 'a'"}},
-      {"a,kind\n1e39,x\n", {"too large"}},
+      {"a,kind\n1e39,x\n", {"'1e39' is too large for a 32-bit"}},
+      {"a,kind\n-1e400,x\n", {"'-1e400' is too large for a 32-bit"}},
+      {"a,kind\n1\0,x\n"s, {"table.csv:2: column 'a': '1\\x00' is not a number"}},
+      {"a,kind\n1,cat\n2,c\0at\0\n"s, {"table.csv:3: the label 'c\\x00at' holds a NUL byte"}},
+      {"a,kind\n1,\0\n"s, {"table.csv:2: the label '' is empty"}},
+      {"a,kind\n1,x\n2,caf\xe9\n",
+       {"table.csv:3: the label 'caf\\xe9' is not UTF-8 text", "convert"}},
+      {"a\0,kind\n1,x\n"s, {"table.csv:1: the column 'a\\x00' holds a NUL byte"}},
+      {"caf\xe9,kind\n1,x\n", {"table.csv:1: the column 'caf\\xe9' is not UTF-8 text"}},
+      {"a,kind,kind\n1,x,x\n", {"table.csv:1: the column 'kind' is there twice"}},
+      {"a,b,a,kind\n1,2,3,x\n", {"the column 'a' is there twice"}},
+      {std::string(1001, 'a') + ",kind\n1,x\n", {"has a name of 1001 bytes"}},
       {"a,kind\n1,x\n1,\n", {"table.csv:3: the label '' is empty"}},
       {"a,kind\n1,0.5\n1,inf\n", {"not finite"}},
       {"a,kind\n1,x\"y\n", {"has a quote"}},
@@ -140,6 +173,40 @@ TEST(ImportCsv, NamesWhatIsWrong) {
       EXPECT_THAT(message, HasSubstr(part)) << bad.text;
     }
   }
+}
+
+TEST(ImportCsv, NulsThatPadALabelAreLeftOut) {
+  const TemporaryDirectory directory;
+  const Dataset train =
+      imported(csv_options(directory, "a,kind\n1,cat\0\0\0\n2,dog\n3,horse\0\n4,cat\n"s));
+  EXPECT_THAT(train.info().class_names, ElementsAre("cat", "dog", "horse"));
+  EXPECT_EQ(train.class_counts(), (std::vector<std::int64_t>{2, 1, 1}));
+}
+
+TEST(ImportCsv, ATinyNumberIsZero) {
+  const TemporaryDirectory directory;
+  const Dataset train =
+      imported(csv_options(directory, "a,b,kind\n1e-325,1e-50,0\n1e-400,-1e-400,1\n"));
+  EXPECT_THAT(values_of<float>(train.sample_input(0)), ElementsAre(0, 0));
+  EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(0, 0));
+}
+
+TEST(ImportCsv, MatchesTheColumnsOfSeveralFilesByName) {
+  const TemporaryDirectory directory;
+  ImportOptions options = csv_options(directory, "a,kind,b\n1,x,2\n");
+  options.inputs.push_back(directory / "more.csv");
+  write_file(directory / "more.csv", "kind,b,a\ny,4,3\n");
+  const Dataset train = imported(options);
+  EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(3, 4));
+  EXPECT_EQ(values_of<std::int64_t>(train.sample_target(1))[0], 1);
+  EXPECT_THAT(train.info().column_names, ElementsAre("a", "b", "kind"));
+  options.existing = Existing::kReplace;
+  write_file(directory / "more.csv", "kind,a\ny,3\n");
+  EXPECT_THAT(error_of([&] { import_dataset(options); }),
+              ContainsRegex("table.csv has the column 'b', which .*more.csv lacks"));
+  write_file(directory / "more.csv", "kind,a,b,c\ny,3,4,5\n");
+  EXPECT_THAT(error_of([&] { import_dataset(options); }),
+              ContainsRegex("more.csv has the column 'c', which .*table.csv lacks"));
 }
 
 TEST(ImportCsv, SplitsAFileOfUnknownLength) {

@@ -11,6 +11,8 @@
 namespace strata::io {
 namespace {
 
+using namespace std::string_literals;
+
 using test::error_of;
 using test::image_options;
 using test::jpeg;
@@ -160,6 +162,60 @@ TEST(ImportImages, ReadsEveryKindOfPixel) {
   }
   const auto half = imported(jpeg(flat, 8, 8, TJPF_CMYK));
   EXPECT_LE(largest_difference(half, std::vector<std::uint8_t>(192, 128)), 2);
+}
+
+std::string with_chunk(const std::string& png, const std::string& name, const std::string& data) {
+  const auto number = [](std::size_t value) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      bytes += static_cast<char>(value >> shift);
+    }
+    return bytes;
+  };
+  const std::string body = name + data;
+  const uLong checksum =
+      crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
+  constexpr std::size_t kAfterHeader = 33;
+  return png.substr(0, kAfterHeader) + number(data.size()) + body + number(checksum) +
+         png.substr(kAfterHeader);
+}
+
+TEST(ImportImages, PixelsAreTheBytesOfAPngWhateverItSaysOfColours) {
+  const std::vector<std::uint8_t> rgb = picture(5, 7, 2);
+  const std::vector<std::uint8_t> grey(rgb.begin(), rgb.begin() + 35);
+  const std::vector<std::uint8_t> transparent(rgb.begin(), rgb.begin() + 100);
+  const std::vector<std::uint8_t> palette{1, 2, 3, 250, 128, 7};
+  const std::vector<std::uint8_t> indices{0, 1, 1, 0, 0, 1};
+  const std::string plain_grey = png(grey, 5, 7, PNG_FORMAT_GRAY);
+  const std::vector<std::string> files{
+      png(5, 7, 2), plain_grey, png(transparent, 5, 5, PNG_FORMAT_RGBA),
+      png(indices, 2, 3, PNG_FORMAT_RGB_COLORMAP, palette.data(), 2),
+      with_chunk(plain_grey, "tRNS", {'\0', static_cast<char>(grey[3])})};
+  // Gammas of 1, 1/1.8 and 1/4.4; chromaticities of red, green and blue in turn; Display P3.
+  const std::vector<std::pair<const char*, std::string>> chunks{
+      {"gAMA", "\0\x01\x86\xa0"s},
+      {"gAMA", "\0\0\xd9\x04"s},
+      {"gAMA", "\0\0\x58\xc7"s},
+      {"sRGB", "\0"s},
+      {"cHRM",
+       "\0\0\x7a\x26\0\0\x80\x84\0\0\x75\x30\0\0\xea\x60\0\0\x3a\x98\0\0\x17\x70\0\0\xfa\0\0\0\x80"
+       "\xe8"s},
+      {"cICP", "\x0c\x0d\0\x01"s},
+      {"iCCP", "profile\0\0rubbish"s},
+      {"bKGD", "\0\xff\0\xff\0\xff"s},
+      {"sBIT", "\4\4\4"}};
+  EXPECT_EQ(imported(files[0]), rgb);
+  for (const std::string& file : files) {
+    const std::vector<std::uint8_t> pixels = imported(file);
+    for (const auto& [name, data] : chunks) {
+      EXPECT_EQ(imported(with_chunk(file, name, data)), pixels) << name;
+    }
+  }
+  const auto opaque = imported(plain_grey);
+  const auto keyed = imported(files.back());
+  for (std::size_t i = 0; i < opaque.size(); ++i) {
+    EXPECT_EQ(keyed[i], opaque[i] == grey[3] ? 0 : opaque[i]);
+  }
 }
 
 TEST(ImportImages, ResizesAndCrops) {
@@ -328,6 +384,9 @@ TEST(ImportImages, RefusesFoldersThatAreNoClasses) {
               AllOf(HasSubstr("one has a folder for the class b"), HasSubstr("two has none")));
   EXPECT_THAT(error({directory / "two", directory / "one"}),
               AllOf(HasSubstr("one has a folder for the class b"), HasSubstr("two has none")));
+  write_image(directory / "latin/caf\xe9/x.png", png(4, 4, 0));
+  EXPECT_THAT(error({directory / "latin"}),
+              HasSubstr("latin/caf\\xe9 is not UTF-8 text; rename it"));
   write_image(directory / "two/a/deep/x.png", png(4, 4, 0));
   EXPECT_THAT(error({directory / "two"}),
               AllOf(HasSubstr("a/deep is a folder"), HasSubstr("images of the class a")));
