@@ -136,6 +136,8 @@ class Dataset(Master):
             self.mean, self.deviation = self.file["mean"][()], self.file["deviation"][()]
             names = self.file["class_names"] if "class_names" in self.file else ()
             self.class_names = [_text(name) for name in names]
+            columns = self.file["column_names"] if "column_names" in self.file else ()
+            self.column_names = [_text(name) for name in columns]
 
     def __len__(self):
         """The number of samples, or of tokens."""

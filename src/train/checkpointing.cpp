@@ -58,6 +58,7 @@ nlohmann::json json_of(const io::DatasetInfo& info) {
           {"target_dtype", name_of(info.target_dtype)},
           {"classes", info.classes},
           {"class_names", info.class_names},
+          {"column_names", info.column_names},
           {"mean", info.mean},
           {"deviation", info.deviation},
           {"tokenizer", name_of(info.tokenizer)},
@@ -375,6 +376,7 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
                          .target_dtype = enum_at<DType>(data, "target_dtype"),
                          .classes = integer_at(data, "classes"),
                          .class_names = data.at("class_names"),
+                         .column_names = data.value("column_names", std::vector<std::string>()),
                          .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
                          .mean = data.at("mean"),
                          .deviation = data.at("deviation"),
@@ -478,6 +480,41 @@ ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoin
   return initialized_anew(plan, checkpoint).matches(plan.model->parameters().front().name)
              ? ModelTexts()
              : model_texts(checkpoint);
+}
+
+NamesOfCheckpoint initial_names(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  NamesOfCheckpoint names{.data = data_of(checkpoint).value_or(plan.train_data), .advice = ""};
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  if (parameters.empty()) {
+    return names;
+  }
+  const nn::NamePatterns except = initialized_anew(plan, checkpoint);
+  const auto is_anew = [&](std::int64_t layer) {
+    return std::ranges::any_of(parameters, [&](const nn::ParameterSpec& spec) {
+      return spec.layer == layer && !nn::is_adapter(spec.name) && except.matches(spec.name);
+    });
+  };
+  const io::DatasetInfo& ours = plan.train_data;
+  std::vector<std::string>& columns = names.data.column_names;
+  const bool tables = !columns.empty() && !ours.column_names.empty();
+  const bool first = is_anew(parameters.front().layer);
+  const bool last = is_anew(parameters.back().layer);
+  if (tables) {
+    const std::string label = last ? ours.column_names.back() : columns.back();
+    columns = first ? ours.column_names : columns;
+    columns.back() = label;
+  }
+  if (last) {
+    names.data.class_names = ours.class_names;
+  }
+  const auto pattern_of = [](const std::string& name) {
+    return name.substr(0, name.rfind('.')) + ".*";
+  };
+  names.advice = fmt::format(
+      "give data with the names that checkpoint.init learned, or initialize the layer that they "
+      "belong to anew with checkpoint.init_except: {} for columns, {} for classes",
+      pattern_of(parameters.front().name), pattern_of(parameters.back().name));
+  return names;
 }
 
 std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint) {

@@ -182,6 +182,53 @@ class Settings(Errors):
         (self.directory / "trees/train.h5").unlink()
         self.assertEqual(self.alone("evaluate", run, "--classes").text, evaluated.text)
 
+    def test_names_are_matched(self):
+        """Classes and columns of data that are imported apart, as test data, for checkpoint.init and to continue."""
+        def import_table(name, columns, rows, split="1.0"):
+            (self.directory / f"{name}.csv").write_text("\n".join([columns, *rows]) + "\n")
+            self.import_data("--format=csv", f"--files={name}.csv", "--label=tree", f"--split={split}",
+                             f"--output={name}")
+
+        learned = [(i % 7, i % 3, ("ash", "birch", "cedar")[i % 3]) for i in range(60)]
+        tested = [(i % 5, 1 + i % 2, ("birch", "cedar")[i % 2]) for i in range(21)]
+        import_table("both", "a,b,tree", [f"{a},{b},{tree}" for a, b, tree in learned + tested], "60,21")
+        import_table("apart", "tree,b,a", [f"{tree},{b},{a}" for a, b, tree in tested])
+        import_table("mirrored", "b,a,tree", [f"{b},{a},{tree}" for a, b, tree in learned])
+        import_table("oaks", "a,b,tree", [f"{a},{b},{tree.replace('cedar', 'oak')}" for a, b, tree in learned])
+        runs = [self.fresh_run() for _ in range(3)]
+        settings = ["--model.layer=dense 8 relu", "--model.layer=dense 3", "--batch.global=4", "--batch.micro=2",
+                    "--data.train=both/train.h5"]
+        texts = [self.train(self.config, grid, run, *settings, f"--data.test={data}").text for grid, run, data in
+                 [((1, 1), runs[0], "both/test.h5"), ((1, 2), runs[1], "apart/train.h5")]]
+        self.assertNotIn("matched by name", texts[0])
+        self.assertIn("apart/train.h5 has its columns in another order than both/train.h5: matched by name; "
+                      "apart/train.h5 numbers its classes otherwise than both/train.h5: matched by name", texts[1])
+        self.assert_same_run(*runs[:2])
+
+        def evaluated(run, data, ranks=1):
+            said = self.launch(ranks, "evaluate", run, f"--data.test={data}", "--classes",
+                               "--confusion=confusion.csv", expect=DONE).text
+            lines = said[said.index("loss "):].replace(data, "").splitlines()
+            return ([line for line in lines if "matched by name" not in line],
+                    (self.directory / "confusion.csv").read_text())
+        expected = evaluated(runs[0], "both/test.h5")
+        self.assertEqual(evaluated(runs[1], "apart/train.h5", 2), expected)
+        # The new run reads its columns in the order of the old one.
+        tune = ["train", self.config, *settings[:4], "--data.test=", f"--checkpoint.init={runs[0]}",
+                f"--run.dir={runs[2]}", "--optimizer.learning_rate=0"]
+        self.alone(*tune, "--data.train=mirrored/train.h5", "--train.steps=1", expect=DONE)
+        self.alone(*tune, "--data.train=mirrored/train.h5", "--train.steps=2", "--run.resume=must", expect=DONE)
+        self.assertEqual(evaluated(runs[2], "apart/train.h5"), expected)
+        oaks = ["--data.train=oaks/train.h5", "--dry-run"]
+        unknown = "oaks/train.h5 has samples of the class 'oak', which"
+        for arguments, word in [(["evaluate", runs[0], "--data.test=oaks/train.h5"], "master.h5 lacks"),
+                                (["train", self.config, *settings, "--data.test=oaks/train.h5", "--dry-run"],
+                                 "both/train.h5 lacks"),
+                                ([*tune, *oaks], "checkpoint.init_except: dense1.* for columns, dense2.* for classes"),
+                                ([*tune, *oaks, "--run.resume=must"], "go on with the data set of the run")]:
+            self.assert_refused(self.alone(*arguments), DATA, unknown, word)
+        self.alone(*tune, *oaks, "--checkpoint.init_except=dense2.*", expect=DONE)
+
     def test_a_confusion_matrix_that_cannot_be_written(self):
         # Before the checkpoint is looked for: there is none.
         evaluate = ["evaluate", self.config, "--run.dir=nothing"]

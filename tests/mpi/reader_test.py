@@ -116,7 +116,7 @@ class Reader(language.LanguageTest):
             self.assertGreater(len(train.file["shards/file"]), 1)
             self.assertTrue(np.array_equal(train.inputs, self.bytes[:60000]))
             self.assertTrue(np.array_equal(train.targets, self.labels[:60000]))
-            self.assertEqual((len(train), train.classes, train.class_names), (60000, 3, []))
+            self.assertEqual((len(train), train.classes, train.class_names, train.column_names), (60000, 3, [], []))
             np.testing.assert_allclose(train.mean, self.bytes[:60000].mean(0), rtol=1e-12)
             np.testing.assert_allclose(train.deviation, self.bytes[:60000].std(0), rtol=1e-12)
         text = language.text(300) + "é\n"

@@ -127,6 +127,17 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 /// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// Names that a data set must have, and what to do where it has others.
+struct NamesOfCheckpoint {
+  io::DatasetInfo data;
+  std::string advice;
+};
+
+/// The columns and classes of the data that a checkpoint.init learned; those of the run's own data
+/// where the first or the last layer is initialized anew.
+[[nodiscard]] NamesOfCheckpoint initial_names(const plan::Plan& plan,
+                                              const io::Checkpoint& checkpoint);
+
 /// What of a checkpoint.init a new run uses, for the log.
 [[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -207,6 +208,9 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
   plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
+  for (const std::string& line : match_data(mpi, inputs, plan)) {
+    log.info("{}", line);
+  }
   if (given.dry_run) {
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
@@ -327,10 +331,11 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       train::require_confusion_writable(given.confusion);
     }
   });
-  const RunInputs inputs =
+  RunInputs inputs =
       open_trained(mpi, given.config, given.settings, Evaluates::kYes, given.checkpoint, log);
   const io::Dataset& data = *inputs.test_data;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
+  const std::vector<std::string> matched = match_data(mpi, inputs, plan);
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
   comm::Groups& groups = environment.groups();
   const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());
@@ -353,8 +358,12 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
       print_result(inputs, plan, result, counts, given);
+      static_cast<void>(std::fflush(stdout));  // the result is the first line
     }
   });
+  for (const std::string& line : matched) {
+    log.info("{}", line);
+  }
   return ExitCode::kDone;
 }
 

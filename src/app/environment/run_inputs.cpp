@@ -248,12 +248,39 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     if (inputs.initial) {
       train::require_initial(*plan, *inputs.initial);
     }
-    if (inputs.test_data) {
-      train::require_fits(*plan, inputs.test_data->info());
-    }
     return plan::plan_items(*plan, config_text(plan->config));
   });
   return std::move(*plan);
+}
+
+std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, plan::Plan& plan) {
+  std::vector<std::string> lines;
+  comm::agree(mpi.world(), [&] {
+    const auto match = [&](io::Dataset& data, const train::NamesOfCheckpoint& names) {
+      std::string line = data.match_names(names.data, names.advice);
+      if (!line.empty()) {
+        lines.push_back(std::move(line));
+      }
+    };
+    if (inputs.train_data && inputs.checkpoint) {
+      if (const auto learned = train::data_of(*inputs.checkpoint)) {
+        match(*inputs.train_data,
+              {*learned, "go on with the data set of the run, or choose another run.dir"});
+      }
+    } else if (inputs.train_data && inputs.initial) {
+      match(*inputs.train_data, train::initial_names(plan, *inputs.initial));
+    }
+    if (inputs.train_data) {
+      plan.train_data = inputs.train_info = inputs.train_data->info();
+    }
+    if (inputs.test_data) {
+      match(
+          *inputs.test_data,
+          {inputs.train_info, "give test data with the columns and classes that the model learns"});
+      train::require_fits(plan, inputs.test_data->info());
+    }
+  });
+  return lines;
 }
 
 WhichCheckpoint which_checkpoint(const std::string& value) {

@@ -93,6 +93,13 @@ void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 [[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,
                                    std::int64_t ranks);
 
+/// Numbers the classes and orders the columns of the data sets as the checkpoint does, or else the
+/// training data, by their names; checks that the test data fit. Returns: a line for the log for
+/// each data set that differs. Communication: collective over the world. Throws: AgreedError(kData)
+/// naming a class or column that only one of them has.
+[[nodiscard]] std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs,
+                                                  plan::Plan& plan);
+
 /// Only rank 0 prints and writes the log.
 [[nodiscard]] Log::Output log_role(comm::MpiSession& mpi);
 

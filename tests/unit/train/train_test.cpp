@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -15,6 +16,21 @@
 namespace strata::train::test {
 namespace {
 
+/// A checkpoint of the weights of a layer "dense 3 bias=off" of 5 inputs.
+io::Checkpoint checkpoint_with(const io::test::TemporaryDirectory& directory,
+                               const nlohmann::json& metadata) {
+  const std::vector<float> weights(15);
+  const std::filesystem::path root = directory / "checkpoints";
+  const std::vector<io::TensorSlice> slices{
+      {.name = "weights/dense1.weight",
+       .global_shape = {3, 5},
+       .range = {0, 15},
+       .data = ConstTensorView(std::span<const float>(weights), Shape{15})}};
+  std::filesystem::remove_all(root / "step-00000001");
+  const std::vector<io::PartRecord> parts{io::write_part(io::begin_checkpoint(root, 1), 0, slices)};
+  return io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
+}
+
 TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
   const io::test::TemporaryDirectory directory;
   plan::RunConfig config;
@@ -24,18 +40,8 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
   const io::DatasetInfo data{
       .samples = 10, .input_shape = {5}, .input_dtype = DType::kFloat32, .classes = 3};
   const plan::Plan plan = prepare(config, 1, data, {});
-  const std::vector<float> weights(15);
-  const std::filesystem::path root = directory / "checkpoints";
-  const std::vector<io::TensorSlice> slices{
-      {.name = "weights/dense1.weight",
-       .global_shape = {3, 5},
-       .range = {0, 15},
-       .data = ConstTensorView(std::span<const float>(weights), Shape{15})}};
   const auto with_metadata = [&](const nlohmann::json& metadata) {
-    std::filesystem::remove_all(root / "step-00000001");
-    const std::vector<io::PartRecord> parts{
-        io::write_part(io::begin_checkpoint(root, 1), 0, slices)};
-    return io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
+    return checkpoint_with(directory, metadata);
   };
   const io::Checkpoint checkpoint = with_metadata({{"layers", {"dense 3 bias=no"}}});
   EXPECT_NO_THROW(require_same_model(plan, checkpoint));
@@ -71,6 +77,39 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
   // Of a version without numerics.loss_pieces.
   const nlohmann::json earlier{{"lanes", 1}, {"shards", 1}, {"microbatch", 1}};
   EXPECT_EQ(virtual_grid_of(with_metadata({{"virtual_grid", earlier}})).loss_pieces, 1);
+}
+
+TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
+  const io::test::TemporaryDirectory directory;
+  plan::RunConfig config;
+  config.model.layers = {"dense 4", "dense 2"};
+  config.batch.global = 4;
+  config.train.steps = 1;
+  io::DatasetInfo data{.samples = 10,
+                       .input_shape = {2},
+                       .input_dtype = DType::kFloat32,
+                       .classes = 2,
+                       .class_names = {"bird", "cat"},
+                       .column_names = {"a", "b", "y"}};
+  const io::Checkpoint checkpoint = checkpoint_with(
+      directory, checkpoint_metadata(prepare(config, 1, data, {}), {.config_text = ""}, 1));
+  EXPECT_EQ(data_of(checkpoint)->column_names, data.column_names);
+
+  config.checkpoint.init = "elsewhere";
+  data.class_names = {"dog", "emu"};
+  data.column_names = {"c", "d", "z"};
+  using Names = std::vector<std::string>;
+  for (const auto& [except, classes, columns] : std::vector<std::tuple<std::string, Names, Names>>{
+           {"", {"bird", "cat"}, {"a", "b", "y"}},
+           {"dense2.weight", {"dog", "emu"}, {"a", "b", "z"}},
+           {"dense1.*", {"bird", "cat"}, {"c", "d", "y"}},
+           {"dense*", {"dog", "emu"}, {"c", "d", "z"}}}) {
+    config.checkpoint.init_except = except;
+    const NamesOfCheckpoint names = initial_names(prepare(config, 1, data, {}), checkpoint);
+    EXPECT_EQ(names.data.class_names, classes) << except;
+    EXPECT_EQ(names.data.column_names, columns) << except;
+    EXPECT_THAT(names.advice, testing::HasSubstr("dense1.* for columns, dense2.* for classes"));
+  }
 }
 
 }  // namespace
