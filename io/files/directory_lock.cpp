@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "strata/core/blocked_signals.hpp"
@@ -73,24 +72,7 @@ class Candidate {
   Candidate& operator=(const Candidate&) = delete;
 
   /// Gives the file a second name. False where another file has that name.
-  [[nodiscard]] bool link_to(const fs::path& name) const {
-    if (::link(path_.c_str(), name.c_str()) == 0) {
-      return true;
-    }
-    const int error = errno;
-    // Over NFS a reply may be lost after the server has made the link; the client then repeats the
-    // request and gets EEXIST.
-    struct stat status {};
-    if (::stat(path_.c_str(), &status) == 0 && status.st_nlink == 2) {
-      return true;
-    }
-    if (error == EEXIST) {
-      return false;
-    }
-    fail(ExitCode::kUsage,
-         "cannot make the lock {}: {}; choose a directory on a file system with hard links",
-         name.string(), std::strerror(error));
-  }
+  [[nodiscard]] bool link_to(const fs::path& name) const { return link_file(path_, name); }
 
   /// Replaces the lock of an owner that is gone.
   void replace(const fs::path& lock) const {

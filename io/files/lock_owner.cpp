@@ -17,6 +17,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
@@ -90,6 +91,11 @@ OwnerVerdict judge_process(const LockOwner& owner) {
     return {OwnerState::kGone, fmt::format("process {} is another one now", owner.pid)};
   }
   return {OwnerState::kAlive, fmt::format("process {} is running", owner.pid)};
+}
+
+/// Names where process ids mean the same processes, but for a boot in between.
+std::string node_name(const LockOwner& owner) {
+  return hash_text(hash_of(owner.host + "\n" + owner.pid_namespace));
 }
 
 /// What squeue says about a job; empty where it cannot be asked.
@@ -208,6 +214,19 @@ OwnerVerdict judge(const LockOwner& owner, const LockOwner& self) {
     return judge_process(owner);
   }
   return judge_job(owner, self);
+}
+
+std::string owner_name() {
+  const LockOwner self = this_process();
+  return fmt::format("{}.{}.{}.{}", node_name(self), self.pid, self.process_start, self.nonce);
+}
+
+bool has_ended(std::string_view owner_name) {
+  const std::vector<std::string> words = split_words(owner_name, ".");
+  LockOwner owner;
+  return words.size() == 4 && words[0] == node_name(this_process()) &&
+         parse_int64(words[1], owner.pid) && parse_int64(words[2], owner.process_start) &&
+         judge_process(owner).state == OwnerState::kGone;
 }
 
 }  // namespace strata::io

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace strata::io {
 
@@ -45,5 +46,10 @@ struct OwnerVerdict {
 /// Whether `owner` still runs, as far as `self` can prove: by the process table of the same node,
 /// its boot id, the restarts of the same Slurm job, or squeue.
 [[nodiscard]] OwnerVerdict judge(const LockOwner& owner, const LockOwner& self);
+
+/// The calling process and a new nonce, as a part of a file's name.
+[[nodiscard]] std::string owner_name();
+/// Whether the process with this owner_name() ran on this node and has ended.
+[[nodiscard]] bool has_ended(std::string_view owner_name);
 
 }  // namespace strata::io

@@ -10,8 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "strata/io/directory_lock.hpp"
-
+#include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
 
 namespace strata::io {
@@ -34,6 +33,8 @@ bool read_all(const FileDescriptor& file, std::size_t most_bytes, std::string& t
   return true;
 }
 
+constexpr std::string_view kUnfinished = ".new";
+
 /// Deletes the files that killed processes left under names of their own.
 void delete_unfinished(const fs::path& path) {
   const std::string prefix = "." + path.filename().string() + ".";
@@ -41,7 +42,9 @@ void delete_unfinished(const fs::path& path) {
   for (fs::directory_iterator files(path.parent_path(), error), end; !error && files != end;
        files.increment(error)) {
     const std::string name = files->path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".new")) {
+    if (name.starts_with(prefix) && name.ends_with(kUnfinished) &&
+        has_ended(std::string_view(name).substr(
+            prefix.size(), name.size() - prefix.size() - kUnfinished.size()))) {
       std::error_code ignored;
       fs::remove(files->path(), ignored);
     }
@@ -115,14 +118,17 @@ std::optional<std::string> read_text(const fs::path& path, ExitCode code, std::s
   return text;
 }
 
-void replace_text(const fs::path& path, const std::string& text) {
+namespace {
+
+/// Writes a file under a name of its own, which `publish(fresh)` makes that of `path`.
+template <typename Publish>
+void publish_text(const fs::path& path, const std::string& text, const Publish& publish) {
   delete_unfinished(path);
-  const fs::path fresh =
-      path.parent_path() / fmt::format(".{}.{}.new", path.filename().string(), make_nonce());
+  const fs::path fresh = path.parent_path() / fmt::format(".{}.{}{}", path.filename().string(),
+                                                          owner_name(), kUnfinished);
   FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   const bool replaced = file.is_open() && write_fully(file.get(), text) &&
-                        ::fsync(file.get()) == 0 && file.close() &&
-                        std::rename(fresh.c_str(), path.c_str()) == 0;
+                        ::fsync(file.get()) == 0 && file.close() && publish(fresh);
   const int error = errno;
   // Some file systems do not sync directories.
   const FileDescriptor directory(path.parent_path(), O_RDONLY | O_DIRECTORY);
@@ -132,6 +138,41 @@ void replace_text(const fs::path& path, const std::string& text) {
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
          path.string(), std::strerror(reason));
   }
+}
+
+}  // namespace
+
+void replace_text(const fs::path& path, const std::string& text) {
+  publish_text(path, text, [&](const fs::path& fresh) {
+    return std::rename(fresh.c_str(), path.c_str()) == 0;
+  });
+}
+
+bool create_text(const fs::path& path, const std::string& text) {
+  bool created = false;
+  publish_text(path, text, [&](const fs::path& fresh) {
+    created = link_file(fresh, path);
+    return ::unlink(fresh.c_str()) == 0;
+  });
+  return created;
+}
+
+bool link_file(const fs::path& file, const fs::path& name) {
+  if (::link(file.c_str(), name.c_str()) == 0) {
+    return true;
+  }
+  const int error = errno;
+  // Over NFS a reply may be lost after the server has made the link; the client then repeats the
+  // request and gets EEXIST.
+  struct stat status {};
+  if (::stat(file.c_str(), &status) == 0 && status.st_nlink == 2) {
+    return true;
+  }
+  if (error == EEXIST) {
+    return false;
+  }
+  fail(ExitCode::kUsage, "cannot make {}: {}; choose a directory on a file system with hard links",
+       name.string(), std::strerror(error));
 }
 
 AppendedFile::AppendedFile(const fs::path& path, const std::string& text)

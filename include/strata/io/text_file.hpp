@@ -28,8 +28,16 @@ namespace strata::io {
 
 /// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
 /// both file and directory are synced. The text is first written under a name that no other
-/// process chooses; such files of killed processes are deleted. Throws: Error(kUsage).
+/// process chooses; such files of processes of this node that have ended are deleted.
+/// Throws: Error(kUsage).
 void replace_text(const std::filesystem::path& path, const std::string& text);
+
+/// As replace_text(), but of several processes the first one wins, and there is no file before.
+/// Returns: whether this process wrote the file. Throws: Error(kUsage).
+[[nodiscard]] bool create_text(const std::filesystem::path& path, const std::string& text);
+
+/// Gives a file a second name; false where another file has that name. Throws: Error(kUsage).
+[[nodiscard]] bool link_file(const std::filesystem::path& file, const std::filesystem::path& name);
 
 /// A file in a run directory that is appended to.
 class AppendedFile {

@@ -213,8 +213,9 @@ void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {
     if (fs::exists(directory / "config.ini", error)) {
       fail(ExitCode::kUsage, "{} holds a run; choose another --dir", directory.string());
     }
-    io::replace_text(directory / "sweep.json", text_of(sweep));
-    return;
+    if (io::create_text(directory / "sweep.json", text_of(sweep))) {
+      return;
+    }
   }
   const Sweep there = sweep_in(directory);
   if (description_of(there) != description_of(sweep)) {

@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "strata/io/text_file.hpp"
+
 #include "data_files.hpp"
 #include "error_of.hpp"
 #include "files/lock_owner.hpp"
@@ -46,6 +48,51 @@ std::vector<std::string> names_in(const fs::path& root) {
 /// Short times, so that tests end soon.
 LockOptions quick() {
   return {.heartbeat_seconds = 0.05, .stale_seconds = 0.4};
+}
+
+TEST(TextFile, TheFirstOfSeveralWritersWins) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory / "islands.json";
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    std::atomic<int> winners = 0;
+    std::string text;
+    std::vector<std::thread> writers;
+    for (int writer = 0; writer < 4; ++writer) {
+      writers.emplace_back([&, mine = std::string(10000, static_cast<char>('a' + writer))] {
+        if (create_text(path, mine)) {
+          ++winners;
+          text = mine;
+        }
+        replace_text(directory / "others", mine);  // no writer deletes another's unfinished file
+      });
+    }
+    for (std::thread& writer : writers) {
+      writer.join();
+    }
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(read_file(path), text);
+    EXPECT_THAT(names_in(directory.path()), UnorderedElementsAre("islands.json", "others"));
+    fs::remove(path);
+  }
+}
+
+TEST(TextFile, OnlyFilesOfEndedProcessesAreDeleted) {
+  const TemporaryDirectory directory;
+  const auto unfinished = [&] { return ".a." + owner_name() + ".new"; };
+  const std::string own = unfinished();
+  std::string elsewhere = unfinished();
+  elsewhere[3] = elsewhere[3] == '0' ? '1' : '0';  // another node's
+  write_file(directory / own, "");
+  write_file(directory / elsewhere, "");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    write_file(directory / unfinished(), "");
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(names_in(directory.path()).size(), 3U);
+  replace_text(directory / "a", "text");
+  EXPECT_THAT(names_in(directory.path()), UnorderedElementsAre(own, elsewhere, "a"));
 }
 
 class DirectoryLockTest : public testing::Test {
