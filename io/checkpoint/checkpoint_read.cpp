@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -82,6 +83,16 @@ std::uint64_t checksum_of(const hdf5::Dataset& dataset, const SliceRecord& slice
   return hash.digest();
 }
 
+void require_good(const fs::path& directory, const PartRecord& part, const SliceRecord& slice,
+                  const hdf5::Dataset& dataset) {
+  if (checksum_of(dataset, slice) != slice.checksum) {
+    fail(ExitCode::kCheckpoint,
+         "{} is damaged: elements {} to {} of {} do not match their checksum; {}",
+         (directory / part.file).string(), slice.range.begin, slice.range.end - 1,
+         checkpoint::text_of(slice.tensor.name, slice.shard), kAdvice);
+  }
+}
+
 // Checkpoints of earlier versions call the weight of a layer or RMS norm its gain.
 std::string current_name(const std::string& name) {
   constexpr std::string_view kEarlier = ".gain";
@@ -107,6 +118,8 @@ struct Checkpoint::OpenParts {
 
   std::optional<Manifest> manifest;
   std::map<std::size_t, hdf5::File> files;
+  bool all_verified = false;
+  std::set<std::pair<std::size_t, std::size_t>> verified;  ///< part and slice
 };
 
 Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json metadata,
@@ -231,13 +244,12 @@ void Checkpoint::verify_part(std::int64_t part) const {
   const PartRecord& record = parts_[static_cast<std::size_t>(part)];
   const hdf5::File file = open_part(directory_, record, open_parts_->manifest);
   for (const SliceRecord& slice : record.slices) {
-    if (checksum_of(open_slice(file, slice), slice) != slice.checksum) {
-      fail(ExitCode::kCheckpoint,
-           "{} is damaged: elements {} to {} of {} do not match their checksum; {}",
-           (directory_ / record.file).string(), slice.range.begin, slice.range.end - 1,
-           checkpoint::text_of(slice.tensor.name, slice.shard), kAdvice);
-    }
+    require_good(directory_, record, slice, open_slice(file, slice));
   }
+}
+
+void Checkpoint::set_verified() {
+  open_parts_->all_verified = true;
 }
 
 const std::vector<Checkpoint::Location>& Checkpoint::slices_of(const std::string& name,
@@ -297,8 +309,15 @@ void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSl
     }
     const std::vector<Run> runs = common_runs(boxes_of(shape, slice.shard, slice.range), wanted);
     if (!runs.empty()) {
-      const hdf5::File& file = open_parts_->file(directory_, location.part, parts_[location.part]);
-      read_runs(open_slice(file, slice), runs, out);
+      const PartRecord& part = parts_[location.part];
+      const hdf5::Dataset dataset =
+          open_slice(open_parts_->file(directory_, location.part, part), slice);
+      if (const std::pair key(location.part, location.slice);
+          !open_parts_->all_verified && !open_parts_->verified.contains(key)) {
+        require_good(directory_, part, slice, dataset);
+        open_parts_->verified.insert(key);
+      }
+      read_runs(dataset, runs, out);
     }
   }
 }

@@ -48,14 +48,20 @@ struct Dataset::Contents {
     require(sample >= 0 && sample < info.samples, "sample {} of {}", sample, info.samples);
     return shard_with(shards, sample);
   }
-  void check(std::span<const std::byte> bytes, std::int64_t sample, std::int64_t column,
-             const char* part, const Dataset& dataset) const {
+  /// The bytes of a sample's input (column 0) or target, verified.
+  [[nodiscard]] std::span<const std::byte> bytes_of(const Dataset& dataset, std::int64_t sample,
+                                                    std::int64_t column) const {
     const MappedShard& shard = shard_of(sample);
-    if (hash_of(bytes) !=
-        shard.checksum((sample - shard.first) * names::kChecksumsPerSample + column)) {
-      fail(ExitCode::kData, "the {} of {} does not match its checksum: the file is damaged; {}",
-           part, dataset.sample_text(sample), "restore it or import it anew");
+    const std::int64_t local = sample - shard.first;
+    const auto bytes = column == 0 ? slice(shard.inputs, local, input_bytes)
+                                   : slice(shard.targets, local, target_bytes);
+    if (hash_of(bytes) != shard.checksum(local * names::kChecksumsPerSample + column)) {
+      fail(ExitCode::kData,
+           "the {} of {} does not match its checksum: the file is damaged; restore it or import it "
+           "anew",
+           column == 0 ? "input" : "target", dataset.sample_text(sample));
     }
+    return bytes;
   }
 };
 
@@ -160,13 +166,11 @@ void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) co
 }
 
 std::span<const std::byte> Dataset::sample_input(std::int64_t sample) const {
-  const MappedShard& shard = contents_->shard_of(sample);
-  return slice(shard.inputs, sample - shard.first, contents_->input_bytes);
+  return contents_->bytes_of(*this, sample, 0);
 }
 
 std::span<const std::byte> Dataset::sample_target(std::int64_t sample) const {
-  const MappedShard& shard = contents_->shard_of(sample);
-  return slice(shard.targets, sample - shard.first, contents_->target_bytes);
+  return contents_->bytes_of(*this, sample, 1);
 }
 
 std::span<const std::byte> Dataset::ordered_input(std::int64_t sample,
@@ -212,14 +216,6 @@ void Dataset::prefetch(std::int64_t sample) const {
   __builtin_prefetch(shard.targets + local * contents_->target_bytes);
   __builtin_prefetch(shard.checksums.data() +
                      local * names::kChecksumsPerSample * std::int64_t{sizeof(std::uint64_t)});
-}
-
-void Dataset::check_input(std::int64_t sample) const {
-  contents_->check(sample_input(sample), sample, 0, "input", *this);
-}
-
-void Dataset::check_target(std::int64_t sample) const {
-  contents_->check(sample_target(sample), sample, 1, "target", *this);
 }
 
 std::string Dataset::sample_text(std::int64_t sample) const {

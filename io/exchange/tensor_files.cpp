@@ -15,12 +15,16 @@
 #include "strata/core/hash.hpp"
 
 #include "exchange/tensor_contents.hpp"
+#include "files/manifest.hpp"
 #include "files/raw_elements.hpp"
 
 namespace strata::io {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Beside the weights of an export, with their checksums.
+constexpr const char* kExportManifest = "weights.manifest";
 
 /// IEEE 754's half precision: 1 bit of sign, 5 of exponent, 10 of fraction.
 class Float16 {
@@ -154,6 +158,12 @@ MappedFile map_model_file(const fs::path& path) {
   if (*bytes == 0) {
     fail(ExitCode::kData, "{} is empty; copy it again", path.string());
   }
+  const fs::path manifest = path.parent_path() / kExportManifest;
+  if (const auto checksums = Manifest::read(manifest, ExitCode::kData)) {
+    checksums->check(
+        path, ExitCode::kData,
+        fmt::format("copy it again, or remove {} if it was changed on purpose", manifest.string()));
+  }
   return MappedFile(path);
 }
 
@@ -198,6 +208,15 @@ void TensorFileWriter::append(std::span<const std::byte> bytes) {
 
 void TensorFileWriter::finish() {
   file_->file.finish();
+}
+
+std::string write_export_manifest(const fs::path& directory, std::span<const std::string> files) {
+  std::vector<ManifestEntry> entries;
+  for (const std::string& file : files) {
+    entries.push_back(manifest_entry_of(directory / file, {}, ExitCode::kData));
+  }
+  Manifest(std::move(entries)).write(directory / kExportManifest, ExitCode::kData);
+  return kExportManifest;
 }
 
 void publish_directory(const fs::path& from, const fs::path& to) {

@@ -5,9 +5,11 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/tensor_files.hpp"
 
 #include "files/raw_elements.hpp"
 
@@ -72,6 +74,17 @@ class ZipReader {
   const fs::path& path_;
   std::span<const std::byte> file_;
 };
+
+std::uint32_t crc_of(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{8} << 20U;
+  uLong crc = 0;
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
+    release_pages(piece);
+  }
+  return static_cast<std::uint32_t>(crc);
+}
 
 /// A number of an entry that the entry's extra field holds where it needs 64 bits.
 class Fields64 {
@@ -145,7 +158,13 @@ std::map<std::string, std::span<const std::byte>> zip_entries(const fs::path& pa
     constexpr std::uint64_t kLocalHead = 30;
     const std::uint64_t data = header + kLocalHead + zip.at<std::uint16_t>(header + 26) +
                                zip.at<std::uint16_t>(header + 28);
-    if (!entries.emplace(name, zip.bytes(data, size)).second) {
+    const std::span<const std::byte> bytes = zip.bytes(data, size);
+    // Some writers leave the checksum out, as 0.
+    const auto checksum = zip.at<std::uint32_t>(place + 16);
+    if (checksum != 0 && crc_of(bytes) != checksum) {
+      zip.refuse(fmt::format("its entry {} does not match its checksum", printable(name)));
+    }
+    if (!entries.emplace(name, bytes).second) {
       zip.refuse(fmt::format("it has the entry {} twice", printable(name)));
     }
     place += kHead + name_bytes + extra_bytes + comment_bytes;

@@ -175,8 +175,6 @@ Picture sheet_of(const Dataset& dataset, const std::vector<Cell>& cells) {
   std::fill(sheet.pixels.begin(), sheet.pixels.end(), kBackground);
   for (std::int64_t i = 0; i < count; ++i) {
     const Cell& cell = cells[static_cast<std::size_t>(i)];
-    dataset.check_input(cell.sample);
-    dataset.check_target(cell.sample);
     Image image = image_of(dataset, cell.sample, shape);
     if (size.height < image.height || size.width < image.width) {
       Image smaller;

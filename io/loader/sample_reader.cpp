@@ -89,7 +89,6 @@ std::int64_t SampleReader::sample_of(std::int64_t position) const {
 }
 
 void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::byte* out) {
-  dataset_.check_input(sample);
   std::byte* converted = augmenter_ ? plain_.data() : out;
   if (!converter_.convert(dataset_.ordered_input(sample, ordered_), converted)) {
     fail(ExitCode::kData, "the input of {} holds NaN or infinity, or becomes it in {}",
@@ -101,7 +100,6 @@ void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::b
 }
 
 void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
-  dataset_.check_target(sample);
   if (layout_.target_dtype == DType::kInt64) {
     const std::int64_t label = dataset_.label(sample);
     std::memcpy(out, &label, sizeof label);

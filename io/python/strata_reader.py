@@ -6,10 +6,13 @@
     weights = strata_reader.state_dict(checkpoint)             # PyTorch tensors by name
     print(checkpoint.decode(data.tokens[:100]))
 
-Format: docs/formats.md. Files are checked for presence and size. The checksums of their contents are checked by
-`strata data inspect --verify` and `strata checkpoint verify`.
+Format: docs/formats.md. What is read is compared with its checksum first, headers when a file is opened. That needs the
+package xxhash, or the library of this name.
 """
 
+import ctypes
+import ctypes.util
+import functools
 import json
 import os
 import pathlib
@@ -26,6 +29,66 @@ def _text(value):
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+@functools.cache
+def _xxh3():
+    """The function of bytes that all checksums are made with."""
+    try:
+        from xxhash import xxh3_64_intdigest
+        return xxh3_64_intdigest
+    except ImportError:
+        name = ctypes.util.find_library("xxhash")
+        if name is None:
+            raise ReaderError("checksums need XXH3: install the Python package xxhash, or the library xxhash") from None
+        function = ctypes.CDLL(name).XXH3_64bits
+        function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
+        return lambda data: function(data, len(data))
+
+
+class Rows:
+    """The rows of a data set, as an array that is read where it is indexed; each is verified when it is first read."""
+
+    def __init__(self, name, data, checksums, block=1):
+        """`checksums`: of each `block` rows."""
+        self._name, self._data, self._checksums, self._block = name, data, checksums, block
+        self._good = np.zeros(len(checksums), bool)
+        self.shape, self.dtype, self.ndim = data.shape, data.dtype, data.ndim
+
+    def __len__(self):
+        return len(self._data)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self[()], dtype)
+
+    def __getitem__(self, key):
+        rows = key[0] if isinstance(key, tuple) and key else key
+        if rows is Ellipsis or isinstance(rows, tuple):
+            rows = slice(None)
+        if isinstance(rows, (int, np.integer, slice)):
+            rows = range(len(self))[rows]
+            rows = range(rows, rows + 1) if isinstance(rows, int) else rows
+            ends = sorted((rows[0], rows[-1])) if rows else (0, -1)
+            units = np.arange(ends[0] // self._block, ends[1] // self._block + 1)
+        else:
+            units = np.unique(np.arange(len(self))[rows] // self._block)
+        units = units[~self._good[units]]
+        for run in np.split(units, np.flatnonzero(np.diff(units) != 1) + 1) if units.size else ():
+            self._verify(int(run[0]), int(run[-1]) + 1)
+        return self._data[key]
+
+    def _verify(self, first, last):
+        unit_bytes = self._block * self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        at_once = max(1, (16 << 20) // max(1, unit_bytes))
+        for begin in range(first, last, at_once):
+            end = min(begin + at_once, last)
+            rows = self._data[begin * self._block:end * self._block]
+            for unit in range(begin, end):
+                at = (unit - begin) * self._block
+                if _xxh3()(rows[at:at + self._block].tobytes()) != int(self._checksums[unit]):
+                    raise ReaderError(f"{self._name} from row {unit * self._block} of {self._data.file.filename} do not "
+                                      "match their checksum: a file is damaged; copy it again")
+            self._good[begin:end] = True
+
+
 class Master:
     """The HDF5 file that shows the files of a data set or a checkpoint as one."""
 
@@ -34,6 +97,9 @@ class Master:
         self.path = pathlib.Path(path)
         if not self.path.is_file():
             raise ReaderError(f"{path} does not exist, or is no file")
+        manifest = self._manifest()
+        if manifest is not None:
+            self._require_files(manifest)
         try:
             self.file = h5py.File(self.path, "r")
         except OSError as error:
@@ -46,7 +112,11 @@ class Master:
             if attributes.get("version") != version:
                 raise ReaderError(f"{path} has version {attributes.get('version')} of {form}; this reader "
                                   f"knows version {version}. Use the reader of the strata that wrote it")
-            self._require_files(self._manifest() if attributes.get("manifest") else self._listed())
+            if manifest is None and attributes.get("manifest"):
+                raise ReaderError(f"{self.path.with_suffix('.manifest')} is missing: the copy is not complete; copy the "
+                                  "whole directory")
+            if manifest is None:
+                self._require_files({name: (size, None, ()) for name, size in self._listed().items()})
         except BaseException:
             self.close()
             raise
@@ -61,31 +131,42 @@ class Master:
         self.close()
 
     def _manifest(self):
-        """Names and sizes in bytes of all files, of the manifest."""
+        """Size, checksum of the bytes outside the payload, and payload of all files by name; None without a manifest."""
         path = self.path.with_suffix(".manifest")
-        try:
-            lines = path.read_text().splitlines()
-            if lines[0] != "strata-manifest 1" or not lines[-1].startswith("checksum "):
-                raise ReaderError(f"{path} is no complete manifest; copy it again with the files that it names")
-            return {name: int(size) for name, size in (line.split(" ")[:2] for line in lines[1:-1])}
-        except FileNotFoundError as error:
-            raise ReaderError(f"{path} is missing: the copy is not complete; copy the whole directory") from error
-        except (ValueError, IndexError) as error:
-            raise ReaderError(f"{path} is damaged; copy it again") from error
+        if not path.is_file():
+            return None
+        text = path.read_bytes()
+        body, _, checksum = text.rpartition(b"checksum ")
+        if not body.startswith(b"strata-manifest 1\n") or checksum != b"%016x\n" % _xxh3()(body):
+            raise ReaderError(f"{path} is no complete manifest, or is damaged; copy it again with the files that it names")
+        files = {}
+        for line in body.decode().splitlines()[1:]:
+            name, size, header, *ranges = line.split(" ")
+            files[name] = int(size), int(header, 16), [tuple(map(int, range_.split("-"))) for range_ in ranges]
+        return files
 
     def _listed(self):
         """Names and, where known, sizes of all files of earlier versions, which had no manifest."""
         raise NotImplementedError
 
     def _require_files(self, files):
-        """HDF5 shows zeros for a file that is missing or cut short."""
-        for name, size in files.items():
+        """HDF5 shows zeros for a file that is missing or cut short, and anything for one with a damaged header."""
+        for name, (size, checksum, payload) in files.items():
             path = self.path.parent / name
             found = path.stat().st_size if path.is_file() else None
             if found is None:
                 raise ReaderError(f"{path} is missing, and {self.path.name} needs it; copy the whole directory")
             if size is not None and found != size:
                 raise ReaderError(f"{path} has {found} bytes, expected {size}; copy it again")
+            if checksum is not None:
+                ends = [0, *(end for range_ in payload for end in range_), size]
+                header = b""
+                with open(path, "rb") as file:
+                    for begin, end in zip(ends[::2], ends[1::2]):
+                        file.seek(begin)
+                        header += file.read(end - begin)
+                if _xxh3()(header) != checksum:
+                    raise ReaderError(f"{path} is damaged: its header does not match its checksum; copy it again")
 
     def decode(self, ids):
         """The text of token ids, by the tokenizer that the file holds."""
@@ -118,7 +199,7 @@ class Master:
 
 
 class Dataset(Master):
-    """A split of a data set: `inputs` and `targets`, or `tokens`, as h5py data sets over all shards."""
+    """A split of a data set: `inputs` and `targets`, or `tokens`, as Rows over all shards."""
 
     def __init__(self, path, split="train"):
         """Opens a master file, or the split of a directory."""
@@ -127,11 +208,13 @@ class Dataset(Master):
         attributes = self.file.attrs
         self.task = _text(attributes["task"])
         if self.task == "next_token":
-            self.tokens = self.file["tokens"]
+            self.tokens = Rows("tokens", self.file["tokens"], self.file["checksums"][()], int(attributes["block_tokens"]))
             self.vocabulary = int(attributes["vocabulary"])
             self.tokenizer = _text(attributes["tokenizer"])
         else:
-            self.inputs, self.targets = self.file["inputs"], self.file["targets"]
+            checksums = self.file["checksums"][()]
+            self.inputs = Rows("inputs", self.file["inputs"], checksums[:, 0])
+            self.targets = Rows("targets", self.file["targets"], checksums[:, 1])
             self.classes = int(attributes["classes"])
             self.mean, self.deviation = self.file["mean"][()], self.file["deviation"][()]
             names = self.file["class_names"] if "class_names" in self.file else ()
@@ -201,6 +284,15 @@ class Checkpoint(Master):
                               "master.h5")
         super().__init__(path / "master.h5" if path.is_dir() else path, "strata-checkpoint", 2)
         self.directory = self.path.parent
+        parts = [_text(text) for text in self.file["parts"]]
+        facts = "".join(f"{line}\n" for line in (self.file.attrs["step"], _text(self.file.attrs["metadata"]), *parts))
+        if _xxh3()(facts.encode()) != int(self.file.attrs["checksum"]):
+            self.close()
+            raise ReaderError(f"{self.path} is damaged: its metadata do not match their checksum; copy it again")
+        self._slices = {}  # that are not verified yet, by tensor
+        for part in map(json.loads, parts):
+            for one in part["slices"]:
+                self._slices.setdefault(one["tensor"], []).append((part["file"], one["dataset"], int(one["checksum"], 16)))
         self.step = int(self.file.attrs["step"])
         self.metadata = json.loads(self.file.attrs["metadata"])
         self.layers = self.metadata["layers"]
@@ -226,6 +318,12 @@ class Checkpoint(Master):
         """A whole tensor as a NumPy array."""
         if name not in self.file or not isinstance(self.file[name], h5py.Dataset):
             raise ReaderError(f"{self.directory} has no tensor {name}; names() lists them")
+        for file, dataset, checksum in self._slices.get(name, ()):
+            with h5py.File(self.directory / file, "r") as part:
+                if _xxh3()(part[dataset][()].tobytes()) != checksum:
+                    raise ReaderError(f"{self.directory / file} is damaged: a slice of {name} does not match its "
+                                      "checksum; copy it again")
+        self._slices.pop(name, None)
         return self.file[name][()]
 
 

@@ -87,6 +87,7 @@ class Exporter {
       static_cast<void>(io::TensorFiles::open_safetensors(directory));
       result.files.push_back("model.safetensors.index.json");
     }
+    result.files.push_back(io::write_export_manifest(directory, result.files));
     if (options_.format == ModelFormat::kHuggingface) {
       const ModelTexts texts = model_texts(checkpoint_);
       const nlohmann::json config = huggingface_config(*model_, type_, ends(), texts);
@@ -140,8 +141,10 @@ class Exporter {
     const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights)};
     const auto checksums = write_file(directory / file.name, file.tensors, result);
     write_text(directory, "adapter_config.json", adapters_.config(weights));
-    result.files = {file.name, "adapter_config.json"};
     verify(directory / file.name, file.tensors, checksums);
+    result.files = {file.name};
+    result.files.push_back(io::write_export_manifest(directory, result.files));
+    result.files.emplace_back("adapter_config.json");
   }
 
   [[nodiscard]] nn::PublishedModel published_model() const {

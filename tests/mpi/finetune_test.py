@@ -5,10 +5,12 @@ import re
 import shutil
 import unittest
 
+import h5py
 import numpy as np
 
 import harness
 import language
+from errors_test import flip_byte
 
 try:
     import torch
@@ -313,6 +315,31 @@ class Adapters(language.LanguageTest):
             (given / name).write_bytes(text.encode(errors="surrogateescape"))
             self.assert_refused(bring_in("brought", code=None), harness.DATA, *words)
             (given / name).write_bytes(before)
+
+    def test_damage_is_not_exported(self):
+        self.tune("gpt", "damaged", (1, 1, 1), "--train.steps=1")
+        for number, format in enumerate(("huggingface", "llmc", "safetensors")):
+            self.alone("checkpoint", "export", "damaged", f"--format={format}", f"--output=good-{format}", expect=harness.DONE)
+            weights = next((self.directory / f"good-{format}").glob("model.[bs]*"))
+            flip_byte(weights, weights.stat().st_size - 8 * number - 5)
+            if format != "safetensors":
+                path = weights if format == "llmc" else f"good-{format}"
+                self.assert_refused(self.alone("checkpoint", "import", path, "--output=none"), harness.DATA,
+                                    f"{weights.name} is damaged", "weights.manifest if it was changed on purpose")
+                (weights.parent / "weights.manifest").unlink()
+                self.alone("checkpoint", "import", path, f"--output=changed-{format}", expect=harness.DONE)
+        [newest] = harness.checkpoints(self.directory / "damaged")[-1:]
+        with h5py.File(newest / "part-00000.h5") as part:
+            slices = {part[name].attrs["tensor"].decode(): part[name].id.get_offset() for name in part}
+        adapter = next(name for name in slices if name.startswith("weights/") and name.endswith(".lora_b"))
+        for tensor, only in (("weights/norm.weight", []), (adapter, ["--adapters=apart"])):
+            flip_byte(newest / "part-00000.h5", slices[tensor] + 3)
+            for more in [["--format=huggingface", *only], ["--format=huggingface", "--check-logits"], ["--format=llmc"],
+                         ["--format=safetensors"]]:
+                self.assert_refused(self.alone("checkpoint", "export", "damaged", "--output=none", *more), harness.CHECKPOINT,
+                                    "part-00000.h5 is damaged", tensor)
+            flip_byte(newest / "part-00000.h5", slices[tensor] + 3)
+        self.assertFalse((self.directory / "none").exists())
 
     def as_peft(self, run, own):
         """PEFT's names; q, k and v share the A of qkv."""

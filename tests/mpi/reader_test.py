@@ -148,14 +148,23 @@ class Reader(language.LanguageTest):
 
             return attempt
 
-        def rewrite(directory):
+        def of_an_earlier_version(directory, version=2):
+            (directory / "master.manifest").unlink()
             with h5py.File(directory / "master.h5", "r+") as master:
-                master.attrs["version"] = 9
+                master.attrs["version"] = version
+                del master.attrs["manifest"]
+            return directory
 
         def without_manifest(directory):
-            with h5py.File(directory / "master.h5", "r+") as master:
-                del master.attrs["manifest"]
-            (directory / "part-00000.h5").unlink()
+            (of_an_earlier_version(directory) / "part-00000.h5").unlink()
+
+        def without_hdf5(directory):
+            (directory / "master.manifest").unlink()
+            (directory / "master.h5").write_text("no HDF5")
+
+        def other_metadata(directory):
+            with h5py.File(of_an_earlier_version(directory) / "master.h5", "r+") as master:
+                master.attrs["step"] = 7
 
         def tensor():
             with strata_reader.Checkpoint(self.directory / "whole") as checkpoint:
@@ -168,8 +177,9 @@ class Reader(language.LanguageTest):
                 ("master.manifest is missing", copy(lambda at: (at / "master.manifest").unlink())),
                 ("no complete manifest", copy(lambda at: (at / "master.manifest").write_text("strata-manifest 1\n"))),
                 ("is damaged", copy(lambda at: (at / "master.manifest").write_text(""))),
-                ("cannot be opened as HDF5", copy(lambda at: (at / "master.h5").write_text("no HDF5"))),
-                ("has version 9", copy(rewrite)),
+                ("cannot be opened as HDF5", copy(without_hdf5)),
+                ("has version 9", copy(lambda at: of_an_earlier_version(at, 9))),
+                ("metadata do not match their checksum", copy(other_metadata)),
                 ("nor master.h5", copy(lambda at: (at / "master.h5").unlink())),
                 ("does not exist", lambda: strata_reader.Checkpoint(self.directory / "nowhere")),
                 ("format strata-dataset, expected strata-checkpoint",
@@ -178,6 +188,42 @@ class Reader(language.LanguageTest):
                 ("no tensor weights/dense9", tensor)):
             with self.subTest(words=words), self.assertRaisesRegex(strata_reader.ReaderError, words):
                 attempt()
+
+    def test_damage_is_found_before_it_is_used(self):
+        self.train(self.config, (1, 1, 1), "once", "--checkpoint.every=0")
+        [whole] = harness.checkpoints(self.directory / "once")
+
+        def flip(path, payload):
+            """A bit of the first file, in its first range of payload or before it."""
+            copied = self.directory / "flipped"
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(path.parent, copied)
+            line = next(line for line in path.with_suffix(".manifest").read_text().splitlines() if "-00000.h5" in line)
+            name, begin = line.split()[0], int(line.split()[3].split("-")[0])
+            with open(copied / name, "r+b") as file:
+                file.seek(begin + 3 if payload else begin - 3)
+                byte = file.read(1)[0]
+                file.seek(-1, 1)
+                file.write(bytes([byte ^ 0x40]))
+            return copied
+
+        with self.assertRaisesRegex(strata_reader.ReaderError, "part-00000.h5 is damaged: its header"):
+            strata_reader.Checkpoint(flip(whole / "master.h5", payload=False))
+        with strata_reader.Checkpoint(flip(whole / "master.h5", payload=True)) as checkpoint:
+            with self.assertRaisesRegex(strata_reader.ReaderError, "part-00000.h5 is damaged: a slice of"):
+                strata_reader.state_dict(checkpoint, "")
+        data = strata_reader.Dataset(flip(self.directory / "classes/train.h5", payload=True))
+        self.assertTrue(np.array_equal(data.inputs[[2, 700]], self.bytes[[2, 700]]))
+        self.assertTrue(np.array_equal(data.inputs[-1], self.bytes[59999]))
+        self.assertTrue(np.array_equal(data.inputs[5:9, 3], self.bytes[5:9, 3]))
+        for key in (0, slice(0, 1), slice(1, None, -1), ..., (), [9, 0], (0, 5), np.arange(60000) < 4):
+            with self.assertRaisesRegex(strata_reader.ReaderError, "inputs from row 0 of"):
+                data.inputs[key]
+        text = strata_reader.Dataset(flip(self.directory / "text/train.h5", payload=True))
+        self.assertEqual(len(text.tokens[5000:5100]), 100)
+        for read in (lambda: text.tokens[4095], lambda: text.blocks(16), lambda: np.asarray(text.tokens)):
+            with self.assertRaisesRegex(strata_reader.ReaderError, "tokens from row 0 of"):
+                read()
 
     def test_the_newest_checkpoint(self):
         self.train(self.config, (1, 1, 1), "several", "--checkpoint.every=1", "--checkpoint.keep=3")

@@ -595,10 +595,15 @@ class Models(language.LanguageTest):
         data = (cut / "model.safetensors").read_bytes()
         (cut / "model.safetensors").write_bytes(data[:-1])
         write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
+        write_nanogpt(self.directory / "flipped.pt", weights)
+        data = bytearray((self.directory / "flipped.pt").read_bytes())
+        data[data.find(bytes_of(weights[one])) + 3] ^= 0x40
+        (self.directory / "flipped.pt").write_bytes(data)
         (self.directory / "cut.bin").write_bytes(struct.pack("<8i", 20240326, 3, 16, 40, 2, 4, 32, 128) + bytes(2000))
         for path, words in (("bad-shard", ["model-2.safetensors is missing"]), ("bad-cut", ["truncated"]),
                             ("bad-twice", ["a key twice"]), ("bad-weights", ["neither", "in safetensors"]),
-                            ("evil.pt", ["pathlib.PurePosixPath"]), ("cut.bin", ["truncated"]),
+                            ("evil.pt", ["pathlib.PurePosixPath"]),
+                            ("flipped.pt", ["does not match its checksum"]), ("cut.bin", ["truncated"]),
                             ("nothing", ["is missing"]), ("text.txt", ["no model"]), ("text", ["config.json"])):
             self.assert_refused(self.alone("checkpoint", "import", path, "--output=bad"), harness.DATA, *words)
         self.assertFalse((self.directory / "bad").exists())

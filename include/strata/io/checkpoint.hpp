@@ -178,12 +178,15 @@ class Checkpoint {
   /// Pre: 0 <= part < part_count().
   /// Throws: Error(kCheckpoint) naming the file and the tensor.
   void verify_part(std::int64_t part) const;
+  /// Says that other processes have verified the parts that this one has not.
+  void set_verified();
 
   /// Reads the row-major elements `range` of a shard's part of a tensor (of the whole tensor for
   /// the default shard) into `out`. The elements are gathered from all slices that hold them, so
-  /// the split may differ from the one at writing. Pre: `out` is host memory of range.count()
-  /// elements. Throws: Error(kCheckpoint) where the tensor is missing or has another shape than
-  /// `shape` or another dtype than `out`, or where a part cannot be read.
+  /// the split may differ from the one at writing. The first read of a slice verifies it, unless
+  /// set_verified(). Pre: `out` is host memory of range.count() elements.
+  /// Throws: Error(kCheckpoint) where the tensor is missing or has another shape than `shape` or
+  /// another dtype than `out`, or where a part is damaged or cannot be read.
   void read(const std::string& name, const Shape& shape, const ShardSlice& shard,
             const grid::Range& range, TensorView out) const;
 

@@ -138,9 +138,9 @@ class Dataset {
   /// Throws: Error(kData) naming the shard and the block that is damaged.
   void read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const;
 
-  /// The stored bytes of a sample, not necessarily aligned.
+  /// The stored bytes of a sample, verified, not necessarily aligned.
   /// Pre (for all functions with a sample index): 0 <= sample < info().samples; the data set holds
-  /// no tokens.
+  /// no tokens. Throws: Error(kData) naming the shard and the sample that is damaged.
   [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
   [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
 
@@ -153,16 +153,11 @@ class Dataset {
   /// Prefetches a sample into the CPU caches.
   void prefetch(std::int64_t sample) const;
 
-  /// Compares a sample's input, or target, with its checksum.
-  /// Throws: Error(kData) naming the shard and the sample.
-  void check_input(std::int64_t sample) const;
-  void check_target(std::int64_t sample) const;
-
   /// Reads all shards and compares all checksums; one entry per shard.
   [[nodiscard]] std::vector<ShardCheck> verify(const SampleProgress& progress = {}) const;
 
   /// Number of samples of each class; empty for other tasks.
-  /// Throws: Error(kData) where a target is not a class index.
+  /// Throws: Error(kData) where a target is damaged or not a class index.
   [[nodiscard]] std::vector<std::int64_t> class_counts() const;
 
   /// Names a sample in messages, as in "sample 17 (number 17 of train-00000.h5)".

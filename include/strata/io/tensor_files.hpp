@@ -131,6 +131,11 @@ class TensorFileWriter {
   std::unique_ptr<File> file_;
 };
 
+/// Writes the checksums of weight files of a directory into its weights.manifest, with which the
+/// open functions compare them, and returns its name. Throws: Error(kData).
+std::string write_export_manifest(const std::filesystem::path& directory,
+                                  std::span<const std::string> files);
+
 /// Renames a directory whose files are complete and synced, and syncs both directories.
 /// Throws: Error(kData) where `to` exists and is not empty.
 void publish_directory(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -216,6 +216,9 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
   const fs::path output = line.value("output", "");
   const io::Checkpoint checkpoint =
       io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
+  if (!checkpoint.warning().empty()) {
+    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
+  }
   train::ExportOptions options{.format = *format,
                                .type = type,
                                .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,

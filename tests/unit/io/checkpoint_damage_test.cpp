@@ -44,12 +44,25 @@ TEST(CheckpointDamage, FlippedBitIsFoundAndNamed) {
   // Elements 16 to 18 of tensor 4 lie in the last of three parts.
   const std::string_view bytes(reinterpret_cast<const char*>(&model.floats[4][16]), 12);
   flip_bit(directory / "part-00002.h5", bytes);
-  const Checkpoint checkpoint = Checkpoint::open(directory);
+  Checkpoint checkpoint = Checkpoint::open(directory);
+  const auto is_named = AllOf(HasSubstr((directory / "part-00002.h5").string() + " is damaged"),
+                              HasSubstr("elements 15 to 34 of tensor 'weights/dense1.weight'"));
+  std::vector<float> read(35);
+  const auto read_range = [&](std::int64_t begin, std::int64_t end) {
+    const auto out = std::span(read).first(static_cast<std::size_t>(end - begin));
+    checkpoint.read("weights/dense1.weight", Shape{7, 5}, {}, {begin, end},
+                    TensorView(out, Shape{end - begin}));
+  };
+  // Before anything is verified, and of other elements of the slice too.
+  EXPECT_NO_THROW(read_range(0, 15));
+  EXPECT_THAT(checkpoint_error([&] { read_range(0, 35); }), is_named);
+  EXPECT_THAT(checkpoint_error([&] { read_range(30, 35); }), is_named);
   EXPECT_NO_THROW(checkpoint.verify_part(0));
   EXPECT_NO_THROW(checkpoint.verify_part(1));
-  EXPECT_THAT(checkpoint_error([&] { checkpoint.verify_part(2); }),
-              AllOf(HasSubstr((directory / "part-00002.h5").string() + " is damaged"),
-                    HasSubstr("elements 15 to 34 of tensor 'weights/dense1.weight'")));
+  EXPECT_THAT(checkpoint_error([&] { checkpoint.verify_part(2); }), is_named);
+  checkpoint.set_verified();
+  read_range(0, 35);
+  EXPECT_NE(read, std::vector<float>(model.floats[4].begin(), model.floats[4].begin() + 35));
 }
 
 TEST(CheckpointDamage, FlippedBitOfTheMasterIsFound) {
