@@ -35,6 +35,8 @@ constexpr const char* kTexts = "model_files";
 /// The metadata keys of parallel.sync and, in the virtual grid, of the islands of a local run.
 constexpr const char* kSync = "sync";
 constexpr const char* kIslands = "islands";
+/// The metadata key of the run that islands which are jobs belong to.
+constexpr const char* kMeeting = "meeting";
 /// The metadata key of what asynchronous workers have done.
 constexpr const char* kUnits = "units";
 
@@ -647,6 +649,10 @@ nlohmann::json islands_identity(const plan::Plan& plan) {
   return identity;
 }
 
+std::string meeting_of(const io::Checkpoint& checkpoint) {
+  return metadata_entry<std::string>(checkpoint, kMeeting);
+}
+
 bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   return !is_imported(checkpoint) && sync_change(plan, checkpoint).empty();
 }
@@ -708,6 +714,9 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
   }
   if (is_local(plan)) {
     metadata["virtual_grid"][kIslands] = plan.islands;
+  }
+  if (run.meeting) {
+    metadata[kMeeting] = run.meeting();
   }
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);

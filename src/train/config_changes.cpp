@@ -1,6 +1,7 @@
 #include "strata/train/config_changes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,6 +39,17 @@ std::vector<std::string> config_changes(std::string_view before, std::string_vie
           fmt::format("{}: {} -> {}", setting.key, shown(old->value), shown(setting.value)));
     }
   }
+  return changes;
+}
+
+std::vector<std::string> training_changes(std::string_view before, std::string_view now) {
+  std::vector<std::string> changes = config_changes(before, now);
+  std::erase_if(changes, [](const std::string& change) {
+    constexpr std::array<std::string_view, 5> kSettings{"optimizer.", "schedule.", "numerics.",
+                                                        "train.steps:", "train.nonfinite:"};
+    return std::ranges::none_of(
+        kSettings, [&](std::string_view setting) { return change.starts_with(setting); });
+  });
   return changes;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,11 +34,25 @@ struct IslandRound {
 void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
                 optim::OuterOptimizer& outer);
 
+/// A hash of the outer weights and momentum and of frozen matrices, the same on every grid.
+/// `islands_rank`: this rank's islands coordinate. Communication: collective over the world.
+[[nodiscard]] std::string start_hash(comm::Communicator& world, const RankState& state,
+                                     const optim::OuterOptimizer& outer, device::Stream& stream,
+                                     std::int64_t islands_rank);
+
+/// Compares a run, and its start_hash() after `step`, with islands.json of a directory of islands;
+/// a warning lists other settings that differ. `setting` begins the messages. Throws:
+/// Error(kUsage) naming what differs.
+void require_same_run(const std::filesystem::path& directory, const plan::Plan& plan,
+                      std::int64_t step, const std::string& weights, const std::string& config_text,
+                      const char* setting, Log& log);
+
 /// Where islands that are jobs of their own meet at the end of a round: a shared directory. Each
 /// job writes the differences of its weights as a checkpoint, which one rename commits. The job
 /// that sees those of all islands, or whose deadline is over, adds what is there in island order,
 /// applies the outer optimizer and commits the outer weights; the first rename counts. A job that
-/// was left out goes on with the newest round. Formats: docs/formats.md.
+/// was left out goes on with the newest round. All that is read is verified, and must be of the
+/// same run and from the same outer weights; what is not is left out. Formats: docs/formats.md.
 class IslandRendezvous {
  public:
   /// Creates the directory where it is missing. Communication: collective over the world.
@@ -58,9 +73,12 @@ class IslandRendezvous {
   /// Meets the other islands after `step` and brings the outer optimizer to the state of the round
   /// that the island goes on from. Communication: collective over the world.
   [[nodiscard]] Met meet(std::int64_t step, const std::function<StopRequest()>& stop_request);
-  /// At a start after `step`: the newest round where the others have gone on without this island.
+  /// At a start after `step`, with the weights loaded: the newest round where the others have gone
+  /// on without this island.
   /// Communication: collective over the world.
   [[nodiscard]] Met join(std::int64_t step, bool is_new);
+  /// A random id of the run that the islands belong to, which its first job makes. After join().
+  [[nodiscard]] const std::string& id() const { return id_; }
 
  private:
   /// The contents of an island's lock and when they were first seen.
@@ -72,16 +90,36 @@ class IslandRendezvous {
   /// What rank 0 sees.
   enum class Sight { kWait, kComplete, kFinished };
 
-  [[nodiscard]] Met go_on_after(std::int64_t step);
+  /// The id, on rank 0; writes islands.json where there is none.
+  [[nodiscard]] std::string identify(std::int64_t step, const std::string& weights);
+  [[nodiscard]] Met met_at_start(std::int64_t step, bool is_new, const std::string& outer);
+  /// Nothing where the round was damaged and is set aside.
+  [[nodiscard]] std::optional<Met> go_on_after(std::int64_t step);
   [[nodiscard]] Sight look(std::int64_t step, double committed);
   /// Whether an island's job holds its lock, by the heartbeat; waited for until the deadline.
   [[nodiscard]] bool is_alive(std::int64_t island);
+  /// Of the outer weights and momentum. Communication: collective over the world.
+  [[nodiscard]] std::string outer_hash();
+  /// The newest record that is good, on rank 0; moves damaged rounds away.
+  [[nodiscard]] std::vector<IslandRound> rounds();
+  /// Nothing where it is damaged and moved away. Throws: Error(kUsage) for another run's.
+  [[nodiscard]] std::optional<io::Checkpoint> open_round(const std::filesystem::path& round);
+  void set_aside(const std::filesystem::path& round, const std::string& problem);
   void write_differences(std::int64_t step);
+  /// Whether this island's difference is there already, from an earlier start.
+  [[nodiscard]] bool continues_difference(std::int64_t step);
+  /// Verifies an island's difference and adds it to differences_; returns what is wrong with it.
+  [[nodiscard]] std::string open_difference(std::int64_t island, std::int64_t step);
+  /// False where one that is present is bad: the own one is written again, others are awaited.
+  [[nodiscard]] bool verify_differences(std::int64_t step);
   void average(std::int64_t step);
-  void load(std::int64_t step);
+  /// False where the round was damaged and is set aside, or is not there.
+  [[nodiscard]] bool load(std::int64_t step);
+  /// Says where islands are missing in an average, or are back.
+  void report(const IslandRound& round);
   /// Writes and commits a checkpoint. Communication: collective over the world.
   void write(const std::filesystem::path& root, std::int64_t step,
-             const std::vector<io::TensorSlice>& slices, const nlohmann::json& metadata);
+             const std::vector<io::TensorSlice>& slices, nlohmann::json metadata);
   [[nodiscard]] std::filesystem::path root_of(std::int64_t island) const;
   template <typename T>
   [[nodiscard]] T from_rank_0(T value);
@@ -96,7 +134,14 @@ class IslandRendezvous {
   std::int64_t island_;
   std::optional<io::DirectoryLock> lock_;  ///< of this island, on rank 0
   std::vector<Heartbeat> heartbeats_;      ///< of each island
-  std::vector<std::int64_t> present_;      ///< on rank 0, of the average to make
+  std::string id_;
+  std::string base_;                                    ///< outer_hash() of the round's beginning
+  std::vector<std::int64_t> present_;                   ///< of the average to make
+  std::map<std::int64_t, io::Checkpoint> differences_;  ///< that were verified in this round
+  /// When those that were found bad were written, on rank 0.
+  std::map<std::int64_t, std::filesystem::file_time_type> bad_;
+  bool rewrote_ = false;
+  std::vector<std::int64_t> averaged_;  ///< the islands of the last average, on rank 0
 };
 
 }  // namespace strata::train

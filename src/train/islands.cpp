@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/grid/tree.hpp"
@@ -21,7 +22,8 @@ double mean_of(std::span<const double> numbers) {
 }  // namespace
 
 Islands::Islands(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state)
-    : plan_(setup.plan),
+    : setup_(setup),
+      plan_(setup.plan),
       rank_(rank),
       groups_(setup.groups),
       context_(setup.context),
@@ -161,6 +163,20 @@ IslandRendezvous::Met Islands::meet(std::int64_t step,
 }
 
 std::int64_t Islands::join(std::int64_t step, bool is_new) {
+  if (!rendezvous_) {
+    if (const std::string& record = plan_.config.local.record; !record.empty()) {
+      comm::Communicator& world = *groups_.world;
+      const std::string weights =
+          start_hash(world, state_, outer_, context_.stream(), rank_.coordinates.islands);
+      comm::agree(world, [&] {
+        if (world.rank() == 0) {
+          require_same_run(record, plan_, step, weights, setup_.config_text, "local.record",
+                           setup_.log);
+        }
+      });
+    }
+    return step;
+  }
   const IslandRendezvous::Met met = rendezvous_->join(step, is_new);
   if (met.kind == IslandRendezvous::Kind::kLeftOut) {
     go_on_from(met);

@@ -53,10 +53,12 @@ class Islands {
   /// the outer weights. Communication: collective over the world.
   [[nodiscard]] IslandRendezvous::Met meet(std::int64_t step,
                                            const std::function<StopRequest()>& stop_request);
-  /// The step after which such an island begins, after `step` of its own run.
-  /// Communication: collective over the world.
+  /// The step after which an island that is a job begins, after `step` of its own run. Compares
+  /// a replay (local.record) with what it repeats. Communication: collective over the world.
   [[nodiscard]] std::int64_t join(std::int64_t step, bool is_new);
   [[nodiscard]] bool are_jobs() const { return rendezvous_.has_value(); }
+  /// IslandRendezvous::id(). Pre: are_jobs().
+  [[nodiscard]] const std::string& meeting() const { return rendezvous_->id(); }
 
   /// Replaces losses and norms of a round's steps by the means over all islands, and the requests
   /// of the last by those of all. Communication: an all-gather over the islands group. Returns:
@@ -74,6 +76,7 @@ class Islands {
   [[nodiscard]] bool takes_part(std::int64_t island, std::int64_t step) const;
   [[nodiscard]] bool swaps() const { return !slots_.empty(); }
 
+  const TrainerSetup& setup_;
   const plan::Plan& plan_;
   const plan::RankPlan& rank_;
   comm::Groups& groups_;

@@ -12,17 +12,9 @@
 #include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
-namespace {
 
-/// A checkpoint that was verified, or what keeps the ranks from reading it now.
-struct OpenedCheckpoint {
-  std::optional<io::Checkpoint> checkpoint;
-  std::string unreadable;
-};
-
-/// Opens a checkpoint; every rank verifies a share of its files. Throws AgreedError on all ranks
-/// where it is damaged.
-OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
+OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory,
+                               const std::function<void()>& between_parts) {
   const FileTimeout timeout(world);
   OpenedCheckpoint opened;
   const std::vector<std::string> texts = comm::agree_texts(world, [&]() -> std::string {
@@ -30,7 +22,7 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
       opened.checkpoint = io::Checkpoint::open(directory);
       for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
            part += world.size()) {
-        end_setup_on_stop_request();
+        between_parts();
         opened.checkpoint->verify_part(part);
       }
     } catch (const FileSystemError& error) {
@@ -41,8 +33,13 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
   const auto first =
       std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
   opened.unreadable = first == texts.end() ? "" : *first;
+  if (opened.unreadable.empty()) {
+    opened.checkpoint->set_verified();
+  }
   return opened;
 }
+
+namespace {
 
 /// The first valid checkpoint that `list()`, called on rank 0, returns.
 template <typename List>
@@ -72,7 +69,7 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
     const std::string directory = listed.substr(begin, end - begin);
     begin = end + 1;
     try {
-      OpenedCheckpoint opened = open_verified(world, directory);
+      OpenedCheckpoint opened = open_verified(world, directory, end_setup_on_stop_request);
       if (opened.unreadable.empty()) {
         if (!opened.checkpoint->warning().empty()) {
           log.warn("{}", opened.checkpoint->warning());
@@ -161,7 +158,7 @@ io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesyst
     }
     return *std::move(newest);
   }
-  OpenedCheckpoint opened = open_verified(world, path);
+  OpenedCheckpoint opened = open_verified(world, path, end_setup_on_stop_request);
   if (!opened.unreadable.empty()) {
     throw comm::AgreedError(
         ExitCode::kPeer,

@@ -219,11 +219,14 @@ class Trainer {
                     .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
                     .lock = setup_.lock,
                     .units = workers_ ? std::function([this] { return workers_->done(); })
-                                      : std::function<UnitsDone()>()},
+                                      : std::function<UnitsDone()>(),
+                    .meeting = islands_ && islands_->are_jobs()
+                                   ? std::function([this] { return islands_->meeting(); })
+                                   : std::function<std::string()>()},
           setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
-    if (islands_ && islands_->are_jobs()) {
+    if (islands_) {
       first_step_ = islands_->join(first_step_, setup_.checkpoint == nullptr);
     }
     if (setup_.checkpoint != nullptr) {

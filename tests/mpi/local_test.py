@@ -121,9 +121,14 @@ class Jobs(harness.StrataTest):
         without = lambda: [0, 1] in [round["islands"] for round in self.rounds("loss")]
         jobs[0].wait_until(without, 60)
         jobs[2] = self.island(2, "loss", "--run.resume=auto", *settings)
+        texts = []
         for job in jobs:
             finished = job.wait(300)
             self.assertEqual(finished.code, harness.DONE, finished.text)
+            texts.append(finished.text)
+        self.assertRegex(texts[0], r"warning: the average after step \d+ has 2 of 3 islands: 0, 1; the others were "
+                                         "later than local.deadline = 2 s, do not run, or")
+        self.assertRegex(texts[0], r"all islands are in the average after step \d+ again")
         rounds = [round["islands"] for round in self.rounds("loss")]
         self.assertEqual(len(rounds), 40)
         self.assertEqual(rounds[-1], [0, 1, 2], "the island did not come back")
@@ -131,6 +136,16 @@ class Jobs(harness.StrataTest):
                    "--local.record=loss")
         for number in range(3):
             self.assert_same_outer("replay", f"loss-{number}")
+
+    def test_an_island_says_what_differs_and_that_it_is_alone(self):
+        settings = ["--train.steps=6", "--train.evaluate_every=0", "--local.deadline=0"]
+        first = self.island(0, "said", *settings).wait(60)
+        self.assertEqual(first.code, harness.DONE, first.text)
+        self.assertIn("this island is alone: the average after step 6 has 1 of 3 islands: 0;", first.text)
+        second = self.island(1, "said", *settings, "--optimizer.learning_rate=0.02", "--schedule.warmup_steps=4").wait(60)
+        self.assertEqual(second.code, harness.DONE, second.text)
+        self.assertIn("said/islands.json, which may differ, and those here: optimizer.learning_rate: 0.01 -> 0.02; "
+                      "schedule.warmup_steps: 3 -> 4", second.text)
 
     def test_a_round_that_cannot_be_committed(self):
         (self.directory / "taken/rounds").mkdir(parents=True)

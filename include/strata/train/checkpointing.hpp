@@ -25,6 +25,19 @@ namespace strata::train {
 /// With it, a run without a checkpoint may start over; without it, the checkpoints are lost.
 [[nodiscard]] std::filesystem::path unsaved_marker(const plan::RunConfig& config);
 
+/// A checkpoint that was verified, or what keeps the ranks from reading it now.
+struct OpenedCheckpoint {
+  std::optional<io::Checkpoint> checkpoint;
+  std::string unreadable;
+};
+
+/// Opens a checkpoint; every rank verifies a share of its files, and calls `between_parts`, which
+/// may throw. Communication: collective over the world. Throws: AgreedError(kCheckpoint) where it
+/// is damaged.
+[[nodiscard]] OpenedCheckpoint open_verified(
+    comm::Communicator& world, const std::filesystem::path& directory,
+    const std::function<void()>& between_parts = [] {});
+
 /// The newest valid checkpoint in `root`; skips damaged ones with a warning. Every rank verifies a
 /// share of the files. Communication: collective over the world.
 /// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid, and where a
@@ -52,8 +65,11 @@ void require_space(const plan::Plan& plan, Log& log);
 /// Whether a checkpoint holds the weights of another program and no run.
 [[nodiscard]] bool is_imported(const io::Checkpoint& checkpoint);
 
-/// What islands that are jobs of their own have in common.
+/// What islands that are jobs of their own must have in common.
 [[nodiscard]] nlohmann::json islands_identity(const plan::Plan& plan);
+
+/// The IslandRendezvous::id() of the run that wrote a checkpoint; empty where it had none.
+[[nodiscard]] std::string meeting_of(const io::Checkpoint& checkpoint);
 
 /// Whether a checkpoint's optimizer state continues in the plan's run: not in an imported one, nor
 /// where parallel.sync or parallel.islands change (checkpoint.drop_state).
@@ -100,9 +116,10 @@ using ModelTexts = std::map<std::string, std::string>;
 struct RunRecord {
   std::string config_text;
   ModelTexts texts;
-  const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
-  const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
-  std::function<UnitsDone()> units = {};     ///< where training is asynchronous
+  const io::Tokenizer* tokenizer = nullptr;   ///< null: none, or not known
+  const io::DirectoryLock* lock = nullptr;    ///< of run.dir, on rank 0; null: none to check
+  std::function<UnitsDone()> units = {};      ///< where training is asynchronous
+  std::function<std::string()> meeting = {};  ///< where islands are jobs: IslandRendezvous::id()
 };
 
 /// Rejects a checkpoint of another model; ignores optimizer state.

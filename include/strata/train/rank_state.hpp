@@ -24,6 +24,10 @@
 
 namespace strata::train {
 
+/// A sum over the slice's elements of hashes of the tensor's name, the element's index in the
+/// tensor and its bits: the sum over slices does not depend on how a tensor is cut.
+[[nodiscard]] std::uint64_t elements_hash(const io::TensorSlice& slice, device::Stream& stream);
+
 /// The weights of one rank's chunks and the memory of its passes, which evaluation needs.
 class StageState {
  public:

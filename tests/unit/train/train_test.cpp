@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -9,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/rank_state.hpp"
 
 #include "../io/data_files.hpp"
 #include "error_of.hpp"
@@ -110,6 +115,57 @@ TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
     EXPECT_EQ(names.data.column_names, columns) << except;
     EXPECT_THAT(names.advice, testing::HasSubstr("dense1.* for columns, dense2.* for classes"));
   }
+}
+
+TEST(ElementsHash, DoesNotDependOnTheCut) {
+  ops::Context context(1);
+  const Shape shape{4, 6, 3};
+  std::vector<float> values(72);
+  const auto hash_of_cut = [&](const std::string& name, std::int64_t dimension) {
+    std::uint64_t sum = 0;
+    const std::int64_t inner = dimension == 2 ? 1 : dimension == 1 ? 3 : 18;
+    const std::int64_t extent =
+        shape[static_cast<std::size_t>(std::max<std::int64_t>(dimension, 0))];
+    for (std::int64_t first = 0; first < extent; first += 2) {
+      const std::int64_t count = std::min<std::int64_t>(2, extent - first);
+      std::vector<float> part;
+      for (std::int64_t i = 0; i < 72; ++i) {
+        if (i / inner % extent >= first && i / inner % extent < first + count) {
+          part.push_back(values[static_cast<std::size_t>(i)]);
+        }
+      }
+      for (std::int64_t begin = 0; begin < std::ssize(part); begin += 5) {
+        const std::int64_t end = std::min<std::int64_t>(begin + 5, std::ssize(part));
+        const std::span<const float> piece = std::span(part).subspan(
+            static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+        sum += elements_hash({.name = name,
+                              .global_shape = shape,
+                              .range = {begin, end},
+                              .data = ConstTensorView(piece, Shape{end - begin}),
+                              .shard = {dimension, first, count}},
+                             context.stream());
+      }
+    }
+    return sum;
+  };
+  std::iota(values.begin(), values.end(), 0.5F);
+  const auto whole = [&](const std::string& name) {
+    return elements_hash({.name = name,
+                          .global_shape = shape,
+                          .range = {0, 72},
+                          .data = ConstTensorView(std::span<const float>(values), Shape{72})},
+                         context.stream());
+  };
+  const std::uint64_t expected = whole("w");
+  for (const std::int64_t dimension : {0, 1, 2}) {
+    EXPECT_EQ(hash_of_cut("w", dimension), expected) << dimension;
+  }
+  EXPECT_NE(whole("v"), expected);
+  std::swap(values[3], values[4]);
+  EXPECT_NE(whole("w"), expected);
+  std::swap(values[3], values[4]);
+  values[70] = -values[70];
+  EXPECT_NE(whole("w"), expected);
 }
 
 }  // namespace
