@@ -8,6 +8,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "strata/core/memory.hpp"
+
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_internal.hpp"
 
@@ -173,8 +175,12 @@ void check(std::int64_t status, const Origin& origin, std::string_view what) {
   if (status >= 0) {
     return;
   }
+  const bool short_of_memory = memory_is_short();
   const Reason reason = last_reason();
   const std::string message = fmt::format("{} {}: {}", what, origin.path.string(), reason.text);
+  if (short_of_memory) {
+    throw OutOfMemory(message);  // HDF5's reason may be any other
+  }
   if (reason.kind == Reason::Kind::kSystemCall) {
     throw FileSystemError(origin.code, reason.number, message);
   }

@@ -18,6 +18,7 @@
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/log.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/ops/instruction_set.hpp"
@@ -229,6 +230,11 @@ void end_soon(ExitCode code) {
 int run_on_ranks(int argc, char** argv,
                  const std::function<ExitCode(comm::MpiSession&, const FailureHandler&)>& command) {
   const int code = run_alone([&] {
+    // MPI takes more, and ends a process to which it is refused.
+    constexpr std::size_t kMpiBytes = std::size_t{32} << 20;
+    if (memory_is_short(kMpiBytes)) {
+      throw OutOfMemory(bytes_text(kMpiBytes) + " for MPI could not be allocated");
+    }
     static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);
     Watchdog watchdog(watchdog_setup(arguments, activity), activity);
@@ -403,6 +409,7 @@ int run(int argc, char** argv) {
   }
   install_crash_signals(0, nullptr);
   const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
+  allow_exit();
   // A full disk shows when the last lines are written, or earlier.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) &&
       code == static_cast<int>(ExitCode::kDone)) {

@@ -4,8 +4,15 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <new>
+#include <optional>
+#include <system_error>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "strata/core/memory.hpp"
+#include "strata/core/text.hpp"
 
 #include "strata/core/utf8.hpp"
 
@@ -21,11 +28,42 @@ bool FileSystemError::is_passing() const noexcept {
   return std::ranges::find(kPassing, number_) != kPassing.end();
 }
 
+namespace {
+
+/// Why the system starts no thread, and what to do.
+std::string no_thread_text(const char* reason) {
+  const auto limit_of = [](auto resource) {
+    rlimit limit{};
+    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY
+               ? std::optional(static_cast<std::int64_t>(limit.rlim_cur))
+               : std::nullopt;
+  };
+  const auto processes = limit_of(RLIMIT_NPROC);
+  const auto stack = limit_of(RLIMIT_STACK);
+  return fmt::format(
+      "cannot start a thread{}: {}; {}. Processes and threads of the user: at most {} (ulimit -u)",
+      stack ? fmt::format(" with a stack of {}", bytes_text(*stack)) : "", reason, memory_advice(),
+      processes ? count_text(*processes) : "unlimited");
+}
+
+}  // namespace
+
 Failure failure_of(const std::exception& error) {
-  if (const auto* const failed = dynamic_cast<const FileSystemError*>(&error);
-      failed != nullptr && failed->is_passing()) {
+  const auto* const of_file = dynamic_cast<const FileSystemError*>(&error);
+  if (of_file != nullptr && of_file->is_passing()) {
     return {ExitCode::kPeer,
-            fmt::format("{}. Start again once the file system answers", failed->what())};
+            fmt::format("{}. Start again once the file system answers", of_file->what())};
+  }
+  if (of_file != nullptr && of_file->number() == ENOMEM) {
+    return {ExitCode::kPeer,
+            fmt::format("out of memory: {}; {}", of_file->what(), memory_advice())};
+  }
+  if (const auto* const failed = dynamic_cast<const OutOfMemory*>(&error)) {
+    return {ExitCode::kPeer, fmt::format("out of memory: {}; {}", failed->what(), memory_advice())};
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ExitCode::kPeer, fmt::format("out of memory: {} could not be allocated; {}",
+                                         bytes_text(refused_bytes()), memory_advice())};
   }
   if (const auto* const known = dynamic_cast<const Error*>(&error)) {
     return {known->code(), known->what()};
@@ -34,6 +72,11 @@ Failure failure_of(const std::exception& error) {
     const std::string text =
         fmt::format("{}: {}", failed->path1().string(), failed->code().message());
     return failure_of(FileSystemError(ExitCode::kData, failed->code().value(), text));
+  }
+  if (const auto* const failed = dynamic_cast<const std::system_error*>(&error);
+      failed != nullptr && (failed->code() == std::errc::resource_unavailable_try_again ||
+                            failed->code() == std::errc::not_enough_memory)) {
+    return {ExitCode::kPeer, no_thread_text(failed->code().message().c_str())};
   }
   return {ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what())};
 }

@@ -1,5 +1,6 @@
 #include "strata/train/checkpoint_writer.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -29,6 +30,10 @@ void as_part_of_save(Function&& part) {
   try {
     part();
   } catch (const FileSystemError& error) {
+    if (error.number() == ENOMEM) {
+      const Failure failure = failure_of(error);
+      throw Error(failure.code, failure.message);
+    }
     throw Error(error.code(), error.what());
   }
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
         opened.checkpoint->verify_part(part);
       }
     } catch (const FileSystemError& error) {
+      if (error.number() == ENOMEM) {
+        throw;  // of the process, not of the file system
+      }
       return fmt::format("rank {}: {}", world.rank(), error.what());
     }
     return "";

@@ -3,6 +3,8 @@
 import os
 import random
 import re
+import shlex
+import shutil
 
 import harness
 
@@ -55,6 +57,33 @@ class Memory(harness.StrataTest):
                                  checkpoint={"every": rounds["steps"]}, **local)
             for grid in [(1, 1), (2, 1)]:
                 self.measure(config, grid)
+
+    def test_too_little_is_said(self):
+        """Under ulimit -v each command ends well, or with one line and exit code 5."""
+        self.import_classes("little", (28, 28), 10, train=500, test=100)
+        config = self.config("little", "little", ["flatten", "dense 128 relu", "dense 10"], batch={"global": 100},
+                             checkpoint={"every": 1})
+        self.train(config, (1, 1), "whole")
+        commands = {"train": ["train", config, "--run.dir=little-run"], "evaluate": ["evaluate", "whole"],
+                    "report": ["report", "whole", "--output=page.html"], "verify": ["checkpoint", "verify", "whole"],
+                    "inspect": ["data", "inspect", "little/train.h5", "--verify"]}
+        said = 0
+        for name, command in commands.items():
+            for limit in range(100, 460, 40):
+                with self.subTest(command=name, limit=limit):
+                    shutil.rmtree(self.directory / "little-run", ignore_errors=True)
+                    words = shlex.join(map(str, [harness.STRATA, *command]))
+                    finished = self.finish(harness.Job(
+                        ["bash", "-c", f"ulimit -c 0; ulimit -v {1024 * limit}; exec {words}"], self.directory), 60, None)
+                    if finished.code == 127 or "error while loading shared libraries" in finished.text:
+                        continue
+                    lines = re.findall("^strata: .*$", finished.text, re.MULTILINE)
+                    if finished.code != harness.DONE:
+                        said += 1
+                        self.assertEqual((finished.code, len(lines)), (harness.PEER, 1), finished.text)
+                        self.assertRegex(lines[0], "out of memory|cannot start a thread")
+                        self.assertRegex(lines[0], r"ulimit -v")
+        self.assertGreater(said, 5)
 
     def test_many_activations(self):
         self.import_classes("deep", (64,), 4, train=40000, test=64)

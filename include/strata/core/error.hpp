@@ -60,8 +60,8 @@ struct Failure {
   std::string message;
 };
 
-/// How an exception ends a process: an Error with its code and text, a file system that fails now
-/// with kPeer and what to do, an error of std::filesystem with kData, any other as unexpected.
+/// How an exception ends a process: an Error with its code and text, a failing file system or too
+/// little memory with kPeer and what to do, std::filesystem's with kData, others as unexpected.
 [[nodiscard]] Failure failure_of(const std::exception& error);
 
 [[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);

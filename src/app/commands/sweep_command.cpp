@@ -82,7 +82,10 @@ int run_child(const std::vector<std::string>& words, const fs::path& log) {
   ::close(output);
   ::close(input);
   if (child < 0) {
-    fail(ExitCode::kPeer, "cannot start a process: {}", std::strerror(errno));
+    fail(ExitCode::kPeer,
+         "cannot start a process: {}; raise the limits on processes and memory (ulimit -u, "
+         "ulimit -v)",
+         std::strerror(errno));
   }
   constexpr auto kPoll = std::chrono::milliseconds(20);
   constexpr int kPollsBetweenSignals = 50;

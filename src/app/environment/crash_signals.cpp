@@ -4,14 +4,21 @@
 #include <atomic>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <execinfo.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/io/mapped_files.hpp"
 
 namespace strata::app {
@@ -30,6 +37,7 @@ constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"},       std::pair{SIGSE
 std::atomic<std::int64_t> own_rank{0};
 std::atomic<const comm::Activity*> own_activity{nullptr};
 std::array<struct sigaction, kSignals.size()> earlier;
+std::atomic<bool> exit_is_own{false};
 // The main thread's stack may be full.
 alignas(16) std::array<char, 1 << 16> handler_stack;
 
@@ -54,6 +62,28 @@ class Line {
   std::size_t length_ = 0;
 };
 
+/// Ends the process with a line where a library did so for want of memory; returns where there is
+/// some.
+void end_if_memory_is_short(std::string_view how, std::int64_t number) {
+  if (!memory_is_short()) {
+    return;
+  }
+  const comm::Activity* const activity = own_activity;
+  Line line;
+  line << "strata: rank " << own_rank.load() << ": out of memory in phase "
+       << name_of(activity != nullptr ? activity->phase() : comm::Phase::kStart)
+       << ": a library got none and ended the process (" << how << number
+       << "); raise the limit (ulimit -v) or ask the job for more memory\n";
+  line.write();
+  _exit(static_cast<int>(ExitCode::kPeer));
+}
+
+extern "C" void on_exit_of_process(int code, void* /*unused*/) {
+  if (!exit_is_own) {
+    end_if_memory_is_short("exit code ", code);
+  }
+}
+
 extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) {
   const char* const file = signal == SIGBUS ? io::mapped_file_at(info->si_addr) : nullptr;
   Line line;
@@ -70,10 +100,16 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
     ++i;
   }
   const bool is_crash = i < kCrashes;
+  if (is_crash) {
+    end_if_memory_is_short("signal ", signal);
+  }
   line << (is_crash ? "crashed with " : "ended at once by ") << kSignals[i].second;
   sigaction(signal, &earlier[i], nullptr);
   if (const comm::Activity* const activity = own_activity) {
-    line << " in phase " << name_of(activity->phase()) << ", step " << activity->step();
+    line << " in phase " << name_of(activity->phase());
+    if (activity->step() > 0) {
+      line << ", step " << activity->step();
+    }
   }
   line << (is_crash ? "; this is an error in strata or in a library: please report it with the "
                       "lines above and below\n"
@@ -89,7 +125,36 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
   raise(signal);
 }
 
+/// Ends the process where an exception leaves a thread or a destructor: for want of memory or
+/// threads with its message, else by a crash.
+[[noreturn]] void on_terminate() {
+  try {
+    if (const std::exception_ptr current = std::current_exception()) {
+      std::rethrow_exception(current);
+    }
+  } catch (const std::exception& error) {
+    const bool resources = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                           dynamic_cast<const std::system_error*>(&error) != nullptr;
+    try {
+      const Failure failure = failure_of(error);
+      print_error(fmt::format("strata: rank {}: {}\n", own_rank.load(), failure.message));
+    } catch (const std::exception&) {
+      // The handler of SIGABRT says it.
+    }
+    if (resources) {
+      _exit(static_cast<int>(ExitCode::kPeer));
+    }
+  } catch (...) {
+    // None of ours.
+  }
+  std::abort();
+}
+
 }  // namespace
+
+void allow_exit() {
+  exit_is_own = true;
+}
 
 void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
   own_rank = rank;
@@ -97,6 +162,9 @@ void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
   // The first call loads a library, which a handler must not do.
   std::array<void*, 1> frame{};
   backtrace(frame.data(), 1);
+  std::set_terminate(&on_terminate);
+  static const int kStatus = ::on_exit(&on_exit_of_process, nullptr);
+  static_cast<void>(kStatus);
   stack_t stack{};
   stack.ss_sp = handler_stack.data();
   stack.ss_size = handler_stack.size();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -53,7 +54,11 @@ std::thread thread_without_signals(Work work) {
 bool within(double seconds, bool otherwise, std::function<bool()> work) {
   std::packaged_task<bool()> task(std::move(work));
   std::future<bool> result = task.get_future();
-  thread_without_signals(std::move(task)).detach();
+  try {
+    thread_without_signals(std::move(task)).detach();
+  } catch (const std::system_error&) {
+    return otherwise;  // no thread can be started
+  }
   return result.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready
              ? result.get()
              : otherwise;
@@ -111,13 +116,22 @@ Watchdog::Watchdog(WatchdogSetup setup, const comm::Activity& activity)
   }
   pthread_getcpuclockid(main_thread_, &main_clock_);
   prepare_main_stack();
-  if (!setup_.run_directory.empty()) {
-    file_thread_ = thread_without_signals([this] { exchange_heartbeats(); });
+  try {
+    if (!setup_.run_directory.empty()) {
+      file_thread_ = thread_without_signals([this] { exchange_heartbeats(); });
+    }
+    thread_ = thread_without_signals([this] { watch(); });
+  } catch (const std::exception&) {
+    end_threads();
+    throw;
   }
-  thread_ = thread_without_signals([this] { watch(); });
 }
 
 Watchdog::~Watchdog() {
+  end_threads();
+}
+
+void Watchdog::end_threads() {
   {
     const std::scoped_lock lock(mutex_);
     state_ = State::kEnded;

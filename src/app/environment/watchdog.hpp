@@ -65,6 +65,7 @@ class Watchdog {
   void write_report(const std::string& message) const;
 
  private:
+  void end_threads();
   void watch();
   void exchange_heartbeats();
   [[nodiscard]] bool ends_within(double seconds);

@@ -2,10 +2,17 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "strata/core/memory.hpp"
 
 namespace strata {
 namespace {
@@ -33,6 +40,50 @@ TEST(FailureOf, GivesExitCodeAndMessage) {
   const std::string hostile = "1\0\x1b[2J caf\xe9\nb"s;
   expect(Error(ExitCode::kData, hostile), ExitCode::kData, "1\\x00\\x1b[2J caf\\xe9\nb");
   expect(std::runtime_error("a"), ExitCode::kPeer, "unexpected failure: a");
+}
+
+TEST(FailureOf, SaysWhatTheSystemHasTooLittleOf) {
+  const auto expect = [](const std::exception& error, const std::string& begin) {
+    const Failure failure = failure_of(error);
+    EXPECT_EQ(failure.code, ExitCode::kPeer);
+    EXPECT_THAT(failure.message,
+                testing::AllOf(testing::StartsWith(begin), testing::HasSubstr("the process has "),
+                               testing::HasSubstr("; raise the limit"),
+                               testing::Not(testing::HasSubstr("\n"))));
+  };
+  const auto code = [](std::errc number) { return std::make_error_code(number); };
+  expect(FileSystemError(ExitCode::kCheckpoint, ENOMEM, "cannot map a"),
+         "out of memory: cannot map a; ");
+  expect(OutOfMemory("cannot open a"), "out of memory: cannot open a; ");
+  expect(std::filesystem::filesystem_error("exists", "runs/a", code(std::errc::not_enough_memory)),
+         "out of memory: runs/a: Cannot allocate memory; ");
+  for (const std::errc number :
+       {std::errc::resource_unavailable_try_again, std::errc::not_enough_memory}) {
+    expect(std::system_error(code(number)), "cannot start a thread");
+  }
+  if (own_allocations().count == 0) {
+    return;  // a sanitizer's operator new
+  }
+  volatile std::size_t bytes = std::size_t{3} << 50;
+  try {
+    const std::vector<char> memory(bytes);
+    ADD_FAILURE() << memory.size();
+  } catch (const std::bad_alloc& error) {
+    expect(error, "out of memory: 3072.00 TiB could not be allocated; ");
+  }
+}
+
+TEST(Memory, IsShortUnderALimit) {
+  EXPECT_FALSE(memory_is_short());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit little{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  const bool is_short = memory_is_short();
+  const std::string advice = memory_advice();
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_TRUE(is_short);
+  EXPECT_THAT(advice, testing::HasSubstr(" of addresses and the limit is 1.00 MiB (ulimit -v); "));
 }
 
 }  // namespace

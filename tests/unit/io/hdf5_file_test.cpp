@@ -7,6 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
+
+#include "strata/core/memory.hpp"
 
 #include "data_files.hpp"
 
@@ -54,6 +57,30 @@ TEST(Hdf5File, AttributesReadBack) {
               HasSubstr("is not JSON"));
   EXPECT_THAT(error_of([&] { (void)file.text("integer"); }, ExitCode::kCheckpoint),
               HasSubstr("not a fixed-length text"));
+}
+
+TEST(Hdf5File, AFailureForWantOfMemoryIsNoDamage) {
+  const TemporaryDirectory directory;
+  {
+    File file = File::create(directory / "a.h5", ExitCode::kData);
+    file.set_text("name", std::string(4096, 'x'));
+    file.finish();
+  }
+  std::filesystem::resize_file(directory / "a.h5", 1024);
+  const auto open = [&] { static_cast<void>(File::open(directory / "a.h5", ExitCode::kData)); };
+  EXPECT_THAT(error_of(open, ExitCode::kData), HasSubstr("a.h5"));
+  rlimit before{};
+  ::getrlimit(RLIMIT_AS, &before);
+  const rlimit little{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  std::string text;
+  ::setrlimit(RLIMIT_AS, &little);
+  try {
+    open();
+  } catch (const std::exception& error) {
+    text = dynamic_cast<const OutOfMemory*>(&error) != nullptr ? error.what() : "";
+  }
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_THAT(text, HasSubstr("a.h5"));
 }
 
 TEST(Hdf5File, BoxesReachTheirElements) {
