@@ -139,6 +139,11 @@ void AsyncWorkers::require_progress() {
   std::vector<Word> done(static_cast<std::size_t>(world_.size()));
   control_->get(0, kAsked + world_.size(), done);
   const Word sum = std::accumulate(done.begin(), done.end(), Word{0});
+  if (!is_worker()) {
+    const std::int64_t units =
+        begun_.next - std::ssize(begun_.open) + static_cast<std::int64_t>(sum);
+    show_step(std::min(units / plan_.islands + 1, plan_.total_steps));
+  }
   if (sum != progress_) {
     progress_ = sum;
     progressed_ = now_seconds();
@@ -196,8 +201,15 @@ void AsyncWorkers::fetch() {
   times_.communication.of(grid::Axis::kIslands) += now_seconds() - begin;
 }
 
+void AsyncWorkers::show_step(std::int64_t step) {
+  if (comm::Activity* const activity = world_.activity()) {
+    activity->set_step(step);
+  }
+}
+
 void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
   const std::int64_t step = unit / plan_.islands + 1;
+  show_step(step);
   const std::int64_t batch = plan_.config.batch.global;
   double begin = now_seconds();
   feed.next();
@@ -428,6 +440,7 @@ AsyncWorkers::Cut AsyncWorkers::cut(const Hooks& hooks) {
                 .evaluates = (flags & kEvaluates) != 0,
                 .ends = (flags & kEnds) != 0,
                 .step = agreed[1]};
+  show_step(cut.step);
   fetch();
   return cut;
 }

@@ -87,6 +87,8 @@ class AsyncWorkers {
   void await_slowest();
   /// Throws: Error(kPeer) where no rank has finished a unit for run.timeout.
   void require_progress();
+  /// Of a crash or a stall, whose line names it.
+  void show_step(std::int64_t step);
   void compute(std::int64_t unit, SampleFeed& feed);
   void fetch();
   void record(const UnitResult& result);

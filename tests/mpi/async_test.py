@@ -102,6 +102,18 @@ class Async(harness.StrataTest):
                    *settings[1:])
         self.assert_each_unit_once("killed", last + 50)
 
+    def test_the_line_of_a_crash_names_the_step(self):
+        for rank, place in {1: "server", 3: "worker"}.items():
+            with self.subTest(place=place):
+                job = self.start(4, "train", self.config, f"--run.dir=crash-{rank}", "--async.servers=2",
+                                 "--train.steps=100000", "--train.evaluate_every=0", "--checkpoint.every=5")
+                job.wait_until(lambda: harness.checkpoints(self.directory / f"crash-{rank}"), 60)
+                os.kill(job.ranks()[rank], signal.SIGSEGV)
+                finished = job.wait(60)
+                found = re.search(rf"rank {rank}: crashed with SIGSEGV in phase \w+, step (\d+);", finished.text)
+                self.assertIsNotNone(found, finished.text)
+                self.assertGreaterEqual(int(found[1]), 5)
+
     def test_a_worker_that_stands_still_ends_the_job(self):
         job = self.start(3, "train", self.config, "--run.dir=still", "--numerics.lanes=3", "--batch.micro=4",
                          "--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0",

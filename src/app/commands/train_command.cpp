@@ -351,6 +351,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     });
   }
   pipeline::Executor executor(state->chunks(), *groups.pipeline, *groups.engine);
+  groups.world->enter(comm::Phase::kEvaluation);
   const train::EvaluationResult result =
       train::evaluate(environment.context(), plan, rank, groups, executor, data,
                       counts ? &*counts : nullptr, nullptr, nullptr)
