@@ -151,6 +151,7 @@ RankFacts collect_facts(comm::MpiSession& mpi) {
   facts.cores = cores.text;
   facts.core_count = cores.count;
   facts.threads = default_threads(facts.ranks_on_node);
+  facts.cpu_quota = cpu_quota().value_or(0.0);
   facts.instruction_set = name_of(ops::native_instruction_set());
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});

@@ -131,6 +131,34 @@ void check_libraries(std::span<const RankFacts> ranks, Problems& found) {
   }
 }
 
+std::string threads_text(const std::vector<std::size_t>& ranks, std::int64_t threads) {
+  return fmt::format("{} {} thread{}", ranks.size() == 1 ? "has" : "have", threads,
+                     threads == 1 ? "" : "s");
+}
+
+/// A quota of a cgroup is of all ranks of a host.
+void check_quotas(std::span<const RankFacts> ranks, Problems& found) {
+  std::map<std::string, std::vector<std::size_t>> by_host;
+  for (const std::size_t r :
+       ranks_where(ranks, [](const RankFacts& facts) { return facts.cpu_quota > 0.0; })) {
+    by_host[ranks[r].host].push_back(r);
+  }
+  for (const auto& [host, users] : by_host) {
+    std::int64_t threads = 0;
+    double quota = ranks[users.front()].cpu_quota;
+    for (const std::size_t r : users) {
+      threads += ranks[r].threads;
+      quota = std::min(quota, ranks[r].cpu_quota);
+    }
+    if (static_cast<double>(threads) > quota) {
+      found.push_back(fmt::format(
+          "{} {}, but the cgroup on {} has a quota of {:.4g} CPUs and stops them in each period: "
+          "start fewer ranks there, or ask for more CPUs (srun --cpus-per-task, docker --cpus)",
+          ranks_text(users), threads_text(users, threads), host, quota));
+    }
+  }
+}
+
 void check_threads(std::span<const RankFacts> ranks, Problems& found) {
   struct CoreUsers {
     std::vector<std::size_t> ranks;
@@ -145,12 +173,12 @@ void check_threads(std::span<const RankFacts> ranks, Problems& found) {
   for (const auto& [cores_of_host, users] : users_by_cores) {
     const std::int64_t cores = ranks[users.ranks.front()].core_count;
     if (users.threads > cores) {
-      found.push_back(fmt::format(
-          "{} have {} threads on {} of {} ({}): start fewer ranks there, or bind them to more or "
-          "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
-          ranks_text(users.ranks), users.threads,
-          cores == 1 ? "1 core" : fmt::format("{} cores", cores), cores_of_host.first,
-          cores_of_host.second));
+      found.push_back(
+          fmt::format("{} {} on {} of {} ({}): start fewer ranks there, or bind them to more or "
+                      "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
+                      ranks_text(users.ranks), threads_text(users.ranks, users.threads),
+                      cores == 1 ? "1 core" : fmt::format("{} cores", cores), cores_of_host.first,
+                      cores_of_host.second));
     }
   }
 }
@@ -217,10 +245,11 @@ std::string system_text(std::span<const RankFacts> ranks) {
   };
   return fmt::format(
       "clocks: at most {:.3f} s apart\n"
-      "limits: {} open files, {} of locked memory\n"
+      "limits: {} open files, {} of locked memory, {} CPUs of time\n"
       "interfaces of {}: {}; InfiniBand: {}\n",
       clock_skew_seconds(ranks), limit(first.open_files, count_text(first.open_files)),
-      limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)), first.host,
+      limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)),
+      first.cpu_quota == 0.0 ? "all" : fmt::format("{:.4g}", first.cpu_quota), first.host,
       first.interfaces.empty() ? "none" : fmt::format("{}", fmt::join(first.interfaces, ", ")),
       first.infiniband.empty() ? "none" : fmt::format("{}", fmt::join(first.infiniband, ", ")));
 }
@@ -248,6 +277,7 @@ std::vector<std::string> problems(std::span<const RankFacts> ranks) {
   check_drivers(ranks, found);
   check_libraries(ranks, found);
   check_threads(ranks, found);
+  check_quotas(ranks, found);
   check_system(ranks, found);
   return found;
 }
@@ -263,6 +293,7 @@ std::string packed(const RankFacts& facts) {
                         {"cores", facts.cores},
                         {"core_count", facts.core_count},
                         {"threads", facts.threads},
+                        {"cpu_quota", facts.cpu_quota},
                         {"instruction_set", facts.instruction_set},
                         {"gpu_name", facts.gpu_name},
                         {"gpu_bus_id", facts.gpu_bus_id},
@@ -292,6 +323,7 @@ RankFacts unpacked(const std::string& text) {
   json.at("cores").get_to(facts.cores);
   json.at("core_count").get_to(facts.core_count);
   json.at("threads").get_to(facts.threads);
+  json.at("cpu_quota").get_to(facts.cpu_quota);
   json.at("instruction_set").get_to(facts.instruction_set);
   json.at("gpu_name").get_to(facts.gpu_name);
   json.at("gpu_bus_id").get_to(facts.gpu_bus_id);

@@ -19,6 +19,7 @@ struct RankFacts {
   std::string cores;
   std::int64_t core_count = 0;
   std::int64_t threads = 1;
+  double cpu_quota = 0.0;  ///< CPUs that the node's ranks may use together; 0: no limit
   /// The highest value that numerics.isa may have, as in "amx".
   std::string instruction_set;
   /// The GPU that the rank would use; empty without one.

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <vector>
 
 #include <hwloc.h>
 
+#include "strata/core/text.hpp"
+
 namespace strata::app {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Numbers of the node's cores and of those that this process may use; 0 where hwloc fails.
 class Cores {
@@ -42,11 +48,7 @@ class Cores {
 
   [[nodiscard]] std::string own_text() const {
     hwloc_bitmap_t numbers = hwloc_bitmap_alloc();
-    for (unsigned i = 0; i < static_cast<unsigned>(own_); ++i) {
-      hwloc_bitmap_set(
-          numbers,
-          hwloc_get_obj_inside_cpuset_by_type(topology_, bound_, HWLOC_OBJ_CORE, i)->logical_index);
-    }
+    for_each_in(bound_, [&](hwloc_obj_t core) { hwloc_bitmap_set(numbers, core->logical_index); });
     char* text = nullptr;
     std::string result;
     if (hwloc_bitmap_list_asprintf(&text, numbers) >= 0) {
@@ -58,9 +60,25 @@ class Cores {
   }
 
  private:
-  /// Cores with at least one processing unit in the set.
+  /// Passes each core with at least one processing unit in the set; each such unit where the
+  /// topology has no cores.
+  template <typename Take>
+  void for_each_in(hwloc_const_cpuset_t set, Take take) const {
+    if (topology_ == nullptr) {
+      return;
+    }
+    const int depth = hwloc_get_type_or_below_depth(topology_, HWLOC_OBJ_CORE);
+    for (unsigned i = 0; i < hwloc_get_nbobjs_by_depth(topology_, depth); ++i) {
+      const hwloc_obj_t core = hwloc_get_obj_by_depth(topology_, depth, i);
+      if (hwloc_bitmap_intersects(core->cpuset, set) != 0) {
+        take(core);
+      }
+    }
+  }
   [[nodiscard]] std::int64_t count_in(hwloc_const_cpuset_t set) const {
-    return hwloc_get_nbobjs_inside_cpuset_by_type(topology_, set, HWLOC_OBJ_CORE);
+    std::int64_t count = 0;
+    for_each_in(set, [&](hwloc_obj_t) { ++count; });
+    return count;
   }
 
   hwloc_topology_t topology_ = nullptr;
@@ -71,10 +89,61 @@ class Cores {
 
 }  // namespace
 
-int default_threads(std::int64_t ranks_on_node) {
+namespace {
+
+/// The quota of one group, in CPUs; nothing where it has none. Source: the kernel's
+/// admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+std::optional<double> quota_of(const fs::path& group) {
+  double quota = 0.0;
+  double period = 0.0;
+  std::ifstream both(group / "cpu.max");  // "50000 100000" or "max 100000"
+  const bool read = both ? static_cast<bool>(both >> quota >> period)
+                         : std::ifstream(group / "cpu.cfs_quota_us") >> quota &&
+                               std::ifstream(group / "cpu.cfs_period_us") >> period;
+  return read && quota > 0.0 && period > 0.0 ? std::optional(quota / period) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<double> cpu_quota(const fs::path& membership, const fs::path& root) {
+  std::optional<double> least;
+  std::ifstream lines(membership);
+  for (std::string line; std::getline(lines, line);) {
+    // "4:cpu,cpuacct:/a/b", or "0::/a/b" of version 2.
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) {
+      continue;
+    }
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::vector<std::string> names = split_words(controllers, ",");
+    if (!names.empty() && std::ranges::find(names, "cpu") == names.end()) {
+      continue;
+    }
+    const std::vector<fs::path> mounts = names.empty()
+                                             ? std::vector{root, root / "unified"}
+                                             : std::vector{root / controllers, root / "cpu"};
+    for (const fs::path& mount : mounts) {
+      // In a container the path may be the host's, which does not exist here.
+      fs::path group = fs::path(line.substr(second + 1)).relative_path().lexically_normal();
+      for (bool more = true; more; group = group.parent_path()) {
+        more = !group.empty();
+        if (const auto quota = quota_of(mount / group)) {
+          least = std::min(least.value_or(*quota), *quota);
+        }
+      }
+    }
+  }
+  return least;
+}
+
+int default_threads(std::int64_t ranks_on_node, std::optional<double> quota) {
   const Cores cores;
-  const std::int64_t threads =
-      std::min(cores.own(), cores.all() / std::max<std::int64_t>(1, ranks_on_node));
+  const std::int64_t ranks = std::max<std::int64_t>(1, ranks_on_node);
+  std::int64_t threads = std::min(cores.own(), cores.all() / ranks);
+  if (quota) {
+    threads = std::min(threads, static_cast<std::int64_t>(*quota / static_cast<double>(ranks)));
+  }
   return static_cast<int>(std::max<std::int64_t>(1, threads));
 }
 

@@ -46,6 +46,22 @@ TEST(Doctor, HasNothingToSayOfAGoodLaunch) {
   EXPECT_THAT(problems(good_launch()), IsEmpty());
 }
 
+TEST(Doctor, NamesAQuotaThatStopsThreads) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[2].cpu_quota = ranks[3].cpu_quota = 8.0;
+  EXPECT_THAT(problems(ranks), IsEmpty());
+  ranks[2].cpu_quota = ranks[3].cpu_quota = 7.5;
+  EXPECT_THAT(problems(ranks),
+              ElementsAre(HasSubstr("ranks 2 and 3 have 8 threads, but the cgroup on node2 has a "
+                                    "quota of 7.5 CPUs")));
+  ranks.resize(1);
+  ranks[0].threads = 1;
+  ranks[0].cpu_quota = 0.5;
+  EXPECT_THAT(problems(ranks), ElementsAre(HasSubstr("rank 0 has 1 thread, but the cgroup")));
+  EXPECT_THAT(system_text(ranks), HasSubstr(", 0.5 CPUs of time\n"));
+  EXPECT_EQ(unpacked(packed(ranks[0])), ranks[0]);
+}
+
 TEST(Doctor, IsContentWithCpusAlone) {
   std::vector<RankFacts> ranks = good_launch();
   for (RankFacts& facts : ranks) {
