@@ -1,6 +1,7 @@
 #include "strata/comm/ordered_reduction.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -42,19 +43,29 @@ std::vector<grid::Range> nodes_of(const grid::SumTree& tree, std::int64_t ranks,
 
 }  // namespace
 
-std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks, std::int64_t rank,
-                            std::int64_t node_ranks) {
-  const std::int64_t nodes = ranks / node_ranks;
-  const std::int64_t node = rank / node_ranks;
-  std::int64_t parts = 0;
-  for (std::int64_t r = node * node_ranks; r < (node + 1) * node_ranks; ++r) {
-    parts += r == rank ? 0 : nodes * std::ssize(nodes_of(tree, ranks, {r, r + 1}));
+std::vector<std::int64_t> received_parts(const grid::SumTree& tree, std::int64_t ranks,
+                                         std::int64_t node_ranks) {
+  // The sums of some ranks, of each group of so many.
+  const auto sums_of = [&](std::int64_t together) {
+    std::vector<std::int64_t> sums;
+    for (std::int64_t r = 0; r < ranks; r += together) {
+      sums.push_back(std::ssize(nodes_of(tree, ranks, {r, r + together})));
+    }
+    return sums;
+  };
+  const std::vector<std::int64_t> of_rank = sums_of(1);
+  const std::vector<std::int64_t> of_node = sums_of(node_ranks);
+  const std::int64_t across = std::accumulate(of_node.begin(), of_node.end(), std::int64_t{0});
+  std::vector<std::int64_t> received;
+  for (std::int64_t node = 0; node < std::ssize(of_node); ++node) {
+    const auto first = of_rank.begin() + node * node_ranks;
+    const std::int64_t inside = std::accumulate(first, first + node_ranks, std::int64_t{0});
+    std::transform(first, first + node_ranks, std::back_inserter(received), [&](std::int64_t own) {
+      return std::ssize(of_node) * (inside - own) + across -
+             of_node[static_cast<std::size_t>(node)];
+    });
   }
-  for (std::int64_t n = 0; n < nodes; ++n) {
-    parts +=
-        n == node ? 0 : std::ssize(nodes_of(tree, ranks, {n * node_ranks, (n + 1) * node_ranks}));
-  }
-  return parts;
+  return received;
 }
 
 OrderedReduction::Level OrderedReduction::make_level(
@@ -81,7 +92,8 @@ OrderedReduction::Level OrderedReduction::make_level(
 OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree,
                                    std::int64_t node_ranks)
     : group_(&group),
-      received_parts_(received_parts(tree, group.size(), group.rank(), node_ranks)) {
+      received_parts_(
+          received_parts(tree, group.size(), node_ranks)[static_cast<std::size_t>(group.rank())]) {
   const std::int64_t size = group.size();
   require(tree.leaves() % size == 0, "{} lanes for {} ranks", tree.leaves(), size);
   require(size % node_ranks == 0, "nodes of {} ranks for {} ranks", node_ranks, size);

@@ -39,8 +39,9 @@ std::int64_t ShardGroup::receive_elements(std::int64_t shards, const grid::Range
                                           std::int64_t rows, std::int64_t columns) {
   const std::int64_t ranks = shards / own.count();
   const std::int64_t most_rows = (rows + ranks - 1) / ranks;
-  return received_parts(grid::SumTree(shards), ranks, own.begin / own.count()) * most_rows *
-         columns;
+  return received_parts(grid::SumTree(shards),
+                        ranks)[static_cast<std::size_t>(own.begin / own.count())] *
+         most_rows * columns;
 }
 
 void ShardGroup::fold_after(ops::Context& context, std::span<const TensorView> accumulators,

@@ -1,8 +1,11 @@
 #include "strata/grid/split.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "strata/core/error.hpp"
 
@@ -37,28 +40,42 @@ StageSplit balanced_split(std::span<const double> costs, std::int64_t stages) {
   std::vector<double> before(costs.size() + 1, 0.0);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
 
-  // best[s][n]: cost of the slowest stage in the best split of layers [n, layers) into s stages.
+  // best[n]: cost of the slowest stage in the best split of layers [n, layers) into s + 1 stages.
+  // end[s][n]: the first stage of that split ends there. Where it ends later, the first stage is no
+  // cheaper and the others are no dearer, so that it ends where one overtakes the other.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
-  const auto row = static_cast<std::size_t>(layers) + 1;
-  std::vector<std::vector<double>> best(static_cast<std::size_t>(stages) + 1,
-                                        std::vector<double>(row, kImpossible));
-  std::vector<std::vector<std::int64_t>> end = {static_cast<std::size_t>(stages) + 1,
-                                                std::vector<std::int64_t>(row, 0)};
-  best[0][static_cast<std::size_t>(layers)] = 0.0;
-  for (std::size_t s = 1; s < best.size(); ++s) {
-    for (std::size_t n = 0; n + 1 < row; ++n) {
-      for (std::size_t m = row - 1; m > n; --m) {
-        const double cost = std::max(before[m] - before[n], best[s - 1][m]);
-        if (cost < best[s][n]) {
-          best[s][n] = cost;
-          end[s][n] = static_cast<std::int64_t>(m);
-        }
+  const std::size_t last = costs.size();
+  std::vector<double> best(last + 1, kImpossible);
+  best[last] = 0.0;
+  std::vector<std::vector<std::uint32_t>> end(static_cast<std::size_t>(stages));
+  for (std::size_t s = 0; s < end.size(); ++s) {
+    const std::size_t most = last - s;  // s stages follow, of a layer at least
+    const std::vector<double> others = std::exchange(best, std::vector(last + 1, kImpossible));
+    end[s].resize(most);
+    std::size_t dearer = most + 1;  // from this end on, the first stage is the dearest
+    for (std::size_t n = most; n-- > 0;) {
+      while (dearer - 1 > n && before[dearer - 1] - before[n] >= others[dearer - 1]) {
+        --dearer;
       }
+      std::size_t stop = dearer - 1;
+      const bool first_is =
+          dearer <= most && (stop == n || before[dearer] - before[n] <= others[stop]);
+      if (first_is) {
+        // Layers that cost nothing join it.
+        const double cost = before[dearer] - before[n];
+        const auto after =
+            std::partition_point(before.begin() + static_cast<std::ptrdiff_t>(dearer),
+                                 before.begin() + static_cast<std::ptrdiff_t>(most) + 1,
+                                 [&](double sum) { return sum - before[n] <= cost; });
+        stop = static_cast<std::size_t>(after - before.begin()) - 1;
+      }
+      best[n] = std::max(before[stop] - before[n], others[stop]);
+      end[s][n] = static_cast<std::uint32_t>(stop);
     }
   }
   StageSplit split;
   std::int64_t begin = 0;
-  for (auto s = static_cast<std::size_t>(stages); s > 0; --s) {
+  for (std::size_t s = end.size(); s-- > 0;) {
     const std::int64_t stop = end[s][static_cast<std::size_t>(begin)];
     split.stages.push_back({begin, stop});
     begin = stop;

@@ -62,20 +62,25 @@ ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
   const auto is_borrowed = [](const ParameterSpec& spec) {
     return spec.ownership == Ownership::kBorrowed;
   };
-  const auto borrowed = std::find_if(all.begin(), all.end(), is_borrowed);
+  // The last layer borrows, if one does.
+  const auto from_end = std::find_if(all.rbegin(), all.rend(), is_borrowed);
+  const auto borrowed = from_end == all.rend() ? all.end() : std::prev(from_end.base());
   bool owner_here = false;
-  std::size_t chunk = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!here(all[i]) || is_borrowed(all[i])) {
-      continue;
-    }
-    for (; all[i].layer >= chunks[chunk].end; ++chunk) {
-      layout.chunk_begins.push_back(layout.elements);
-    }
-    const grid::Range placed = place(all[i], static_cast<std::int64_t>(i));
-    if (borrowed != all.end() && borrowed->name == all[i].name) {
-      layout.shared = placed;
-      owner_here = true;
+  std::size_t begun = 0;
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    for (auto spec = std::ranges::lower_bound(all, chunks[chunk].begin, {}, &ParameterSpec::layer);
+         spec != all.end() && spec->layer < chunks[chunk].end; ++spec) {
+      if (!here(*spec) || is_borrowed(*spec)) {
+        continue;
+      }
+      for (; begun < chunk; ++begun) {
+        layout.chunk_begins.push_back(layout.elements);
+      }
+      const grid::Range placed = place(*spec, spec - all.begin());
+      if (borrowed != all.end() && borrowed->name == spec->name) {
+        layout.shared = placed;
+        owner_here = true;
+      }
     }
   }
   layout.weight_elements = layout.elements;

@@ -139,9 +139,7 @@ std::int64_t BucketPlan::owned_elements(std::int64_t rank) const {
 std::int64_t BucketPlan::largest_slice() const {
   std::int64_t largest = 0;
   for (const Bucket& bucket : buckets_) {
-    for (const grid::Range& slice : bucket.slices) {
-      largest = std::max(largest, slice.count());
-    }
+    largest = std::max(largest, bucket.slices.front().count());  // earlier ranks get what is left
   }
   return largest;
 }
@@ -173,8 +171,16 @@ std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const Bu
     const grid::Range slice = bucket.slices[static_cast<std::size_t>(rank)];
     const std::int64_t begin = bucket.elements.begin + slice.begin;
     const std::int64_t end = bucket.elements.begin + slice.end;
-    for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+    if (begin == end) {
+      continue;
+    }
+    const auto first =
+        static_cast<std::size_t>(parameter_at(layout, begin) - layout.parameters.begin());
+    for (std::size_t p = first; p < layout.parameters.size(); ++p) {
       const nn::PlacedParameter& placed = layout.parameters[p];
+      if (placed.offset >= end) {
+        break;
+      }
       const std::int64_t from = std::max(begin, placed.offset);
       const std::int64_t to = std::min(end, placed.offset + placed.shape.count());
       if (from < to) {

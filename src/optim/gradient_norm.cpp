@@ -8,29 +8,26 @@
 namespace strata::optim {
 namespace {
 
-/// The number of blocks of the data rank that owns the most.
-std::int64_t most_blocks(const BucketPlan& plan, std::int64_t data_ranks) {
-  std::int64_t most = 0;
-  for (std::int64_t r = 0; r < data_ranks; ++r) {
-    most = std::max(most, plan.owned_elements(r) / kBlock);
-  }
-  return most;
+/// The number of blocks of the data rank that owns the most: the first of each bucket's slices is
+/// the largest.
+std::int64_t most_blocks(const BucketPlan& plan) {
+  return plan.owned_elements(0) / kBlock;
 }
 
 }  // namespace
 
 GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& layout,
-                           const BucketPlan& plan, std::int64_t data_rank, std::int64_t data_ranks)
+                           const BucketPlan& plan, std::int64_t data_rank)
     : context_(context),
       layout_(layout),
       plan_(plan),
       data_rank_(data_rank),
-      memory_(context.device(), memory(plan, data_ranks).bytes),
-      partials_(memory_.view(0, Shape{most_blocks(plan, data_ranks)}, DType::kFloat64)),
+      memory_(context.device(), memory(plan).bytes),
+      partials_(memory_.view(0, Shape{most_blocks(plan)}, DType::kFloat64)),
       on_host_(partials_) {}
 
-nn::MemoryItem GradientNorm::memory(const BucketPlan& plan, std::int64_t data_ranks) {
-  return {"gradient norm", most_blocks(plan, data_ranks) * size_bytes(DType::kFloat64)};
+nn::MemoryItem GradientNorm::memory(const BucketPlan& plan) {
+  return {"gradient norm", most_blocks(plan) * size_bytes(DType::kFloat64)};
 }
 
 void GradientNorm::begin(const ConstTensorView& gradients) {

@@ -8,14 +8,15 @@
 namespace strata::optim {
 namespace {
 
-/// Elements of the receive buffer for one bucket.
+/// Elements of the receive buffer for one bucket, of the rank in `ranks` with the most.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
-                              std::int64_t data_rank, const BucketPlan& plan,
+                              const grid::Range& ranks, const BucketPlan& plan,
                               const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {
     return 0;
   }
-  return comm::received_parts(lanes, data_ranks, data_rank, sizes.node_ranks) *
+  const std::vector<std::int64_t> parts = comm::received_parts(lanes, data_ranks, sizes.node_ranks);
+  return *std::max_element(parts.begin() + ranks.begin, parts.begin() + ranks.end) *
          plan.largest_slice();
 }
 
@@ -38,10 +39,9 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
   const grid::Range ranks = sizes.reach == Reach::kAnyLanes ? grid::Range{0, data_ranks}
                                                             : grid::Range{data_rank, data_rank + 1};
   std::int64_t accumulators = 0;
-  std::int64_t received = 0;
+  const std::int64_t received = receive_elements(lanes, data_ranks, ranks, plan, sizes);
   for (std::int64_t r = ranks.begin; r < ranks.end; ++r) {
     accumulators = std::max(accumulators, fold_of(lanes, data_ranks, r, sizes).accumulators);
-    received = std::max(received, receive_elements(lanes, data_ranks, r, plan, sizes));
   }
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", accumulators * sizes.elements * element_bytes},
@@ -79,8 +79,9 @@ void GradientReducer::assign(comm::Communicator& data_group) {
     accumulators_.push_back(
         gradient_memory_.view(a * sizes_.elements * element_bytes, Shape{sizes_.elements}, dtype));
   }
+  const std::int64_t rank = data_group.rank();
   const std::int64_t slot_elements =
-      receive_elements(lanes_, data_group.size(), data_group.rank(), plan_, sizes_);
+      receive_elements(lanes_, data_group.size(), {rank, rank + 1}, plan_, sizes_);
   receive_slots_.clear();
   for (std::int64_t s = 0; s < sizes_.in_flight; ++s) {
     receive_slots_.push_back(

@@ -113,10 +113,7 @@ std::vector<nn::MemoryItem> ParameterServer::memory(const OptimizerOptions& opti
                                                     const BucketPlan& buckets, std::int64_t servers,
                                                     std::int64_t ranks, std::int64_t rank,
                                                     DType dtype) {
-  std::int64_t most = 0;
-  for (std::int64_t server = 0; server < servers; ++server) {
-    most = std::max(most, buckets.owned_elements(server));
-  }
+  const std::int64_t most = buckets.owned_elements(0);  // no server has more
   const std::int64_t element = size_bytes(dtype);
   std::vector<nn::MemoryItem> items{
       {"fetched weights and pushed gradient",

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,20 @@ bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes)
   return config.parallel.data != 0
              ? replicas == config.parallel.data
              : (divided == 0 || divided % replicas == 0) && holds_islands(config, replicas);
+}
+
+std::vector<std::int64_t> divisors_of(std::int64_t number) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d * d <= number; ++d) {
+    if (number % d == 0) {
+      divisors.push_back(d);
+      if (d * d != number) {
+        divisors.push_back(number / d);
+      }
+    }
+  }
+  std::ranges::sort(divisors);
+  return divisors;
 }
 
 std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
@@ -123,9 +138,10 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
   if (fits(kept)) {
     return kept;
   }
-  for (std::int64_t replicas = std::min(ranks, stored.lanes); replicas >= 1; --replicas) {
-    for (std::int64_t tensor = 1; tensor <= stored.shards; ++tensor) {
-      const grid::Grid grid{replicas, ranks / (replicas * tensor), tensor};
+  const std::vector<std::int64_t> all = divisors_of(ranks);
+  for (const std::int64_t replicas : std::views::reverse(all)) {
+    for (const std::int64_t tensor : divisors_of(ranks / replicas)) {
+      const grid::Grid grid{replicas, ranks / replicas / tensor, tensor};
       if (fits(grid)) {
         return grid;
       }
@@ -225,20 +241,23 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
     set_grid(*grid, result);
     return result;
   }
-  std::vector<std::int64_t> counts;
+  constexpr std::size_t kMostNamed = 8;
   const std::int64_t most = stored.lanes * layers * stored.shards;
-  for (std::int64_t count = 1; count <= most && (counts.empty() || counts.back() < ranks);
-       ++count) {
-    if (grid_for(count)) {
-      counts.push_back(count);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t above = ranks + 1; above <= most && counts.empty(); ++above) {
+    if (grid_for(above)) {
+      counts.push_back(above);
     }
   }
-  constexpr std::ptrdiff_t kMostNamed = 8;
+  for (std::int64_t below = ranks - 1; below >= 1 && counts.size() < kMostNamed; --below) {
+    if (grid_for(below)) {
+      counts.insert(counts.begin(), below);
+    }
+  }
   fail(ExitCode::kUsage,
        "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
        "launch {}",
-       ranks, layers, stored.lanes, stored.shards,
-       fmt::join(counts.end() - std::min(kMostNamed, std::ssize(counts)), counts.end(), " or "));
+       ranks, layers, stored.lanes, stored.shards, fmt::join(counts, " or "));
 }
 
 }  // namespace strata::plan

@@ -9,22 +9,10 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "resolve.hpp"
+
 namespace strata::plan {
 namespace {
-
-std::vector<std::int64_t> divisors_of(std::int64_t number) {
-  std::vector<std::int64_t> divisors;
-  for (std::int64_t d = 1; d * d <= number; ++d) {
-    if (number % d == 0) {
-      divisors.push_back(d);
-      if (d * d != number) {
-        divisors.push_back(number / d);
-      }
-    }
-  }
-  std::ranges::sort(divisors);
-  return divisors;
-}
 
 /// A schedule and its chunks.
 struct ScheduleChoice {

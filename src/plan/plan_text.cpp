@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
 /// The replica of a rank's stage that has the most optimizer state where parameters are frozen.
 std::int64_t replica_with_most_state(const Plan& plan, const RankPlan& rank) {
   std::int64_t replica = 0;
-  if (plan.model->trainable_count() < plan.model->parameter_count()) {
+  if (plan.grid.data > 1 && plan.model->trainable_count() < plan.model->parameter_count()) {
     std::int64_t most = 0;
     for (std::int64_t d = 0; d < plan.grid.data; ++d) {
       const std::int64_t elements = optim::state_elements(rank.layout, rank.buckets, d);
@@ -43,9 +44,9 @@ std::int64_t replica_with_most_state(const Plan& plan, const RankPlan& rank) {
 /// divide a vocabulary, the first ranks hold larger slices.
 RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
-  for (const std::int64_t d : {std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1,
-                               replica_with_most_state(plan, largest)}) {
-    for (const std::int64_t t : {std::int64_t{0}, plan.grid.tensor - 1}) {
+  for (const std::int64_t d : std::set{std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1,
+                                       replica_with_most_state(plan, largest)}) {
+    for (const std::int64_t t : std::set{std::int64_t{0}, plan.grid.tensor - 1}) {
       RankPlan rank =
           rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
       if (total_bytes(rank.memory) > total_bytes(largest.memory)) {

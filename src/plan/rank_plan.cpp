@@ -108,7 +108,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.chunks));
-  add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
+  add({optim::GradientNorm::memory(rank.buckets)});
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return plan.device == device::DeviceKind::kCpu
@@ -270,9 +270,9 @@ std::vector<std::int64_t> chunk_stages(const Plan& plan) {
 std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const auto borrowed = std::find_if(
-      parameters.begin(), parameters.end(),
+      parameters.rbegin(), parameters.rend(),
       [](const nn::ParameterSpec& spec) { return spec.ownership == nn::Ownership::kBorrowed; });
-  if (borrowed == parameters.end() || !nn::has_gradient(*borrowed)) {
+  if (borrowed == parameters.rend() || !nn::has_gradient(*borrowed)) {
     return std::nullopt;
   }
   const auto owner =

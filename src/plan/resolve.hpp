@@ -14,6 +14,9 @@ namespace strata::plan {
 [[nodiscard]] RunConfig with_grid(const RunConfig& given, std::int64_t ranks,
                                   const io::DatasetInfo& data, const VirtualGrid& stored);
 
+/// All divisors, ascending.
+[[nodiscard]] std::vector<std::int64_t> divisors_of(std::int64_t number);
+
 /// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes. `lanes`: of the
 /// checkpoint that the run continues; 0: none.
 [[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks,
@@ -47,7 +50,7 @@ void check_optimizer(const optim::OptimizerOptions& options);
 /// no parameter.
 void apply_parameter_settings(const RunConfig& config, nn::Model& model);
 
-/// Whether a learning rate of this kind has a last step, at which it reaches its minimum.
+/// Whether a learning rate of this kind ends, at its minimum.
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.

@@ -100,7 +100,7 @@ StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_r
   }
   result.tied = trace.take();
 
-  optim::GradientNorm norm(context, rank.layout, rank.buckets, at.data, plan.grid.data);
+  optim::GradientNorm norm(context, rank.layout, rank.buckets, at.data);
   norm.begin(reducer.sums());
   result.norm = trace.take();
 

@@ -218,7 +218,7 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       host_(1),
       frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
                       stage_state_.frozen_weights()),
-      norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data),
+      norm_(context, rank.layout, rank.buckets, rank.coordinates.data),
       gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
   for (nn::Stage* const chunk : chunks()) {

@@ -11,10 +11,11 @@
 
 namespace strata::comm {
 
-/// Number of slices of partial sums that a rank receives in a reduction. Pre: as
+/// Number of slices of partial sums that each rank receives in a reduction. Pre: as
 /// OrderedReduction's.
-[[nodiscard]] std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks,
-                                          std::int64_t rank, std::int64_t node_ranks = 1);
+[[nodiscard]] std::vector<std::int64_t> received_parts(const grid::SumTree& tree,
+                                                       std::int64_t ranks,
+                                                       std::int64_t node_ranks = 1);
 
 /// Reduce-scatter in the order of the sum tree (design law 1): an all-to-all of partial sums, then
 /// a local fold of this rank's slice. Every element is summed by the same additions on any number

@@ -19,10 +19,10 @@ namespace strata::optim {
 class GradientNorm {
  public:
   GradientNorm(ops::Context& context, const nn::ParameterLayout& layout, const BucketPlan& plan,
-               std::int64_t data_rank, std::int64_t data_ranks);
+               std::int64_t data_rank);
 
   /// The allocation of a GradientNorm on its context's device.
-  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_ranks);
+  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan);
 
   /// Sums the blocks of another data rank from now on.
   void assign(std::int64_t data_rank) { data_rank_ = data_rank; }

@@ -1,6 +1,7 @@
 #include "stage/gradient_plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -13,14 +14,17 @@ std::vector<std::int64_t> assign_offsets(std::span<const Interval> intervals) {
     return intervals[a].bytes > intervals[b].bytes;
   });
   std::vector<std::int64_t> offsets(intervals.size(), 0);
-  std::vector<std::size_t> placed;
+  std::map<std::int64_t, std::vector<std::size_t>> placed;  // by each step of theirs
   for (const std::size_t next : order) {
     const Interval& interval = intervals[next];
     std::vector<std::size_t> concurrent;
-    std::copy_if(
-        placed.begin(), placed.end(), std::back_inserter(concurrent), [&](std::size_t other) {
-          return intervals[other].begin <= interval.end && interval.begin <= intervals[other].end;
-        });
+    for (std::int64_t step = interval.begin; step <= interval.end; ++step) {
+      std::vector<std::size_t>& others = placed[step];
+      std::ranges::copy_if(others, std::back_inserter(concurrent), [&](std::size_t other) {
+        return step == std::max(interval.begin, intervals[other].begin);  // the first common step
+      });
+      others.push_back(next);
+    }
     std::sort(concurrent.begin(), concurrent.end(),
               [&](std::size_t a, std::size_t b) { return offsets[a] < offsets[b]; });
     std::int64_t offset = 0;
@@ -31,7 +35,6 @@ std::vector<std::int64_t> assign_offsets(std::span<const Interval> intervals) {
       offset = std::max(offset, offsets[other] + intervals[other].bytes);
     }
     offsets[next] = offset;
-    placed.push_back(next);
   }
   return offsets;
 }

@@ -76,6 +76,18 @@ TEST(BalancedSplit, MakesEarlierStagesLongWhereItCan) {
             (std::vector<Range>{{0, 3}, {3, 4}}));
 }
 
+TEST(BalancedSplit, OfManyLayersLooksAtEachOnceForAStage) {
+  // The square of the layers would take longer than a test may.
+  constexpr std::int64_t kLayers = 200'000;
+  constexpr std::int64_t kStages = 50;
+  const StageSplit split = balanced_split(std::vector<double>(kLayers, 1.0), kStages);
+  ASSERT_EQ(std::ssize(split.stages), kStages);
+  for (std::int64_t s = 0; s < kStages; ++s) {
+    EXPECT_EQ(split.stages[static_cast<std::size_t>(s)],
+              (Range{s * kLayers / kStages, (s + 1) * kLayers / kStages}));
+  }
+}
+
 TEST(BalancedSplit, RefusesMoreStagesThanLayers) {
   EXPECT_THROW(static_cast<void>(balanced_split(std::vector{1.0}, 2)), std::logic_error);
   EXPECT_THROW(static_cast<void>(balanced_split(std::vector{1.0}, 0)), std::logic_error);

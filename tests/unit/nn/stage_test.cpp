@@ -13,6 +13,7 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
+#include "stage/gradient_plan.hpp"
 #include "stage_bench.hpp"
 
 namespace strata::nn::test {
@@ -28,6 +29,19 @@ Model small_model() {
                 .input_shape = {2, 3},
                 .outputs = kOutputs,
                 .seed = 8});
+}
+
+TEST(AssignOffsets, LooksOnlyAtWhatIsInUseMeanwhile) {
+  // All pairs would take longer than a test may.
+  constexpr std::int64_t kIntervals = 1'000'000;
+  std::vector<Interval> intervals;
+  for (std::int64_t i = 0; i < kIntervals; ++i) {
+    intervals.push_back({.bytes = 64 * (1 + i % 2), .begin = i, .end = i + 1});
+  }
+  const std::vector<std::int64_t> offsets = assign_offsets(intervals);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    ASSERT_EQ(offsets[i], i % 2 == 0 ? 128 : 0) << i;
+  }
 }
 
 TEST(Stage, SendsShortcutInputsToTheNextStage) {

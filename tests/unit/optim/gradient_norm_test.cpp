@@ -18,11 +18,11 @@ std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t r
   std::vector<GradientNorm> norms;
   std::vector<std::span<const double>> gathered;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    norms.emplace_back(context, layout, plan, r, ranks);
+    norms.emplace_back(context, layout, plan, r);
     norms.back().begin(view_of(gradients));
     gathered.push_back(norms.back().partials());
     EXPECT_EQ(gathered.back().size_bytes(),
-              static_cast<std::size_t>(GradientNorm::memory(plan, ranks).bytes));
+              static_cast<std::size_t>(GradientNorm::memory(plan).bytes));
   }
   return norms.front().squares(gathered);
 }

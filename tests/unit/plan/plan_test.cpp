@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/memory.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/evaluation.hpp"
 
@@ -765,6 +766,71 @@ TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
   RunConfig longer = gpt_on({1, 2, 2});
   longer.train.steps = 4;
   EXPECT_EQ(differing(longer), std::vector<std::string>{"length"});
+}
+
+TEST(PlanText, TakesNoMoreThanItsSize) {
+  if (own_allocations().count == 0) {
+    GTEST_SKIP() << "a sanitizer's operator new";
+  }
+  struct Axis {
+    const char* name;
+    std::function<void(RunConfig&, std::int64_t)> set;
+    std::int64_t size;
+  };
+  const std::vector<Axis> axes{
+      {"replicas",
+       [](RunConfig& config, std::int64_t n) {
+         config.parallel.data = config.batch.global = config.numerics.lanes = n;
+       },
+       512},
+      {"islands",
+       [](RunConfig& config, std::int64_t n) {
+         config.parallel.sync = Sync::kLocal;
+         config.local.steps = 3;
+         config.parallel.data = config.parallel.islands = n;
+         config.batch.global = config.numerics.lanes = n;
+       },
+       512},
+      {"lanes of a rank",
+       [](RunConfig& config, std::int64_t n) { config.batch.global = config.numerics.lanes = n; },
+       4096},
+      {"microbatches",
+       [](RunConfig& config, std::int64_t n) {
+         config.parallel.pipeline = 3;
+         config.batch.global = n;
+       },
+       1024},
+      {"stages",
+       [](RunConfig& config, std::int64_t n) {
+         config.parallel.pipeline = config.model.transformer.blocks = n;
+         config.batch.global = 16;
+       },
+       64},
+      {"tensor ranks",
+       [](RunConfig& config, std::int64_t n) {
+         config.parallel.tensor = config.model.transformer.heads = n;
+         config.model.transformer.width = 2 * n;
+         config.model.transformer.vocabulary = 256;
+       },
+       64}};
+  for (const Axis& axis : axes) {
+    const auto work_of = [&](std::int64_t n) {
+      RunConfig config = gpt();
+      config.batch.micro = 1;
+      axis.set(config, n);
+      const Allocations before = own_allocations();
+      const Plan plan = prepare(config, 0, tokens(), {});
+      static_cast<void>(plan_text(plan));
+      static_cast<void>(plan_items(plan, ""));
+      const Allocations after = own_allocations();
+      return Allocations{after.count - before.count, after.bytes - before.bytes};
+    };
+    const Allocations small = work_of(axis.size);
+    const Allocations large = work_of(4 * axis.size);
+    // n log n
+    EXPECT_LT(large.count, 5 * small.count) << axis.name;
+    EXPECT_LT(large.bytes, 6 * small.bytes) << axis.name;
+  }
 }
 
 }  // namespace
