@@ -1,5 +1,6 @@
 #include "strata/io/growing_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -7,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files/line_cutter.hpp"
 #include "files/posix_file.hpp"
 
 namespace strata::io {
@@ -45,28 +47,20 @@ void GrowingFile::read(const std::function<void()>& restart,
     rewind(restart);
   }
   inode_ = status.st_ino;
-  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-  std::string text;
-  for (;;) {
-    const std::size_t before = text.size();
-    text.resize(before + kBlockBytes);
-    const ssize_t got = ::pread(file.get(), text.data() + before, kBlockBytes,
-                                done_ + static_cast<std::int64_t>(before));
+  std::string block(kBlockBytes, '\0');
+  LineCutter cutter;
+  for (std::int64_t at = done_;;) {
+    const ssize_t got = ::pread(file.get(), block.data(), block.size(), at);
     if (got < 0 && errno != EINTR) {
       refuse();
     }
-    text.resize(before + static_cast<std::size_t>(got > 0 ? got : 0));
-    std::size_t begin = 0;
-    for (std::size_t end = text.find('\n'); end != std::string::npos;
-         end = text.find('\n', begin)) {
-      line(std::string_view(text).substr(begin, end - begin));
-      begin = end + 1;
-    }
-    done_ += static_cast<std::int64_t>(begin);
-    text.erase(0, begin);
     if (got == 0) {
       return;
     }
+    const auto bytes = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+    const std::size_t ended = cutter.add(std::string_view(block).substr(0, bytes), line);
+    done_ = ended > 0 ? at + static_cast<std::int64_t>(ended) : done_;
+    at += static_cast<std::int64_t>(bytes);
   }
 }
 

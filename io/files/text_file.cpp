@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files/line_cutter.hpp"
 #include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
 
@@ -18,17 +20,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// False, with errno, where the file cannot be read.
-bool read_all(const FileDescriptor& file, std::size_t most_bytes, std::string& text) {
-  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-  while (text.size() < most_bytes) {
-    const std::size_t before = text.size();
-    text.resize(std::min(most_bytes, before + kBlockBytes));
-    const ssize_t bytes = ::read(file.get(), text.data() + before, text.size() - before);
-    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
-    if (bytes == 0 || (bytes < 0 && errno != EINTR)) {
-      return bytes == 0;
+[[noreturn]] void refuse_to_read(const fs::path& path, ExitCode code) {
+  const int error = errno;
+  throw FileSystemError(code, error,
+                        fmt::format("cannot read {}: {}", path.string(), std::strerror(error)));
+}
+
+/// Passes the blocks of a regular file to `take`, at most so many bytes, without following a link.
+/// Returns: whether there is a file.
+template <typename Take>
+bool read_blocks(const fs::path& path, ExitCode code, std::size_t most_bytes, Take take) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!file.is_open() && errno == ENOENT) {
+    return false;
+  }
+  struct stat status {};
+  if (file.is_open() && ::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    fail(code, "{} is not a regular file; move it away", path.string());
+  }
+  if (!file.is_open()) {
+    refuse_to_read(path, code);
+  }
+  std::string block(std::min(most_bytes, kBlockBytes), '\0');
+  for (std::size_t done = 0; done < most_bytes;) {
+    const ssize_t got = ::read(file.get(), block.data(), std::min(block.size(), most_bytes - done));
+    if (got < 0 && errno != EINTR) {
+      refuse_to_read(path, code);
     }
+    if (got == 0) {
+      break;
+    }
+    const auto bytes = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+    take(std::string_view(block).substr(0, bytes));
+    done += bytes;
   }
   return true;
 }
@@ -100,22 +125,18 @@ bool write_output(const fs::path& path, std::string_view text) {
 }
 
 std::optional<std::string> read_text(const fs::path& path, ExitCode code, std::size_t most_bytes) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (!file.is_open() && errno == ENOENT) {
-    return std::nullopt;
-  }
-  struct stat status {};
-  if (file.is_open() && ::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    fail(code, "{} is not a regular file; move it away", path.string());
-  }
   std::string text;
-  if (!file.is_open() || !read_all(file, most_bytes, text)) {
-    const int error = errno;
-    throw FileSystemError(code, error,
-                          fmt::format("cannot read {}: {}", path.string(), std::strerror(error)));
-  }
-  return text;
+  const bool there =
+      read_blocks(path, code, most_bytes, [&](std::string_view block) { text += block; });
+  return there ? std::optional(std::move(text)) : std::nullopt;
+}
+
+void read_lines(const fs::path& path, ExitCode code,
+                const std::function<void(std::string_view)>& take) {
+  LineCutter cutter;
+  read_blocks(path, code, std::numeric_limits<std::size_t>::max(),
+              [&](std::string_view block) { cutter.add(block, take); });
+  cutter.finish(take);
 }
 
 namespace {

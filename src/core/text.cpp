@@ -30,6 +30,8 @@ std::int64_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view text, std::span<const std::string> candidates) {
+  constexpr std::size_t kMostCompared = 256;
+  text = text.substr(0, kMostCompared);
   std::string best;
   std::int64_t best_distance = std::numeric_limits<std::int64_t>::max();
   for (const std::string& candidate : candidates) {
@@ -53,7 +55,17 @@ std::string bytes_text(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+std::string number_text(double value, int digits) {
+  const double size = std::abs(value);
+  return size == 0.0 || (size >= 1e-3 && size < 1e6) ? fmt::format("{:.{}f}", value, digits)
+                                                     : fmt::format("{:.{}g}", value, digits);
+}
+
 std::string duration_text(double seconds) {
+  constexpr double kMost = 1e15;
+  if (!(seconds < kMost)) {
+    return fmt::format("{:.3g} s", seconds);
+  }
   if (seconds < 60.0) {
     return fmt::format("{:.1f} s", seconds);
   }

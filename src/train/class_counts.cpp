@@ -19,18 +19,6 @@ std::string name_of_class(std::span<const std::string> names, std::int64_t numbe
   return index < names.size() ? names[index] : std::to_string(number);
 }
 
-/// Quotes a CSV field that contains a comma, a quote or a line break.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) {
-    return text;
-  }
-  std::string quoted = "\"";
-  for (const char character : text) {
-    quoted += character == '"' ? "\"\"" : std::string(1, character);
-  }
-  return quoted + '"';
-}
-
 /// The rows of fields of a text as write_confusion() writes it.
 std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
   std::vector<std::vector<std::string>> rows(1, std::vector<std::string>(1));
@@ -68,6 +56,17 @@ double percent(std::int64_t part, std::int64_t whole) {
 }
 
 }  // namespace
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char character : text) {
+    quoted += character == '"' ? "\"\"" : std::string(1, character);
+  }
+  return quoted + '"';
+}
 
 ClassCounts::ClassCounts(std::int64_t classes)
     : classes_(classes), counts_(static_cast<std::size_t>(classes * (classes + 1))) {}

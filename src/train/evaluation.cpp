@@ -78,9 +78,9 @@ class FirstAnswers {
 }  // namespace
 
 std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
-  std::string text = fmt::format("loss {:.4f}", result.loss);
+  std::string text = fmt::format("loss {}", number_text(result.loss));
   if (is_language_model(plan)) {
-    text += fmt::format(", perplexity {:.3f}", std::exp(result.loss));
+    text += fmt::format(", perplexity {}", number_text(std::exp(result.loss), 3));
   }
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     text += fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy);

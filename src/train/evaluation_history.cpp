@@ -1,10 +1,12 @@
 #include "strata/train/evaluation_history.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::train {
 
@@ -33,9 +35,11 @@ std::optional<EvaluateRecord> EvaluationHistory::best() const {
 
 std::optional<EvaluateRecord> EvaluationHistory::best_of(
     const std::vector<io::CheckpointEntry>& checkpoints) const {
-  return best_where([&](const EvaluateRecord& record) {
-    return std::ranges::count(checkpoints, record.step, &io::CheckpointEntry::step) > 0;
-  });
+  std::set<std::int64_t> steps;
+  for (const io::CheckpointEntry& entry : checkpoints) {
+    steps.insert(entry.step);
+  }
+  return best_where([&](const EvaluateRecord& record) { return steps.contains(record.step); });
 }
 
 std::int64_t EvaluationHistory::since_best() const {
@@ -53,7 +57,7 @@ std::string EvaluationHistory::best_text() const {
   return by_ == plan::Best::kAccuracy
              ? fmt::format("{:.2f} % after step {}", 100.0 * found.accuracy.value_or(0.0),
                            found.step)
-             : fmt::format("{:.4f} after step {}", found.loss, found.step);
+             : fmt::format("{} after step {}", number_text(found.loss), found.step);
 }
 
 io::CheckpointEntry best_checkpoint(const std::filesystem::path& run_directory, plan::Best by) {

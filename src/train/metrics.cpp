@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,17 +20,6 @@ namespace {
 
 constexpr const char* kTrainKind = "train";
 constexpr const char* kEvaluateKind = "evaluate";
-
-/// Passes each line of a metrics file to `take`; none where there is no file. What cannot be read
-/// is an error and never a shorter history.
-template <typename Take>
-void for_each_line(const std::filesystem::path& path, Take take) {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
-  std::istringstream in(io::read_text(path, ExitCode::kData, kMostBytes).value_or(""));
-  for (std::string text; std::getline(in, text);) {
-    take(text);
-  }
-}
 
 /// As in "3 to 6, 9", of the steps from 1 to `last` that are not among `steps`.
 std::string gaps_in(std::vector<std::int64_t> steps, std::int64_t last) {
@@ -68,11 +56,12 @@ struct MetricsFile::History {
 
   History(const std::filesystem::path& path, const MetricsKept& keep) {
     std::vector<std::int64_t> steps;
-    for_each_line(path, [&](const std::string& text) {
+    io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
       const auto line = metrics_line_of(text);
       if (line &&
           line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
-        lines += text + "\n";
+        lines += text;
+        lines += '\n';
         if (line->kind == kTrainKind && line->step > 0) {
           steps.push_back(line->step);
         }
@@ -98,17 +87,24 @@ std::optional<MetricsLine> metrics_line_of(std::string_view text) {
                                                         : value.get<double>()});
     }
   }
+  if (line.numbers.size() > kMostMetrics) {
+    return std::nullopt;
+  }
   // The parser sorts the keys.
-  std::ranges::sort(line.numbers, {}, [&](const MetricsLine::Number& number) {
-    return text.find(fmt::format("\"{}\"", number.key));
-  });
+  std::vector<std::pair<std::size_t, MetricsLine::Number>> placed;
+  for (MetricsLine::Number& number : line.numbers) {
+    placed.emplace_back(text.find(fmt::format("\"{}\"", number.key)), std::move(number));
+  }
+  std::ranges::sort(placed, {}, [](const auto& number) { return number.first; });
+  std::ranges::transform(placed, line.numbers.begin(),
+                         [](auto& number) { return std::move(number.second); });
   return line;
 }
 
 std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path) {
   std::vector<EvaluateRecord> records;
-  for_each_line(path, [&](const std::string& text) {
-    if (text.find(kEvaluateKind) == std::string::npos) {
+  io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
+    if (text.find(kEvaluateKind) == std::string_view::npos) {
       return;  // most lines of a long file, without parsing them
     }
     const auto line = metrics_line_of(text);
@@ -132,7 +128,7 @@ std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path) {
 
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::int64_t last = 0;
-  for_each_line(path, [&](const std::string& text) {
+  io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
     const auto line = metrics_line_of(text);
     last = std::max(last, line ? line->step : 0);
   });

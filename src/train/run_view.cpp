@@ -109,6 +109,10 @@ void RunView::add_metrics(std::string_view text) {
     return;
   }
   MetricsTable& table = metrics_[line->kind];
+  if (table.keys.empty()) {
+    table.keys.emplace_back("step");
+    table.columns.emplace_back();
+  }
   // A key that the record lacks keeps NaN.
   for (std::vector<double>& column : table.columns) {
     column.push_back(kNone);
@@ -118,6 +122,10 @@ void RunView::add_metrics(std::string_view text) {
     const auto found = std::ranges::find(table.keys, key);
     const auto at = static_cast<std::size_t>(found - table.keys.begin());
     if (found == table.keys.end()) {
+      if (table.keys.size() == kMostMetrics) {
+        table.has_more = true;
+        continue;
+      }
       table.keys.push_back(key);
       table.columns.emplace_back(table.records, kNone);
     }
@@ -260,7 +268,8 @@ std::int64_t RunView::total_steps() const {
 
 std::int64_t RunView::step() const {
   const double last = metrics("train").last("step");
-  return std::isfinite(last) ? std::llround(last) : 0;
+  constexpr double kMost = 9e18;
+  return std::isfinite(last) ? std::llround(std::clamp(last, -kMost, kMost)) : 0;
 }
 
 }  // namespace strata::train

@@ -96,10 +96,11 @@ void StepReport::log_async(const StepResult& result) {
   }
   const auto samples = static_cast<double>(window_steps_ * job_batch(setup_.plan));
   setup_.log.progress(
-      "step {}/{}  loss {:.4f}  units {}/{}  {} samples/s  staleness {:.1f}, at most {}  dropped "
+      "step {}/{}  loss {}  units {}/{}  {} samples/s  staleness {:.1f}, at most {}  dropped "
       "{}",
-      result.step, setup_.plan.total_steps, result.summary.loss, result.async->done_units,
-      result.async->all_units, count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
+      result.step, setup_.plan.total_steps, number_text(result.summary.loss),
+      result.async->done_units, result.async->all_units,
+      count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
       result.async->mean_staleness, result.async->most_staleness, result.async->dropped);
   window_seconds_ = 0.0;
   window_data_seconds_ = 0.0;
@@ -118,9 +119,9 @@ void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& r
                             (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
   const std::optional<double> mfu = mfu_of(window_seconds_ / window);
   setup_.log.progress(
-      "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", step, plan.total_steps,
-      loss, count_text(std::llround(rate_shown / window_seconds_)), language ? "tokens" : "samples",
-      mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
+      "step {}/{}  loss {}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", step, plan.total_steps,
+      number_text(loss), count_text(std::llround(rate_shown / window_seconds_)),
+      language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
       100.0 * window_data_seconds_ / window_seconds_,
       plan.grid.ranks() > 1 ? "  " + ranks.text() : "", duration_text(left));
   window_seconds_ = 0.0;

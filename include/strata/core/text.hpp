@@ -32,6 +32,10 @@ template <typename Enum>
 /// A byte count for people, as in "1.25 MiB".
 [[nodiscard]] std::string bytes_text(std::int64_t bytes);
 
+/// A number for people: so many digits after the point, as in "0.1234", or, of a size where they
+/// say little, so many in all, as in "2e+59".
+[[nodiscard]] std::string number_text(double value, int digits = 4);
+
 /// A duration for people, as in "3 d 4 h", "2 h 05 min", "3 min 20 s" or "4.2 s".
 [[nodiscard]] std::string duration_text(double seconds);
 

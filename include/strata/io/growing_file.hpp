@@ -17,10 +17,10 @@ class GrowingFile {
   GrowingFile(std::filesystem::path path, ExitCode code) : path_(std::move(path)), code_(code) {}
 
   /// Passes each complete line that came since the last call to `line`, without its line feed. A
-  /// last line without one waits for its end. Where the file was replaced, truncated or deleted,
-  /// `restart` is called first, and reading begins anew.
-  /// Throws: Error(code) where something else has the name, FileSystemError(code) where it cannot
-  /// be read.
+  /// last line without one waits for its end. NULs and long lines are as for read_lines(). Where
+  /// the file was replaced, truncated or deleted, `restart` is called first, and reading begins
+  /// anew. Throws: Error(code) where something else has the name, FileSystemError(code) where it
+  /// cannot be read.
   void read(const std::function<void()>& restart,
             const std::function<void(std::string_view)>& line);
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,12 @@ namespace strata::io {
 /// cannot be read.
 [[nodiscard]] std::optional<std::string> read_text(const std::filesystem::path& path, ExitCode code,
                                                    std::size_t most_bytes);
+
+/// Passes each line of a regular file to `take`, without its line feed, the last one also where it
+/// has none; none where there is no file. A NUL ends a line too. Empty lines and lines of more than
+/// 1 MiB are left out. Throws: as read_text().
+void read_lines(const std::filesystem::path& path, ExitCode code,
+                const std::function<void(std::string_view)>& take);
 
 /// Writes all of `text` to a descriptor; false, with errno, where that fails.
 [[nodiscard]] bool write_fully(int file, std::string_view text);

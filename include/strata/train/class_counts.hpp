@@ -60,6 +60,9 @@ class ClassCounts {
 /// Throws: Error(kUsage) where it cannot.
 void require_confusion_writable(const std::filesystem::path& file);
 
+/// Quotes a CSV field that contains a comma, a quote or a line break.
+[[nodiscard]] std::string csv_field(const std::string& text);
+
 /// Writes the confusion matrix as CSV: a row per class, a column per prediction, with class names
 /// in the first row and column. Throws: Error(kUsage) where the file cannot be written.
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,

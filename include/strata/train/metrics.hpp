@@ -104,6 +104,9 @@ class MetricsFile {
   bool failed_ = false;
 };
 
+/// Numbers that readers of metrics files take of a line, and different keys of a kind of lines.
+inline constexpr std::size_t kMostMetrics = 128;
+
 /// A line of a metrics file, as all readers see it.
 struct MetricsLine {
   struct Number {
@@ -115,7 +118,8 @@ struct MetricsLine {
   std::int64_t step = 0;
   std::vector<Number> numbers;  ///< all, in the line's order
 };
-/// Nothing for a line that is no JSON object, such as a torn one.
+/// Nothing for a line that is no JSON object, such as a torn one, or has more than kMostMetrics
+/// numbers.
 [[nodiscard]] std::optional<MetricsLine> metrics_line_of(std::string_view text);
 
 /// The evaluations in a metrics file. Throws: Error(kData) where it cannot be read.

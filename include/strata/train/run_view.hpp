@@ -21,6 +21,7 @@ struct MetricsTable {
   std::vector<std::string> keys;  ///< in the order of the first record that has each
   std::vector<std::vector<double>> columns;
   std::size_t records = 0;
+  bool has_more = false;  ///< keys, beyond kMostMetrics
 
   /// Empty where no record has the key.
   [[nodiscard]] std::span<const double> column(std::string_view key) const;

@@ -36,12 +36,16 @@ struct Range {
     }
   }
   [[nodiscard]] bool empty() const { return least > most; }
-  /// A range of one value gets a width.
+  /// A range that cannot be drawn, as of one value, gets a width.
   [[nodiscard]] Range widened() const {
-    const double margin = most > least ? 0.0 : std::max(std::abs(most), 1.0) / 2.0;
-    return {.least = least - margin, .most = most + margin};
+    constexpr double kMost = std::numeric_limits<double>::max();
+    const double margin =
+        is_drawable(least, most) ? 0.0 : std::max({std::abs(least), std::abs(most), 1.0}) / 2.0;
+    return {.least = std::max(least - margin, -kMost), .most = std::min(most + margin, kMost)};
   }
-  [[nodiscard]] double share(double value) const { return (value - least) / (most - least); }
+  [[nodiscard]] double share(double value) const {
+    return is_drawable(least, most) ? (value - least) / (most - least) : 0.5;
+  }
 };
 
 std::string begin(double height, const std::string& title, SvgPlace place) {
@@ -68,15 +72,17 @@ std::string stroke_of(const Curve& curve) {
 
 /// Round numbers in a range, about `count` of them.
 std::vector<double> ticks_in(const Range& range, double count) {
+  if (!is_drawable(range.least, range.most)) {
+    return {};
+  }
   const double least = (range.most - range.least) / count;
   double tick = std::pow(10.0, std::floor(std::log10(least)));
   for (const double factor : {2.0, 2.5, 2.0}) {  // 2, 5 and 10 times a power of ten
     tick *= tick < 0.999 * least ? factor : 1.0;
   }
   std::vector<double> ticks;
-  for (double at = std::ceil(range.least / tick - 1e-9); at * tick <= range.most + 1e-9 * tick;
-       ++at) {
-    ticks.push_back(at * tick);
+  for (double at = std::ceil(range.least / tick - 1e-9); at <= range.most / tick + 1e-9; ++at) {
+    ticks.push_back(std::abs(at) < 1e-9 ? 0.0 : at * tick);
   }
   return ticks;
 }
@@ -99,12 +105,13 @@ std::vector<double> log_ticks_in(const Range& range) {
 }
 
 std::string number(double value) {
+  constexpr double kMost = 1e13;
   for (const auto& [unit, name] : {std::pair(1e9, "G"), std::pair(1e6, "M"), std::pair(1e3, "k")}) {
-    if (std::abs(value) >= unit) {
+    if (std::abs(value) >= unit && std::abs(value) < kMost) {
       return fmt::format("{:.4g}{}", value / unit, name);
     }
   }
-  return std::abs(value) < 1e-12 ? "0" : fmt::format("{:.4g}", value);
+  return fmt::format("{:.4g}", value);
 }
 
 struct Axes {
@@ -225,6 +232,12 @@ std::string path_of(const Curve& curve, const Axes& axes) {
 }
 
 }  // namespace
+
+bool is_drawable(double least, double most) {
+  constexpr double kLeastShare = 1e-12;
+  const double span = most - least;
+  return std::isfinite(span) && span > kLeastShare * std::max(std::abs(least), std::abs(most));
+}
 
 std::string escaped(std::string_view text, std::size_t most_bytes) {
   std::string result;
@@ -354,6 +367,7 @@ std::string svg_of(const BarChart& chart, SvgPlace place) {
   for (const BarChart::Bar& bar : chart.bars) {
     longest = std::max(longest, std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0));
   }
+  longest = std::isfinite(longest) ? longest : 0.0;
   if (chart.limit) {
     y += kRow + 4.0;
     legend += fmt::format(

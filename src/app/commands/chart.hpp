@@ -15,6 +15,10 @@ namespace strata::app {
 /// At most `length` characters of a text, as printable().
 [[nodiscard]] std::string shortened(const std::string& text, std::size_t length);
 
+/// Whether values between these two can be drawn apart: the range is finite and not too small for
+/// its magnitude. Others make a flat line.
+[[nodiscard]] bool is_drawable(double least, double most);
+
 /// Whether an SVG is a part of a page, which has chart_style(), or a file.
 enum class SvgPlace { kPage, kFile };
 

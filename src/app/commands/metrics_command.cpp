@@ -6,7 +6,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/train/class_counts.hpp"
+#include "strata/train/metrics.hpp"
 #include "strata/train/run_view.hpp"
 
 #include "commands/commands.hpp"
@@ -25,7 +29,11 @@ run in progress too. Numbers read back to the same bits; a field is empty where 
 )";
 
 void print(const train::MetricsTable& table) {
-  fmt::print("{}\n", fmt::join(table.keys, ","));
+  std::string header;
+  for (const std::string& key : table.keys) {
+    header += (header.empty() ? "" : ",") + train::csv_field(printable(key));
+  }
+  fmt::print("{}\n", header);
   for (std::size_t record = 0; record < table.records; ++record) {
     std::string line;
     for (const std::vector<double>& column : table.columns) {
@@ -65,6 +73,12 @@ ExitCode metrics_command(Arguments arguments) {
     if (run.metrics(kind).records > 0) {
       fmt::print("{}", first ? "" : "\n");
       print(run.metrics(kind));
+      if (run.metrics(kind).has_more) {
+        print_error(fmt::format(
+            "warning: the records of the kind {} have more than {} keys; the further ones are left "
+            "out\n",
+            kind, train::kMostMetrics));
+      }
       first = false;
     }
   }

@@ -2,9 +2,10 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <system_error>
@@ -59,10 +60,13 @@ constexpr std::pair<const char*, const char*> kStepParts[] = {
 
 /// Each run's name, or its path where two have the same name.
 std::vector<std::string> names_of(const Runs& runs) {
+  std::map<std::string, std::int64_t> uses;
+  for (const train::RunView& run : runs) {
+    ++uses[run.name()];
+  }
   std::vector<std::string> names;
   for (const train::RunView& run : runs) {
-    const auto equal = std::ranges::count(runs, run.name(), &train::RunView::name);
-    names.push_back(equal > 1 ? run.directory().string() : run.name());
+    names.push_back(uses[run.name()] > 1 ? run.directory().string() : run.name());
   }
   return names;
 }
@@ -148,23 +152,26 @@ std::string differences(const Runs& runs, const std::vector<std::string>& names)
     return "";
   }
   std::vector<std::string> keys;
-  for (const train::RunView& run : runs) {
-    for (const IniLine& line : run.settings()) {
-      if (std::ranges::find(keys, line.key) == keys.end()) {
+  std::map<std::string, std::vector<std::string>> values_of;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const IniLine& line : runs[i].settings()) {
+      const auto [values, is_new] = values_of.try_emplace(line.key, runs.size());
+      if (is_new) {
         keys.push_back(line.key);
+      }
+      if (values->second[i].empty()) {
+        values->second[i] = line.value;
       }
     }
   }
   Rows rows{{"setting"}};
   rows.front().insert(rows.front().end(), names.begin(), names.end());
   for (const std::string& key : keys) {
+    const std::vector<std::string>& values = values_of[key];
     std::vector<std::string> row{key};
-    std::set<std::string> values;
-    for (const train::RunView& run : runs) {
-      row.push_back(run.setting(key));
-      values.insert(row.back());
-    }
-    if (values.size() > 1 && key != "run.dir" && key != "run.resume") {
+    row.insert(row.end(), values.begin(), values.end());
+    if (std::ranges::adjacent_find(values, std::ranges::not_equal_to()) != values.end() &&
+        key != "run.dir" && key != "run.resume") {
       rows.push_back(std::move(row));
     }
   }
@@ -273,7 +280,7 @@ std::string times(const Runs& runs, const std::vector<std::string>& names, const
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::MetricsTable& steps = runs[i].metrics("train");
     const double whole = mean_of(steps.column("step_seconds"));
-    if (!(whole > 0.0)) {
+    if (!(whole > 0.0) || !std::isfinite(whole)) {
       continue;
     }
     BarChart::Bar bar{.label = fmt::format("{}: {:.4g} ms", short_name(names[i]), 1e3 * whole),

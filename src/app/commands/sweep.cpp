@@ -105,8 +105,7 @@ std::string difference_of(const std::string& there, const std::string& here) {
 }
 
 std::string value_text(double value, plan::Best by) {
-  return by == plan::Best::kAccuracy ? fmt::format("{:.2f} %", 100.0 * value)
-                                     : fmt::format("{:.4f}", value);
+  return by == plan::Best::kAccuracy ? fmt::format("{:.2f} %", 100.0 * value) : number_text(value);
 }
 
 plan::Best compared_by(const std::string& config) {

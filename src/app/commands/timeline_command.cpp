@@ -111,7 +111,7 @@ struct Trace {
 
 /// Throws: Error(kUsage) where the file is none of strata's timelines.
 Trace read_trace(const std::string& path) {
-  const std::optional<nlohmann::json> content =
+  std::optional<nlohmann::json> content =
       io::parse_json(io::read_input(path, kMostTimelineBytes, ExitCode::kUsage));
   Trace trace;
   const auto within = [](const nlohmann::json& value, std::int64_t most) {
@@ -121,12 +121,21 @@ Trace read_trace(const std::string& path) {
     }
     return *number;
   };
+  const auto time_of = [](const nlohmann::json& value) {
+    constexpr double kMost = 1e18;  // microseconds
+    const auto time = value.get<double>();
+    if (!(std::abs(time) < kMost)) {
+      throw std::out_of_range(value.dump());
+    }
+    return time;
+  };
   const auto rank_of = [&](const nlohmann::json& event) {
     return within(event.at("pid"), kMostRanks);
   };
   try {
-    for (const nlohmann::json& event : content.value().at("traceEvents")) {
-      const nlohmann::json args = event.value("args", nlohmann::json::object());
+    const nlohmann::json none = nlohmann::json::object();
+    for (nlohmann::json& event : content.value().at("traceEvents")) {
+      const nlohmann::json& args = event.contains("args") ? event.at("args") : none;
       if (event.at("name") == "process_name") {
         trace.places[rank_of(event)] = {within(args.at("data"), kMostRanks),
                                         within(args.at("stage"), kMostRanks),
@@ -137,18 +146,19 @@ Trace read_trace(const std::string& path) {
           static_cast<void>(args.at("action").get<std::string>());
           within(args.at("microbatch"), kMostMicrobatches);
           within(args.value("chunk", nlohmann::json(0)), kMostChunks);
-          static_cast<void>(event.at("ts").get<double>() + event.at("dur").get<double>());
+          time_of(event.at("ts"));
+          time_of(event.at("dur"));
           rank_of(event);
-          trace.actions.push_back(event);
+          trace.actions.push_back(std::move(event));
         } else {
           Account().add(args);
-          trace.steps.push_back(event);
+          trace.steps.push_back(std::move(event));
         }
       } else if (event.at("ph") == "s" || event.at("ph") == "f") {
         const bool sent = event.at("ph") == "s";
         Message& message = trace.messages[event.at("id").get<std::string>()];
         (sent ? message.from : message.to) = rank_of(event);
-        message.milliseconds += (sent ? -1.0 : 1.0) * kMilliseconds * event.at("ts").get<double>();
+        message.milliseconds += (sent ? -1.0 : 1.0) * kMilliseconds * time_of(event.at("ts"));
       }
     }
     for (const nlohmann::json& action : trace.actions) {
@@ -193,21 +203,15 @@ void report(const std::string& path) {
   all.print("all");
 }
 
-/// The shortest message between neighbouring stages, of the slower direction; other messages also
-/// wait for their receiver.
-double latency_of(const Trace& trace, std::int64_t stage, std::int64_t next) {
-  std::array<double, 2> shortest{};
-  for (const bool back : {false, true}) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const auto& [id, message] : trace.messages) {
-      if (trace.places.at(message.from).stage == (back ? next : stage) &&
-          trace.places.at(message.to).stage == (back ? stage : next)) {
-        least = std::min(least, message.milliseconds);
-      }
-    }
-    shortest.at(back ? 1 : 0) = std::isfinite(least) ? std::max(least, 0.0) : 0.0;
+/// The shortest message from each stage to each other; others also wait for their receiver.
+std::map<std::pair<std::int64_t, std::int64_t>, double> shortest_messages(const Trace& trace) {
+  std::map<std::pair<std::int64_t, std::int64_t>, double> shortest;
+  for (const auto& [id, message] : trace.messages) {
+    const std::pair between(trace.places.at(message.from).stage, trace.places.at(message.to).stage);
+    const auto found = shortest.emplace(between, message.milliseconds).first;
+    found->second = std::min(found->second, message.milliseconds);
   }
-  return std::ranges::max(shortest);
+  return shortest;
 }
 
 /// Medians over steps, microbatches, replicas and tensor ranks.
@@ -253,8 +257,11 @@ void times(const std::string& path) {
   }
   const auto stages = static_cast<std::int64_t>(all[std::string(name_of(kKinds[0]))].size());
   std::vector<std::string> latencies;
+  auto shortest = shortest_messages(trace);
   for (std::int64_t stage = 0; stage + 1 < stages; ++stage) {
-    latencies.push_back(fmt::format("{:.4g}", latency_of(trace, stage, stage + 1)));
+    // Of the slower direction.
+    latencies.push_back(fmt::format(
+        "{:.4g}", std::max({shortest[{stage, stage + 1}], shortest[{stage + 1, stage}], 0.0})));
   }
   if (!latencies.empty()) {
     options.push_back(fmt::format("--latency={}", fmt::join(latencies, ",")));

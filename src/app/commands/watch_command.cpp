@@ -24,6 +24,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/train/run_view.hpp"
 
+#include "commands/chart.hpp"
 #include "commands/commands.hpp"
 
 namespace strata::app {
@@ -105,10 +106,9 @@ class Curve {
       least = finite(value) ? std::min(least, value) : least;
       most = finite(value) ? std::max(most, value) : most;
     }
-    const double span = most > least ? most - least : 1.0;
     const auto place = [&](double value) {  // rows of dots from the top
-      return static_cast<std::size_t>(
-          std::llround((most - value) / span * static_cast<double>(height - 1)));
+      const double share = is_drawable(least, most) ? (most - value) / (most - least) : 0.0;
+      return static_cast<std::size_t>(std::llround(share * static_cast<double>(height - 1)));
     };
     std::vector<bool> dots(width * height);
     constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
@@ -258,7 +258,12 @@ std::vector<std::string> progress_of(const train::RunView& run) {
   }
   const Recent recent(steps);
   texts.push_back(fmt::format("loss {}", number(steps.last("loss"))));
-  texts.push_back(fmt::format("{} {}/s", count_text(std::llround(recent.rate)), recent.unit));
+  constexpr double kMostCounted = 1e15;
+  texts.push_back(fmt::format("{} {}/s",
+                              std::abs(recent.rate) < kMostCounted
+                                  ? count_text(std::llround(recent.rate))
+                                  : number(recent.rate),
+                              recent.unit));
   texts.push_back(fmt::format("{:.4g} ms/step", 1e3 * recent.seconds));
   if (run.state().kind == train::RunState::Kind::kRunning && total > step) {
     texts.push_back(
@@ -268,7 +273,7 @@ std::vector<std::string> progress_of(const train::RunView& run) {
     texts.push_back(
         fmt::format("test loss {} (step {:.0f})", number(tests.last("loss")), tests.last("step")));
     if (const double accuracy = tests.last("accuracy"); std::isfinite(accuracy)) {
-      texts.push_back(fmt::format("accuracy {:.2f} %", 100.0 * accuracy));
+      texts.push_back(fmt::format("accuracy {} %", number_text(100.0 * accuracy, 2)));
     }
   }
   return texts;

@@ -31,6 +31,8 @@ TEST(Nearest, IsTheCandidateWithTheFewestEdits) {
   EXPECT_EQ(nearest("batch.globl", candidates), "batch.global");
   EXPECT_EQ(nearest("run.dri", candidates), "run.dir");
   EXPECT_EQ(nearest("anything", {}), "");
+  // As many edits as the product of the lengths, if all were counted.
+  EXPECT_EQ(nearest(std::string(1 << 24, 'x'), candidates), "batch.global");
 }
 
 TEST(Texts, ForPeople) {
@@ -44,6 +46,16 @@ TEST(Texts, ForPeople) {
   EXPECT_EQ(duration_text(172799.0), "47 h 59 min");
   EXPECT_EQ(duration_text(172800.0), "2 d 0 h");
   EXPECT_EQ(duration_text(273599.0), "3 d 4 h");
+  EXPECT_EQ(duration_text(1e300), "1e+300 s");
+  EXPECT_EQ(duration_text(std::numeric_limits<double>::quiet_NaN()), "nan s");
+  EXPECT_EQ(number_text(2.30258), "2.3026");
+  EXPECT_EQ(number_text(-97.5, 2), "-97.50");
+  EXPECT_EQ(number_text(0.0), "0.0000");
+  EXPECT_EQ(number_text(999999.0), "999999.0000");
+  EXPECT_EQ(number_text(2e59), "2e+59");
+  EXPECT_EQ(number_text(-1.7e308), "-1.7e+308");
+  EXPECT_EQ(number_text(3.14159e-7), "3.142e-07");
+  EXPECT_EQ(number_text(std::numeric_limits<double>::infinity()), "inf");
   EXPECT_EQ(count_text(0), "0");
   EXPECT_EQ(count_text(999), "999");
   EXPECT_EQ(count_text(101770), "101,770");

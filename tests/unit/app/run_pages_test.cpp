@@ -1,0 +1,192 @@
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/core/memory.hpp"
+
+#include "../io/data_files.hpp"
+#include "commands/chart.hpp"
+#include "commands/commands.hpp"
+
+namespace strata::app {
+namespace {
+
+using io::test::read_file;
+using io::test::TemporaryDirectory;
+using io::test::write_file;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+/// Values that a diverging run, or a damaged file, may hold.
+std::vector<std::vector<double>> hostile_values() {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  return {{-1.7e308, 1.7e308},
+          {-kMost, kMost, 0.0},
+          {kMost},
+          {-kMost},
+          {1.7e308, 1.6e308},
+          {1e17, 1e17 + 16, 1e17 + 32},
+          {1.0, std::nextafter(1.0, 2.0)},
+          {2e59, 3e59},
+          {1.0, 2e59},
+          {kLeast},
+          {0.0, kLeast},
+          {kLeast, kMost},
+          {0.0},
+          {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 5.0}};
+}
+
+TEST(LineChart, OfAnyNumbersIsAPicture) {
+  for (const std::vector<double>& values : hostile_values()) {
+    for (const auto scale :
+         {LineChart::Scale::kRange, LineChart::Scale::kFromZero, LineChart::Scale::kWide}) {
+      for (const double first : {1.0, 9.2e18}) {
+        SCOPED_TRACE(fmt::format("{} and {} more from {}", values[0], values.size() - 1, first));
+        std::vector<double> steps;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          steps.push_back(first + static_cast<double>(i));
+        }
+        const std::string svg =
+            svg_of(LineChart{.title = "t",
+                             .scale = scale,
+                             .curves = {{.name = "a",
+                                         .colour = 0,
+                                         .x = std::span<const double>(steps),
+                                         .y = std::span<const double>(values)}}},
+                   SvgPlace::kPage);
+        EXPECT_THAT(svg, Not(HasSubstr("nan")));
+        EXPECT_THAT(svg, Not(HasSubstr("inf")));
+        EXPECT_LE(count_of(svg, "class=\"grid\""), 30U);
+        EXPECT_GE(count_of(svg, "<circle"), 1U);
+        EXPECT_LT(svg.size(), 10000U);
+      }
+    }
+  }
+}
+
+TEST(LineChart, NamesItsTicksByTheirSize) {
+  const auto labels = [](std::vector<double> values) {
+    const std::vector<double> steps{1.0, 2.0};
+    return svg_of(LineChart{.title = "t",
+                            .scale = LineChart::Scale::kRange,
+                            .curves = {{.name = "a",
+                                        .colour = 0,
+                                        .x = std::span<const double>(steps),
+                                        .y = std::span<const double>(values)}}},
+                  SvgPlace::kPage);
+  };
+  EXPECT_THAT(labels({0.0, 5e9}), HasSubstr(">4G<"));
+  EXPECT_THAT(labels({0.0, 5e59}), HasSubstr(">4e+59<"));
+  EXPECT_THAT(labels({0.0, 5e-20}), HasSubstr(">4e-20<"));
+  EXPECT_THAT(labels({-1.0, 1.0}), HasSubstr(">0<"));
+}
+
+class RunPages : public testing::Test {
+ protected:
+  void SetUp() override { write_file(directory_ / "config.ini", ""); }
+
+  void write_metrics(const std::string& text) const {
+    write_file(directory_ / "metrics.jsonl", text);
+  }
+  /// What a command prints.
+  static std::string output_of(const std::function<ExitCode(Arguments)>& command,
+                               const std::vector<std::string>& arguments) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(command(arguments), ExitCode::kDone);
+    std::fflush(stdout);
+    return testing::internal::GetCapturedStdout();
+  }
+
+  TemporaryDirectory directory_;
+  std::string run_ = directory_.path().string();
+};
+
+TEST_F(RunPages, ShowAnyNumbers) {
+  for (const std::vector<double>& values : hostile_values()) {
+    SCOPED_TRACE(fmt::format("{} and {} more", values[0], values.size() - 1));
+    std::string lines;
+    for (std::size_t i = 0; i < 16; ++i) {
+      const double value = values[i % values.size()];
+      const std::string text = std::isfinite(value) ? fmt::format("{}", value) : "null";
+      lines += fmt::format(
+          R"({{"kind":"train","step":{0},"loss":{1},"step_seconds":{1},"compute_seconds":{1},)"
+          R"("samples_per_second":{1}}})"
+          "\n"
+          R"({{"kind":"evaluate","step":{0},"loss":{1},"accuracy":{1},"perplexity":{1}}})"
+          "\n",
+          i + 1, text);
+    }
+    write_metrics(lines);
+    const std::string seen = output_of(&watch_command, {run_, "--once"});
+    EXPECT_THAT(seen, HasSubstr("step 16"));
+    EXPECT_LE(seen.size(), 24U * 4U * 80U);
+    output_of(&report_command, {run_, "--output=" + (directory_ / "page.html").string()});
+    const std::string page = read_file(directory_ / "page.html");
+    EXPECT_LT(page.size(), 100'000U);
+    EXPECT_THAT(page, Not(HasSubstr("=\"nan")));
+    EXPECT_THAT(page, Not(HasSubstr("=\"inf")));
+  }
+}
+
+TEST_F(RunPages, TakeSoManyKeys) {
+  constexpr int kLines = 20'000;
+  std::string lines;
+  for (int i = 1; i <= kLines; ++i) {
+    lines += fmt::format(R"({{"kind":"train","step":{},"loss":1,"k{}":1}})"
+                         "\n",
+                         i, i);
+  }
+  std::string many = R"({"kind":"train","step":1)";
+  for (int i = 0; i < 1000; ++i) {
+    many += fmt::format(R"(,"m{}":1)", i);
+  }
+  write_metrics(lines + many + "}\n");
+  const std::int64_t before = own_allocations().bytes;
+  EXPECT_THAT(output_of(&watch_command, {run_, "--once"}), HasSubstr("step 20000"));
+  const std::string table = output_of(&metrics_command, {"export", run_, "--kind=train"});
+  // Columns double as they grow; all keys would take 3 GB.
+  EXPECT_LT(own_allocations().bytes - before, 700 << 20);
+  EXPECT_EQ(count_of(table.substr(0, table.find('\n')), ","), 127U);
+  EXPECT_EQ(count_of(table, "\n"), kLines + 1U);
+}
+
+TEST_F(RunPages, ExportPrintableKeys) {
+  write_metrics(R"({"kind":"train","step":1,"\u001b[31m":2,"a,b":3,"c\"d":4})"
+                "\n");
+  EXPECT_EQ(output_of(&metrics_command, {"export", run_}),
+            "step,\"a,b\",\\x1b[31m,\"c\"\"d\"\n1,3,2,4\n");
+}
+
+TEST_F(RunPages, CompareManySettings) {
+  std::string config = "[a]\n";
+  constexpr int kSettings = 100'000;
+  for (int i = 0; i < kSettings; ++i) {
+    config += fmt::format("k{} = 1 # default\n", i);
+  }
+  const TemporaryDirectory other;
+  write_file(directory_ / "config.ini", config);
+  write_file(other / "config.ini", config + "last = 2\n");
+  output_of(&report_command,
+            {run_, other.path().string(), "--output=" + (directory_ / "page.html").string()});
+  EXPECT_THAT(read_file(directory_ / "page.html"), HasSubstr("<th>a.last</th><td></td><td>2</td>"));
+}
+
+}  // namespace
+}  // namespace strata::app
