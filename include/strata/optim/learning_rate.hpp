@@ -20,7 +20,7 @@ struct LearningRateOptions {
   double minimum = 0.0;
   /// Steps of linear warm-up at the start.
   std::int64_t warmup_steps = 0;
-  /// The step at which linear and cosine reach the minimum.
+  /// Steps after which linear and cosine reach the minimum, at the step that follows.
   std::int64_t decay_steps = 1;
   /// kStep: the rate is multiplied by `factor` every `every_steps` steps.
   std::int64_t every_steps = 1;

@@ -461,8 +461,9 @@ std::vector<Option> optimisation() {
       whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
             STRATA_MEMBER(schedule.warmup_steps)),
       whole("schedule.decay_steps", "steps",
-            "linear, cosine: the step at which the minimum is reached; 0: the last step", 0,
-            STRATA_MEMBER(schedule.decay_steps)),
+            "linear, cosine: the minimum is reached at the step after this one; 0: train.steps, so "
+            "that the last step comes just before it",
+            0, STRATA_MEMBER(schedule.decay_steps)),
       number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
              Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
       whole("schedule.every", "steps", "step: steps between two reductions", 1,
@@ -494,11 +495,13 @@ std::vector<Option> running() {
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
-      choice("train.nonfinite",
-             "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "
-             "update; skip: leave the update out, at most 10 times in a row; repeat: compute the "
-             "step once more: go on if the result differs and is finite, else stop",
-             STRATA_MEMBER(train.nonfinite)),
+      choice(
+          "train.nonfinite",
+          "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "
+          "update; skip: leave the update out, at most 10 times in a row, and count the step in "
+          "the schedule and in Adam's bias correction; repeat: compute the step once more: go on "
+          "if the result differs and is finite, else stop",
+          STRATA_MEMBER(train.nonfinite)),
       choice("train.check",
              "on: replicas compare hashes of their weights after an update, and each rank compares "
              "its weights and optimizer state before the next one; a difference ends the run with "
@@ -551,8 +554,9 @@ std::vector<Option> running() {
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
             STRATA_MEMBER(run.seed)),
       whole("run.threads", "threads",
-            "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
-            STRATA_MEMBER(run.threads), 4096),
+            "threads of each rank; 0: the cores it may use, at most the CPU quota of its cgroup, "
+            "shared among the ranks of the node",
+            0, STRATA_MEMBER(run.threads), 4096),
       choice("run.device",
              "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu; emulated: "
              "each action sleeps for the time that emulated.* says, and all messages are real; "
