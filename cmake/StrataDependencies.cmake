@@ -37,6 +37,7 @@ strata_package(hdf5 hdf5-serial hdf5)
 strata_package(hwloc hwloc)
 strata_package(xxhash libxxhash)
 strata_package(utf8proc libutf8proc)
+strata_package(pcre2 "libpcre2-8>=10.40")  # with properties such as White_Space
 strata_package(turbojpeg libturbojpeg)
 strata_package(png libpng)
 

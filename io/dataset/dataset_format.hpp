@@ -51,7 +51,10 @@ inline constexpr const char* kMerges = "text/merges";
 inline constexpr const char* kSplitPattern = "split_pattern";
 inline constexpr const char* kMergeOrder = "merge_order";
 inline constexpr const char* kWholeWords = "whole_words";
+inline constexpr const char* kNormalizer = "normalizer";
 inline constexpr const char* kSpecialTokens = "text/special_tokens";
+/// Added tokens with their flags, as JSON; missing where all are special and have no other flag.
+inline constexpr const char* kAddedTokens = "text/added_tokens";
 /// Ids around a document, as in "128000 $A"; missing where there are none.
 inline constexpr const char* kDocumentFrame = "document_frame";
 /// The bytes of SentencePiece's model.

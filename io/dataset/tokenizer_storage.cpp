@@ -4,15 +4,18 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/dataset.hpp"
+#include "strata/io/json.hpp"
 
 #include "dataset/dataset_format.hpp"
 #include "dataset/dataset_parts.hpp"
 #include "dataset/dataset_read.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
+#include "tokenizer/tokenizer_json.hpp"
 
 namespace strata::io {
 namespace {
@@ -64,8 +67,11 @@ bool is_complete(const BytePairTables& tables) {
   }
   const auto count = static_cast<std::int64_t>(tables.tokens.size());
   return tables.separator >= -1 && tables.separator < count &&
-         std::ranges::is_sorted(tables.special, std::ranges::less_equal()) &&
-         std::ranges::all_of(tables.special, [&](std::uint32_t id) { return id < count; }) &&
+         std::ranges::is_sorted(tables.added, std::ranges::less_equal(), &AddedToken::id) &&
+         std::ranges::all_of(tables.added,
+                             [&](const AddedToken& token) {
+                               return token.id < count && tables.tokens[token.id] == token.text;
+                             }) &&
          std::ranges::all_of(tables.merges, [&](const auto& merge) {
            const auto [left, right] = merge;
            return left < count && right < count &&
@@ -102,6 +108,28 @@ DocumentFrame read_frame(const hdf5::File& file, std::int64_t vocabulary, const 
   return frame;
 }
 
+/// The list that write_tokenizer() stores; nothing where there is none.
+std::optional<std::vector<AddedToken>> read_added(const hdf5::File& file, const DatasetInfo& info) {
+  if (!file.has(names::kAddedTokens)) {
+    return std::nullopt;
+  }
+  const auto bytes = read_vector<std::uint8_t>(file, names::kAddedTokens);
+  const auto list = parse_json(std::string(bytes.begin(), bytes.end()));
+  if (!list) {
+    fail_damaged(info);
+  }
+  return added_tokens_of(*list, "the tokenizer in " + info.path.string());
+}
+
+/// Added tokens as they are stored; empty where their ids and texts say all.
+std::string stored_added(const TokenizerContents& contents) {
+  const std::vector<AddedToken>& tokens = contents.added();
+  const bool plain = contents.pairs && std::ranges::all_of(tokens, [](const AddedToken& token) {
+                       return token == AddedToken{token.id, token.text};
+                     });
+  return plain || tokens.empty() ? "" : added_tokens_json(tokens).dump();
+}
+
 template <typename Enum>
 Enum read_enum(const hdf5::File& file, const char* name, const DatasetInfo& info) {
   const auto value = enum_from_name<Enum>(file.text(name));
@@ -117,23 +145,35 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   const hdf5::Dataset merges = file.open_dataset(names::kMerges);
   BytePairTables tables;
   tables.separator = file.int64(names::kSeparator);
+  std::vector<std::uint32_t> special;
   if (info.tokenizer == TokenizerKind::kBytePairs) {
-    tables.pattern = read_enum<SplitPattern>(file, names::kSplitPattern, info);
+    tables.splits =
+        splits_of(file.text(names::kSplitPattern), "the tokenizer in " + info.path.string());
+    tables.normalizer =
+        file.has_attribute(names::kNormalizer) ? Normalizer::kNfc : Normalizer::kNone;
     tables.order = read_enum<MergeOrder>(file, names::kMergeOrder, info);
     tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
-    tables.special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
+    special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
     tables.frame = read_frame(file, std::ssize(ends), info);
   } else if (tables.separator >= 0) {
-    tables.special = {static_cast<std::uint32_t>(tables.separator)};
+    special = {static_cast<std::uint32_t>(tables.separator)};
   }
   std::int64_t begin = 0;
   for (const std::int64_t end : ends) {
-    if (end <= begin || end > std::ssize(bytes)) {
+    if (end < begin || end > std::ssize(bytes)) {
       fail_damaged(info);
     }
     tables.tokens.emplace_back(bytes.begin() + begin, bytes.begin() + end);
     begin = end;
   }
+  const std::optional<std::vector<AddedToken>> added = read_added(file, info);
+  for (const std::uint32_t id : special) {
+    if (id >= tables.tokens.size()) {
+      fail_damaged(info);
+    }
+    tables.added.push_back({id, tables.tokens[id]});
+  }
+  tables.added = added.value_or(tables.added);
   if (merges.shape().rank() != 2 || merges.shape()[1] != 2 || merges.dtype() != DType::kUint32) {
     fail_damaged(info);
   }
@@ -145,10 +185,34 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   return tables;
 }
 
+/// The ids of added tokens.
+std::vector<std::uint32_t> ids_of(const std::vector<AddedToken>& tokens) {
+  std::vector<std::uint32_t> ids;
+  for (const AddedToken& token : tokens) {
+    ids.push_back(token.id);
+  }
+  return ids;
+}
+
+/// The added tokens that change the ids of a text, or its vocabulary, beyond the tables.
+std::string added_text(const TokenizerContents& contents) {
+  std::vector<AddedToken> tokens = contents.added();
+  const bool normalizes =
+      contents.pairs && contents.pairs->tables().normalizer != Normalizer::kNone;
+  std::erase_if(tokens, [&](const AddedToken& token) {
+    return token.is_plain() && (contents.pairs || token.id < contents.pieces->vocabulary());
+  });
+  for (AddedToken& token : tokens) {
+    token.normalized = token.normalized && normalizes;
+  }
+  return tokens.empty() ? "" : added_tokens_json(tokens).dump();
+}
+
 /// How the tables are used.
 std::string rules_text(const BytePairTables& tables) {
-  return fmt::format("{} {} {}", name_of(tables.pattern), name_of(tables.order),
-                     tables.whole_words == WholeWords::kYes ? 1 : 0);
+  return fmt::format("{} {} {}{}", text_of(tables.splits), name_of(tables.order),
+                     tables.whole_words == WholeWords::kYes ? 1 : 0,
+                     tables.normalizer == Normalizer::kNfc ? " nfc" : "");
 }
 
 }  // namespace
@@ -168,24 +232,29 @@ std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer) {
     if (contents.kind == TokenizerKind::kBytePairs) {
       const std::string rules = rules_text(tables);
       hash.update(std::as_bytes(std::span(rules)));
-      hash.update(std::as_bytes(std::span(tables.special)));
+      const std::vector<std::uint32_t> ids = ids_of(tables.added);
+      hash.update(std::as_bytes(std::span(ids)));
     }
   }
   if (contents.pieces) {
     hash.update(std::as_bytes(std::span(contents.pieces->model())));
   }
+  const std::string added = added_text(contents);
+  hash.update(std::as_bytes(std::span(added)));
   return hash.digest();
 }
 
 std::int64_t stored_bytes(const Tokenizer& tokenizer) {
   constexpr std::int64_t kTableOverheadBytes = 4 * 1024;
   const TokenizerContents& contents = tokenizer.contents();
-  std::int64_t bytes = kTableOverheadBytes + std::ssize(contents.characters) * 4;
+  std::int64_t bytes = kTableOverheadBytes + std::ssize(contents.characters) * 4 +
+                       std::ssize(stored_added(contents));
   if (contents.pairs) {
     const BytePairTables& tables = contents.pairs->tables();
     const JoinedTokens joined(tables.tokens);
     bytes += std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 +
-             std::ssize(tables.merges) * 8 + std::ssize(tables.special) * 4;
+             std::ssize(tables.merges) * 8 + std::ssize(tables.added) * 4 +
+             std::ssize(text_of(tables.splits));
   }
   if (contents.pieces) {
     bytes += std::ssize(contents.pieces->model());
@@ -212,11 +281,19 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
         .write(std::as_bytes(std::span(tables.merges)));
     file.set_int64(names::kSeparator, tables.separator);
     if (contents.kind == TokenizerKind::kBytePairs) {
-      file.set_text(names::kSplitPattern, name_of(tables.pattern));
+      file.set_text(names::kSplitPattern, text_of(tables.splits));
+      if (tables.normalizer == Normalizer::kNfc) {
+        file.set_text(names::kNormalizer, "nfc");
+      }
       file.set_text(names::kMergeOrder, name_of(tables.order));
       file.set_int64(names::kWholeWords, tables.whole_words == WholeWords::kYes ? 1 : 0);
-      write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32), tables.special);
+      write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32),
+                   ids_of(tables.added));
     }
+  }
+  if (const std::string added = stored_added(contents); !added.empty()) {
+    write_vector(file, names::kAddedTokens, hdf5::element_type(DType::kUint8),
+                 std::vector<std::uint8_t>(added.begin(), added.end()));
   }
   if (contents.pieces) {
     const std::string& model = contents.pieces->model();
@@ -245,7 +322,13 @@ Tokenizer Tokenizer::of(const DatasetInfo& info) {
       const auto model = read_vector<std::uint8_t>(file, names::kModel);
       contents->pieces = std::make_unique<const SentencePieces>(
           std::string(model.begin(), model.end()), "the tokenizer in " + info.path.string());
-      contents->pieces_frame = read_frame(file, contents->pieces->vocabulary(), info);
+      contents->pieces_added = read_added(file, info).value_or(std::vector<AddedToken>());
+      contents->pieces_ids = contents->pieces->vocabulary();
+      if (!contents->pieces_added.empty()) {
+        contents->pieces_ids =
+            std::max(contents->pieces_ids, std::int64_t{contents->pieces_added.back().id} + 1);
+      }
+      contents->pieces_frame = read_frame(file, contents->pieces_ids, info);
     }
     tokenizer.emplace(std::move(contents));
   }

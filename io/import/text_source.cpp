@@ -27,7 +27,12 @@ class Document {
     }
     read_piece();
     const std::size_t whole = encoder.needs_utf8() ? whole_characters() : text_.size();
-    const std::size_t used = encoder.encode(std::string_view(text_).substr(0, whole), end_, ids);
+    std::size_t used = 0;
+    try {
+      used = encoder.encode(std::string_view(text_).substr(0, whole), end_, ids);
+    } catch (const Error& error) {
+      fail(error.code(), "{}, from byte {} on: {}", file_.path().string(), position_, error.what());
+    }
     text_.erase(0, used);
     position_ += static_cast<std::int64_t>(used);
     return true;
@@ -36,7 +41,6 @@ class Document {
  private:
   void read_piece() {
     constexpr std::size_t kPiece = std::size_t{1} << 20;
-    constexpr std::size_t kLongestWord = std::size_t{16} << 20;
     const std::size_t kept = text_.size();
     if (kept > kLongestWord) {
       fail(ExitCode::kData,

@@ -20,15 +20,29 @@ bool comes_later(const BytePairs::Scratch::Candidate& a, const BytePairs::Scratc
   return std::tie(a.rank, a.at) > std::tie(b.rank, b.at);
 }
 
+bool is_added(const BytePairTables& tables, std::uint32_t id) {
+  return std::ranges::binary_search(tables.added, id, {}, &AddedToken::id);
+}
+
 }  // namespace
 
 BytePairs::BytePairs(BytePairTables tables) : tables_(std::move(tables)) {
+  for (const SplitStep& step : tables_.splits) {
+    splits_.emplace_back(step.expression);
+  }
   for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
     const std::string& token = tables_.tokens[id];
+    if (is_added(tables_, static_cast<std::uint32_t>(id))) {
+      continue;
+    }
     words_.emplace(token, static_cast<std::uint32_t>(id));
     if (token.size() == 1) {
       byte_ids_[static_cast<unsigned char>(token[0])] = static_cast<std::uint32_t>(id);
     }
+  }
+  // An added token may have the bytes of another.
+  for (const AddedToken& token : tables_.added) {
+    words_.emplace(tables_.tokens[token.id], token.id);
   }
   table_.resize(std::bit_ceil(2 * tables_.merges.size() + 2));
   for (std::size_t rank = 0; rank < tables_.merges.size(); ++rank) {
@@ -70,7 +84,7 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
   constexpr std::uint32_t kGone = ~std::uint32_t{0};
   if (tables_.whole_words == WholeWords::kYes) {
     const auto whole = words_.find(word);
-    if (whole != words_.end() && !std::ranges::binary_search(tables_.special, whole->second)) {
+    if (whole != words_.end() && !is_added(tables_, whole->second)) {
       ids.push_back(whole->second);
       return;
     }

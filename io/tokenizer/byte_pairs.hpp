@@ -9,6 +9,9 @@
 
 #include "strata/io/tokenizer.hpp"
 
+#include "tokenizer/added_tokens.hpp"
+#include "tokenizer/split_words.hpp"
+
 namespace strata::io {
 
 /// Which merge of a word is next. Orders differ only where new pairs come before old ones.
@@ -24,18 +27,22 @@ constexpr auto enum_names(MergeOrder) {
 /// Whether a word that is a token becomes it without merges.
 enum class WholeWords { kNo, kYes };
 
+/// How text is changed before it is split.
+enum class Normalizer { kNone, kNfc };
+
 /// The vocabulary and merges of a byte-pair encoding.
 struct BytePairTables {
-  /// Bytes of each token, by id.
+  /// Bytes of each token, by id; empty for an id that no token has.
   std::vector<std::string> tokens;
   /// Pairs of ids to merge, by descending priority.
   std::vector<std::array<std::uint32_t, 2>> merges;
   /// The token between documents; -1 without one.
   std::int64_t separator = -1;
-  /// Ids of tokens that stand for no text, in ascending order.
-  std::vector<std::uint32_t> special;
+  /// By id; their texts are among the tokens.
+  std::vector<AddedToken> added;
   DocumentFrame frame;
-  SplitPattern pattern = SplitPattern::kGpt2;
+  Normalizer normalizer = Normalizer::kNone;
+  std::vector<SplitStep> splits{{std::string(kGpt2Expression)}};
   MergeOrder order = MergeOrder::kAllOfPair;
   WholeWords whole_words = WholeWords::kNo;
 };
@@ -66,12 +73,15 @@ class BytePairs {
   };
 
   /// Pre: every byte is a token, and so is each merge's result.
+  /// Throws: Error(kData) for an expression that Expression refuses.
   explicit BytePairs(BytePairTables tables);
   // words_ holds views of tables_.tokens.
   BytePairs(const BytePairs&) = delete;
   BytePairs& operator=(const BytePairs&) = delete;
 
   [[nodiscard]] const BytePairTables& tables() const { return tables_; }
+  /// The compiled expressions of tables().splits.
+  [[nodiscard]] const std::vector<Expression>& splits() const { return splits_; }
 
   /// Appends the ids of a word's tokens. Pre: the word is shorter than 2 GiB.
   void encode(std::string_view word, Scratch& scratch, std::vector<std::uint32_t>& ids) const;
@@ -90,6 +100,7 @@ class BytePairs {
   void push_candidate(Scratch& scratch, std::int32_t at) const;
 
   BytePairTables tables_;
+  std::vector<Expression> splits_;
   std::array<std::uint32_t, 256> byte_ids_{};
   std::unordered_map<std::string_view, std::uint32_t> words_;  ///< into tables_.tokens
   std::vector<Merge> table_;  ///< open addressing; the size is a power of two

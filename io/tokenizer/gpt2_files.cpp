@@ -139,7 +139,6 @@ BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
   const auto separator = ids.find(kGpt2Separator);
   if (separator != ids.end()) {
     tables.separator = separator->second;
-    tables.special = {separator->second};
   }
   return tables;
 }

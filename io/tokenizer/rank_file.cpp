@@ -17,7 +17,9 @@ namespace {
 // The splits of one token are tried, each with a hash of its bytes. Published tokens are shorter.
 constexpr std::size_t kLongestToken = 1024;
 
-constexpr std::size_t kLlama3Ranks = 128'000;
+/// The ranks of p50k leave out the id of its end of text.
+constexpr std::size_t kP50kIds = 50'281;
+constexpr std::uint32_t kP50kEnd = 50'256;
 
 /// Nothing where the text is no base64 with its padding.
 std::optional<std::string> from_base64(std::string_view text) {
@@ -49,23 +51,53 @@ std::optional<std::string> from_base64(std::string_view text) {
 }
 
 /// Source: llama3's llama/tokenizer.py as published with the model.
-std::vector<std::string> llama3_special_tokens() {
-  std::vector<std::string> tokens{"<|begin_of_text|>", "<|end_of_text|>"};
+std::vector<AddedToken> llama3_special_tokens() {
+  std::vector<AddedToken> tokens;
+  const auto add = [&](const std::string& text) {
+    tokens.push_back({static_cast<std::uint32_t>(128'000 + tokens.size()), text});
+  };
   int reserved = 0;
   const auto reserve = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      tokens.push_back(fmt::format("<|reserved_special_token_{}|>", reserved++));
+      add(fmt::format("<|reserved_special_token_{}|>", reserved++));
     }
   };
+  add("<|begin_of_text|>");
+  add("<|end_of_text|>");
   reserve(4);
-  tokens.insert(tokens.end(), {"<|start_header_id|>", "<|end_header_id|>"});
+  add("<|start_header_id|>");
+  add("<|end_header_id|>");
   reserve(1);
-  tokens.emplace_back("<|eot_id|>");
+  add("<|eot_id|>");
   reserve(246);
   return tokens;
 }
 
-/// Tokens by rank.
+/// The special tokens of published files, which the number of their ranks tells; the first
+/// separates documents. Source: tiktoken's openai_public.py for r50k, p50k, cl100k and o200k.
+std::vector<AddedToken> special_tokens(const std::vector<std::string>& tokens,
+                                       std::string_view pattern) {
+  const std::size_t ranks = tokens.size();
+  if (ranks == 128'000 && pattern == kPublishedExpressions[1].text) {
+    return llama3_special_tokens();
+  }
+  if (ranks == kP50kIds && tokens[kP50kEnd].empty()) {
+    return {{kP50kEnd, kGpt2Separator}};
+  }
+  if (ranks == 100'256) {
+    return {{100'257, kGpt2Separator},
+            {100'258, "<|fim_prefix|>"},
+            {100'259, "<|fim_middle|>"},
+            {100'260, "<|fim_suffix|>"},
+            {100'276, "<|endofprompt|>"}};
+  }
+  if (ranks == 199'998) {
+    return {{199'999, kGpt2Separator}, {200'018, "<|endofprompt|>"}};
+  }
+  return {{static_cast<std::uint32_t>(ranks), kGpt2Separator}};
+}
+
+/// Tokens by rank; of p50k, whose ranks leave out the end of a text, one is empty.
 std::vector<std::string> read_ranks(std::string_view text, const std::filesystem::path& path) {
   struct Entry {
     std::string token;
@@ -96,8 +128,11 @@ std::vector<std::string> read_ranks(std::string_view text, const std::filesystem
     }
     entries.push_back({*std::move(token), rank, number});
   }
-  std::vector<std::string> tokens(entries.size());
-  std::vector<std::int64_t> lines(entries.size());
+  const bool p50k = entries.size() + 1 == kP50kIds &&
+                    std::ranges::find(entries, kP50kEnd, &Entry::rank) == entries.end();
+  const std::size_t count = p50k ? kP50kIds : entries.size();
+  std::vector<std::string> tokens(count);
+  std::vector<std::int64_t> lines(count);
   for (Entry& entry : entries) {
     if (entry.rank >= std::ssize(tokens)) {
       fail(ExitCode::kData, "{} line {} has the rank {}; {} tokens have the ranks 0 to {}",
@@ -116,26 +151,24 @@ std::vector<std::string> read_ranks(std::string_view text, const std::filesystem
 
 }  // namespace
 
-BytePairTables parse_rank_file(std::string_view text, SplitPattern pattern,
+BytePairTables parse_rank_file(std::string_view text, const std::string& pattern,
                                const std::filesystem::path& path) {
   BytePairTables tables;
   tables.tokens = read_ranks(text, path);
-  tables.pattern = pattern;
+  tables.splits = {{pattern}};
   tables.order = MergeOrder::kLowestResult;
   tables.whole_words = WholeWords::kYes;
   require_bytes(tables.tokens, path);
-  const bool llama3 = pattern == SplitPattern::kLlama3 && tables.tokens.size() == kLlama3Ranks;
-  const std::vector<std::string> special =
-      llama3 ? llama3_special_tokens() : std::vector<std::string>{kGpt2Separator};
+  tables.added = special_tokens(tables.tokens, pattern);
   std::unordered_map<std::string_view, std::uint32_t> ranks;
-  for (const std::string& token : tables.tokens) {
-    const auto rank = static_cast<std::uint32_t>(ranks.size());
+  for (std::uint32_t rank = 0; rank < tables.tokens.size(); ++rank) {
+    const std::string& token = tables.tokens[rank];
     const auto [earlier, is_new] = ranks.emplace(token, rank);
     if (!is_new) {
       fail(ExitCode::kData, "{} has the token {} twice, with the ranks {} and {}", path.string(),
            quoted_text(token), earlier->second, rank);
     }
-    if (std::ranges::find(special, token) != special.end()) {
+    if (std::ranges::find(tables.added, token, &AddedToken::text) != tables.added.end()) {
       fail(ExitCode::kData, "{} has the special token {} among its ranks", path.string(), token);
     }
   }
@@ -148,13 +181,16 @@ BytePairTables parse_rank_file(std::string_view text, SplitPattern pattern,
       }
     }
   }
-  const std::size_t count = tables.tokens.size();
-  tables.tokens.insert(tables.tokens.end(), special.begin(), special.end());
-  for (std::size_t id = count; id < tables.tokens.size(); ++id) {
-    tables.special.push_back(static_cast<std::uint32_t>(id));
+  for (const AddedToken& token : tables.added) {
+    tables.tokens.resize(std::max(tables.tokens.size(), std::size_t{token.id} + 1));
+    if (!tables.tokens[token.id].empty()) {
+      fail(ExitCode::kData, "{} gives the rank {} to {}, where {} was expected", path.string(),
+           token.id, quoted_text(tables.tokens[token.id]), token.text);
+    }
+    tables.tokens[token.id] = token.text;
   }
   // Of Llama 3 <|end_of_text|>.
-  tables.separator = static_cast<std::int64_t>(count) + (llama3 ? 1 : 0);
+  tables.separator = tables.added[tables.added.front().text == "<|begin_of_text|>" ? 1 : 0].id;
   return tables;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "tokenizer/byte_pairs.hpp"
@@ -8,10 +9,10 @@
 namespace strata::io {
 
 /// Byte pairs in a file of ranks: lines with a token's bytes in base64 and its rank, as tiktoken
-/// reads them. Special tokens follow the ranks: those of Llama 3 where the file has its 128,000
-/// ranks and pattern, else "<|endoftext|>". `path` is for messages.
+/// reads them. Special tokens are those of the published file with that number of ranks, of Llama 3
+/// with its pattern too; else "<|endoftext|>" follows. `path` is for messages.
 /// Throws: Error(kData) with the line that is malformed.
-[[nodiscard]] BytePairTables parse_rank_file(std::string_view text, SplitPattern pattern,
+[[nodiscard]] BytePairTables parse_rank_file(std::string_view text, const std::string& pattern,
                                              const std::filesystem::path& path);
 
 }  // namespace strata::io

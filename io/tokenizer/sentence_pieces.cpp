@@ -94,6 +94,11 @@ std::string SentencePieces::piece(std::uint32_t id) const {
   return library_->processor.IdToPiece(static_cast<int>(id));
 }
 
+std::int64_t SentencePieces::id_of(const std::string& piece) const {
+  const int id = library_->processor.PieceToId(piece);
+  return id >= 0 && library_->processor.IdToPiece(id) == piece ? id : -1;
+}
+
 std::string SentencePieces::text_of(std::uint32_t id) const {
   const auto& processor = library_->processor;
   const int number = static_cast<int>(id);
@@ -179,6 +184,9 @@ std::vector<std::uint32_t> SentencePieces::control_symbols() const {
 }
 std::string SentencePieces::piece(std::uint32_t /*id*/) const {
   return "";
+}
+std::int64_t SentencePieces::id_of(const std::string& /*piece*/) const {
+  return -1;
 }
 std::string SentencePieces::text_of(std::uint32_t /*id*/) const {
   return "";

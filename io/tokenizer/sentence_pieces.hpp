@@ -31,8 +31,9 @@ class SentencePieces {
   [[nodiscard]] std::int64_t end() const;
   /// Ids of control symbols, which stand for no text, in ascending order.
   [[nodiscard]] std::vector<std::uint32_t> control_symbols() const;
-  /// A piece as the model writes it.
+  /// A piece as the model writes it; and the id of one, -1 for a text that is none.
   [[nodiscard]] std::string piece(std::uint32_t id) const;
+  [[nodiscard]] std::int64_t id_of(const std::string& piece) const;
   /// The text of a piece; empty for a control symbol.
   [[nodiscard]] std::string text_of(std::uint32_t id) const;
   /// Whether the model puts a space before a text.

@@ -1,42 +1,107 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 
-#include "strata/io/tokenizer.hpp"
+struct pcre2_real_code_8;
+struct pcre2_real_jit_stack_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_match_data_8;
 
 namespace strata::io {
 
 /// Whether a piece of text is the last of its document.
 enum class End { kNotYet, kReached };
 
-/// Length in bytes of the first word of a text in GPT-2's pre-tokenization: a
-/// contraction's ending ('s 't 're 've 'm 'll 'd); letters, numbers or other characters, each with
-/// at most one space before them; or white space, of which the last character is left to the next
-/// word. 0 for an empty text and where the result depends on text that is not there yet.
-/// Letters and numbers are Unicode's categories L and N, white space its property White_Space.
-/// Pre: whole UTF-8 characters.
-/// Source: Radford et al., "Language models are unsupervised multitask learners", 2019, and the
-/// expression kGpt2Expression of its published encoder.
-[[nodiscard]] std::size_t first_gpt2_word(std::string_view text, End end);
+/// What a step keeps of a text: everything, or only what matches, or only the rest.
+enum class Kept { kAll, kMatches, kRest };
 
-/// The same in Llama 3's pre-tokenization: contractions also in upper case; letters with at most
-/// one other character before them that is no number and no line end; at most three numbers; other
-/// characters with the line ends after them; white space up to its last line end.
-/// Source: Grattafiori et al., "The Llama 3 herd of models", 2024, and the expression
-/// kLlama3Expression of its published tokenizer.
-[[nodiscard]] std::size_t first_llama3_word(std::string_view text, End end);
+/// Cuts a text into the matches of an expression and what is between them, as Split of a
+/// tokenizer.json does.
+struct SplitStep {
+  std::string expression;
+  Kept kept = Kept::kAll;
 
-[[nodiscard]] inline std::size_t first_word(std::string_view text, End end,
-                                            SplitPattern pattern = SplitPattern::kGpt2) {
-  return pattern == SplitPattern::kGpt2 ? first_gpt2_word(text, end) : first_llama3_word(text, end);
-}
+  friend bool operator==(const SplitStep&, const SplitStep&) = default;
+};
 
-/// The expressions as tokenizer.json files spell them.
-inline constexpr std::string_view kGpt2Expression =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-inline constexpr std::string_view kLlama3Expression =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
-    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+struct PublishedExpression {
+  std::string_view name;
+  std::string_view text;  ///< as tokenizer.json files spell it
+};
+
+/// Source: Radford et al., "Language models are unsupervised multitask learners", 2019, Grattafiori
+/// et al., "The Llama 3 herd of models", 2024 (it is cl100k's too), and tiktoken's o200k, as
+/// published with the models.
+inline constexpr std::array<PublishedExpression, 3> kPublishedExpressions{
+    {{"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+     {"llama3", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+                R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+     {"o200k", R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+               R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+               R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+               R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+               R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}};
+inline constexpr std::string_view kGpt2Expression = kPublishedExpressions[0].text;
+
+/// A regular expression as Oniguruma reads it, compiled by PCRE2: white space is Unicode's property
+/// White_Space, a name of a script means that script alone, and ^ and $ match at lines. Const
+/// members are thread-safe.
+class Expression {
+ public:
+  /// Throws: Error(kData) where the expression is malformed, or where the two libraries differ.
+  explicit Expression(const std::string& text);
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+  /// Whether a match depends on the text before it.
+  [[nodiscard]] bool looks_back() const { return looks_back_; }
+  [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+
+  std::string text_;
+  bool looks_back_ = false;
+  std::unique_ptr<pcre2_real_code_8, Free> code_;
+};
+
+/// Finds the matches of an expression, for one thread.
+class Search {
+ public:
+  /// Pre: `expression` outlives this.
+  explicit Search(const Expression& expression);
+
+  struct Match {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    /// Else none begins before `begin`; one that begins there depends on text that is not there
+    /// yet.
+    bool is_known = false;
+  };
+
+  /// The leftmost match that begins at `from` or later. Pre: whole UTF-8 characters.
+  /// Throws: Error(kData) where the expression takes too many steps.
+  [[nodiscard]] Match find(std::string_view text, std::size_t from, End end);
+  [[nodiscard]] bool looks_back() const { return expression_->looks_back(); }
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_jit_stack_8* stack) const;
+    void operator()(pcre2_real_match_context_8* context) const;
+    void operator()(pcre2_real_match_data_8* data) const;
+  };
+
+  const Expression* expression_;
+  std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
+  std::unique_ptr<pcre2_real_match_context_8, Free> context_;
+  std::unique_ptr<pcre2_real_match_data_8, Free> data_;
+  std::int64_t credit_bytes_;  ///< that may still be read again
+};
 
 }  // namespace strata::io

@@ -1,7 +1,12 @@
 #include "tokenizer/text_encoder.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
+#include <utf8proc.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
 namespace strata::io {
@@ -64,15 +69,129 @@ std::vector<std::uint32_t> GrowingCharsEncoder::renumbering() const {
   return renumbering;
 }
 
-std::size_t BytePairsEncoder::encode(std::string_view text, End end,
-                                     std::vector<std::uint32_t>& ids) {
-  std::size_t at = 0;
-  for (std::size_t bytes = first_word(text, end, pattern_); bytes > 0;
-       bytes = first_word(text.substr(at), end, pattern_)) {
-    words_.encode(text.substr(at, bytes), ids);
-    at += bytes;
+std::size_t BytePairsEncoder::split(std::size_t step, std::string_view text, End end,
+                                    std::vector<std::uint32_t>& ids) {
+  if (end == End::kNotYet && (step == steps_.size() || steps_[step].looks_back())) {
+    return 0;
+  }
+  if (step == steps_.size()) {
+    words_.encode(text, ids);
+    return text.size();
+  }
+  const Kept kept = pairs_.tables().splits[step].kept;
+  std::size_t begin = 0;  // of the text after the last match
+  std::size_t from = 0;   // of the text that is searched
+  while (begin < text.size()) {
+    const Search::Match match = steps_[step].find(text, from, end);
+    const std::string_view rest = text.substr(begin, match.begin - begin);
+    const End rest_end = match.is_known ? End::kReached : end;
+    const std::size_t used =
+        kept == Kept::kMatches || rest.empty() ? rest.size() : split(step + 1, rest, rest_end, ids);
+    if (!match.is_known) {
+      return begin + used;
+    }
+    const std::string_view matching = text.substr(match.begin, match.end - match.begin);
+    if (kept != Kept::kRest && !matching.empty()) {
+      split(step + 1, matching, End::kReached, ids);
+    }
+    begin = match.end;
+    from = begin;
+    if (matching.empty() && from < text.size()) {
+      from += first_character(text.substr(from)).bytes;
+    }
+  }
+  return begin;
+}
+
+namespace {
+
+/// Where the last character of a text begins.
+std::size_t last_character(std::string_view text) {
+  std::size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
+    --at;
   }
   return at;
+}
+
+utf8proc_category_t category_of(char32_t character) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(character));
+}
+
+bool is_mark(char32_t character) {
+  const utf8proc_category_t category = category_of(character);
+  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+         category == UTF8PROC_CATEGORY_ME;
+}
+
+/// Property White_Space, Unicode 15.0.
+bool is_space(char32_t character) {
+  return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 ||
+         character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
+         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F ||
+         character == 0x3000;
+}
+
+/// Where the white space at the end of a text begins, from `begin` on.
+std::size_t end_without_space(std::string_view text, std::size_t begin) {
+  std::size_t end = text.size();
+  while (end > begin) {
+    const std::size_t last = last_character(text.substr(0, end));
+    if (!is_space(first_character(text.substr(last)).value)) {
+      break;
+    }
+    end = last;
+  }
+  return end;
+}
+
+/// Source: Unicode Technical Standard 18, Unicode Regular Expressions, \w in Annex C.
+bool is_word(char32_t character) {
+  const utf8proc_category_t category = category_of(character);
+  const bool joins = character == 0x200C || character == 0x200D;
+  const bool circled = (character >= 0x24B6 && character <= 0x24E9) ||
+                       (character >= 0x1F130 && character <= 0x1F149) ||
+                       (character >= 0x1F150 && character <= 0x1F169) ||
+                       (character >= 0x1F170 && character <= 0x1F189);
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
+         category == UTF8PROC_CATEGORY_PC || joins || circled;
+}
+
+}  // namespace
+
+std::string in_nfc(std::string_view text) {
+  if (std::ranges::none_of(text, [](char byte) { return (byte & 0x80) != 0; })) {
+    return std::string(text);
+  }
+  utf8proc_uint8_t* normalized = nullptr;
+  const utf8proc_ssize_t bytes =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), std::ssize(text),
+                   &normalized, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (bytes < 0) {
+    fail(ExitCode::kData, "a text of {} bytes cannot be normalized: {}", text.size(),
+         utf8proc_errmsg(bytes));
+  }
+  std::string result(reinterpret_cast<const char*>(normalized), static_cast<std::size_t>(bytes));
+  std::free(normalized);  // NOLINT: utf8proc allocates with malloc
+  return result;
+}
+
+std::size_t NfcEncoder::encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) {
+  // The last character that composes with none before it may compose with what follows.
+  const auto composes = [](char32_t character) {
+    return is_mark(character) || (character >= 0x1160 && character <= 0x11FF);  // Hangul's vowels
+  };
+  std::size_t sure = text.size();
+  for (bool found = end == End::kReached; !found && sure > 0;) {
+    sure = last_character(text.substr(0, sure));
+    found = !composes(first_character(text.substr(sure)).value);
+  }
+  waiting_ += in_nfc(text.substr(0, sure));
+  if (waiting_.size() > 2 * kLongestWord) {
+    fail(ExitCode::kData, "a word has more than {}", bytes_text(kLongestWord));
+  }
+  waiting_.erase(0, normalized_->encode(waiting_, end, ids));
+  return sure;
 }
 
 std::size_t SentencePieceEncoder::encode(std::string_view text, End end,
@@ -90,55 +209,108 @@ std::size_t SentencePieceEncoder::encode(std::string_view text, End end,
   return at;
 }
 
-MarkersEncoder::MarkersEncoder(std::unique_ptr<TextEncoder> between, std::vector<Marker> markers)
-    : between_(std::move(between)), markers_(std::move(markers)) {
-  std::ranges::stable_sort(markers_, std::ranges::greater(),
-                           [](const Marker& marker) { return marker.text.size(); });
-  for (const Marker& marker : markers_) {
-    if (first_bytes_.find(marker.text[0]) == std::string::npos) {
-      first_bytes_ += marker.text[0];
+AddedTokensEncoder::AddedTokensEncoder(std::unique_ptr<TextEncoder> between,
+                                       std::vector<AddedToken> tokens, Markers markers)
+    : between_(std::move(between)), tokens_(std::move(tokens)), markers_(markers) {
+  for (const AddedToken& token : tokens_) {
+    by_text_.emplace(token.text, &token);
+    std::vector<std::size_t>& lengths = lengths_[static_cast<unsigned char>(token.text[0])];
+    if (std::ranges::find(lengths, token.text.size()) == lengths.end()) {
+      lengths.push_back(token.text.size());
+      std::ranges::sort(lengths, std::ranges::greater());
     }
+    longest_ = std::max(longest_, token.text.size());
+    strips_left_ = strips_left_ || token.lstrip;
   }
 }
 
-MarkersEncoder::Found MarkersEncoder::find_in(std::string_view text) const {
-  for (std::size_t at = text.find_first_of(first_bytes_); at != std::string_view::npos;
-       at = text.find_first_of(first_bytes_, at + 1)) {
-    for (const Marker& marker : markers_) {
-      if (text.substr(at).starts_with(marker.text)) {
-        return {at, &marker};
+AddedTokensEncoder::Found AddedTokensEncoder::find_in(std::string_view text,
+                                                      std::size_t from) const {
+  for (std::size_t at = from; at < text.size(); ++at) {
+    for (const std::size_t length : lengths_[static_cast<unsigned char>(text[at])]) {
+      const auto token = by_text_.find(text.substr(at, length));
+      if (token != by_text_.end() && token->first.size() == length) {
+        return {at, token->second};
       }
     }
   }
   return {};
 }
 
-std::size_t MarkersEncoder::encode(std::string_view text, End end,
-                                   std::vector<std::uint32_t>& ids) {
-  const std::size_t longest = markers_.empty() ? 1 : markers_.front().text.size();
-  std::size_t at = 0;
-  while (true) {
-    const std::string_view rest = text.substr(at);
-    const Found found = find_in(rest);
-    if (found.marker == nullptr) {
-      // The first bytes of a marker may be at the end of what is there.
-      std::size_t sure = rest.size();
-      if (end == End::kNotYet) {
-        sure -= std::min(sure, longest - 1);
-        while (sure > 0 && (static_cast<unsigned char>(rest[sure]) & 0xC0U) == 0x80U) {
-          --sure;
-        }
-      }
-      return at + between_->encode(rest.substr(0, sure), end, ids);
+bool AddedTokensEncoder::is_touched(std::string_view text, std::size_t begin,
+                                    std::size_t end) const {
+  const char32_t before =
+      begin > 0 ? first_character(text.substr(last_character(text.substr(0, begin)))).value : last_;
+  return (before != 0 && is_word(before)) ||
+         (end < text.size() && is_word(first_character(text.substr(end)).value));
+}
+
+std::size_t AddedTokensEncoder::encode(std::string_view text, End end,
+                                       std::vector<std::uint32_t>& ids) {
+  std::vector<std::pair<std::size_t, std::size_t>> left;  // as text
+  std::size_t begin = std::min(taken_, text.size());      // of the text after the last token
+  std::size_t found_end = 0;                              // of its text, without white space
+  std::size_t from = std::min(ignored_, text.size());
+  Found found;
+  for (found = find_in(text, from); found.token != nullptr; found = find_in(text, from)) {
+    const AddedToken& token = *found.token;
+    std::size_t first = found.at;
+    std::size_t last = first + token.text.size();
+    from = last;
+    while (token.rstrip && last < text.size() &&
+           is_space(first_character(text.substr(last)).value)) {
+      last += first_character(text.substr(last)).bytes;
     }
-    between_->encode(rest.substr(0, found.at), End::kReached, ids);
-    at += found.at;
-    if (end == End::kNotYet && rest.size() - found.at < longest) {
-      return at;  // it may be a longer one
+    const bool needs_next = token.rstrip || token.single_word;
+    if (end == End::kNotYet &&
+        (text.size() - first < longest_ || (needs_next && last == text.size()))) {
+      break;  // more text decides
     }
-    ids.push_back(found.marker->id);
-    at += found.marker->text.size();
+    if ((token.special && markers_ == Markers::kAsText) ||
+        (token.single_word && is_touched(text, first, from))) {
+      left.emplace_back(first, from);
+      continue;
+    }
+    if (token.lstrip) {
+      // The token before it may have taken all of it.
+      first = std::max(end_without_space(text.substr(0, first), begin), begin);
+    }
+    between_->encode(text.substr(begin, std::max(first, begin) - begin), End::kReached, ids);
+    if (first < last) {
+      ids.push_back(token.id);
+    }
+    begin = last;
+    found_end = from;
   }
+  std::size_t sure = text.size();
+  if (end == End::kNotYet) {
+    // A token may begin in the last bytes.
+    sure -= std::min(sure, longest_ - 1);
+    sure = found.token != nullptr ? std::min(sure, found.at) : sure;
+    while (sure > 0 && sure < text.size() &&
+           (static_cast<unsigned char>(text[sure]) & 0xC0U) == 0x80U) {
+      --sure;
+    }
+    sure = std::max(sure, found_end);
+    if (strips_left_ && sure > begin) {
+      sure = end_without_space(text.substr(0, sure), begin);
+    }
+  }
+  const std::size_t used =
+      sure < begin ? sure : begin + between_->encode(text.substr(begin, sure - begin), end, ids);
+  taken_ = begin - std::min(begin, used);
+  ignored_ -= std::min(ignored_, used);
+  for (const auto& [first, last] : left) {
+    if (first < used && used < last) {
+      ignored_ = last - used;
+    }
+  }
+  if (end == End::kReached) {
+    last_ = 0;
+  } else if (used > 0) {
+    last_ = first_character(text.substr(last_character(text.substr(0, used)))).value;
+  }
+  return used;
 }
 
 }  // namespace strata::io

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,11 +10,15 @@
 
 #include "strata/io/tokenizer.hpp"
 
+#include "tokenizer/added_tokens.hpp"
 #include "tokenizer/byte_pairs.hpp"
 #include "tokenizer/sentence_pieces.hpp"
 #include "tokenizer/split_words.hpp"
 
 namespace strata::io {
+
+/// A longer word, or run of white space, is refused.
+inline constexpr std::size_t kLongestWord = std::size_t{16} << 20;
 
 /// Encodes a document piece by piece.
 class TextEncoder {
@@ -59,14 +64,36 @@ class BytePairsEncoder : public TextEncoder {
  public:
   /// Pre: `pairs` outlives this.
   explicit BytePairsEncoder(const BytePairs& pairs)
-      : words_(pairs), pattern_(pairs.tables().pattern) {}
+      : pairs_(pairs), words_(pairs), steps_(pairs.splits().begin(), pairs.splits().end()) {}
+  [[nodiscard]] bool needs_utf8() const override { return true; }
+  std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override {
+    return split(0, text, end, ids);
+  }
+
+ private:
+  /// Cuts a text by the steps from the given one on, and encodes the words.
+  std::size_t split(std::size_t step, std::string_view text, End end,
+                    std::vector<std::uint32_t>& ids);
+
+  const BytePairs& pairs_;
+  CachedBytePairs words_;
+  std::vector<Search> steps_;
+};
+
+/// Brings text into the normalization form NFC.
+/// Source: Unicode Standard Annex 15, Unicode Normalization Forms.
+class NfcEncoder : public TextEncoder {
+ public:
+  explicit NfcEncoder(std::unique_ptr<TextEncoder> normalized)
+      : normalized_(std::move(normalized)) {}
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 
  private:
-  CachedBytePairs words_;
-  SplitPattern pattern_;
+  std::unique_ptr<TextEncoder> normalized_;
+  std::string waiting_;  ///< normalized, not yet encoded
 };
+[[nodiscard]] std::string in_nfc(std::string_view text);
 
 /// Encodes a text in pieces that no token of the model crosses.
 class SentencePieceEncoder : public TextEncoder {
@@ -80,29 +107,35 @@ class SentencePieceEncoder : public TextEncoder {
   const SentencePieces& pieces_;
 };
 
-/// The text of a token that stands for no text.
-struct Marker {
-  std::string text;
-  std::uint32_t id = 0;
-};
-
-/// Encodes the texts of markers as their tokens: the leftmost, of several there the longest.
-class MarkersEncoder : public TextEncoder {
+/// Encodes the texts of added tokens as these tokens: the leftmost, of several there the longest.
+class AddedTokensEncoder : public TextEncoder {
  public:
-  MarkersEncoder(std::unique_ptr<TextEncoder> between, std::vector<Marker> markers);
-  [[nodiscard]] bool needs_utf8() const override { return between_->needs_utf8(); }
+  /// With Markers::kAsText special tokens are text.
+  AddedTokensEncoder(std::unique_ptr<TextEncoder> between, std::vector<AddedToken> tokens,
+                     Markers markers);
+  [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 
  private:
   struct Found {
     std::size_t at = std::string_view::npos;
-    const Marker* marker = nullptr;
+    const AddedToken* token = nullptr;
   };
-  [[nodiscard]] Found find_in(std::string_view text) const;
+  [[nodiscard]] Found find_in(std::string_view text, std::size_t from) const;
+  /// Whether letters, digits or _ touch the text from `begin` to `end`.
+  [[nodiscard]] bool is_touched(std::string_view text, std::size_t begin, std::size_t end) const;
 
   std::unique_ptr<TextEncoder> between_;
-  std::vector<Marker> markers_;  ///< the longest first
-  std::string first_bytes_;
+  std::vector<AddedToken> tokens_;
+  Markers markers_;
+  std::unordered_map<std::string_view, const AddedToken*> by_text_;  ///< into tokens_
+  std::array<std::vector<std::size_t>, 256> lengths_;  ///< by first byte, the longest first
+  std::size_t longest_ = 1;
+  bool strips_left_ = false;
+  // Of what was encoded before the next text.
+  char32_t last_ = 0;        ///< its last character; 0 at the begin
+  std::size_t taken_ = 0;    ///< bytes of the next text that a token has taken
+  std::size_t ignored_ = 0;  ///< bytes of the next text that belong to a token left as text
 };
 
 }  // namespace strata::io

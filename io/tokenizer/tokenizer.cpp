@@ -1,10 +1,12 @@
 #include "strata/io/tokenizer.hpp"
 
+#include <algorithm>
+#include <unordered_map>
+
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/json.hpp"
 
 #include "files/input_stream.hpp"
 #include "files/posix_file.hpp"
@@ -43,19 +45,49 @@ void encode_characters(const TokenizerContents& contents, std::string_view text,
   }
 }
 
-std::vector<Marker> markers_of(const TokenizerContents& contents) {
-  std::vector<Marker> markers;
-  if (contents.pairs) {
-    for (const std::uint32_t id : contents.pairs->tables().special) {
-      markers.push_back({contents.pairs->tables().tokens[id], id});
-    }
-  } else if (contents.pieces) {
+/// The added tokens of a tokenizer, the control symbols of SentencePiece's model among them.
+std::vector<AddedToken> added_tokens(const TokenizerContents& contents) {
+  std::vector<AddedToken> tokens = contents.added();
+  if (contents.pieces) {
     for (const std::uint32_t id : contents.pieces->control_symbols()) {
-      markers.push_back({contents.pieces->piece(id), id});
+      if (std::ranges::find(tokens, id, &AddedToken::id) == tokens.end()) {
+        tokens.push_back({id, contents.pieces->piece(id)});
+      }
     }
   }
-  std::erase_if(markers, [](const Marker& marker) { return marker.text.empty(); });
-  return markers;
+  std::erase_if(tokens, [](const AddedToken& token) { return token.text.empty(); });
+  return tokens;
+}
+
+/// Adds the tokens of files beside a tokenizer's to byte pairs, and finds the separator.
+void add_tokens_beside(const std::filesystem::path& path, BytePairTables& tables) {
+  const std::vector<AddedToken> more = added_tokens_beside(path);
+  std::unordered_map<std::string_view, std::int64_t> ids;
+  for (std::size_t id = 0; id < tables.tokens.size() && !more.empty(); ++id) {
+    ids.emplace(tables.tokens[id], id);
+  }
+  const std::int64_t count =
+      add_tokens(more,
+                 {.name = path.string(),
+                  .ids = std::ssize(tables.tokens),
+                  .text_of = [&](std::uint32_t id) { return tables.tokens[id]; },
+                  .id_of =
+                      [&](const std::string& text) {
+                        const auto id = ids.find(text);
+                        return id == ids.end() ? -1 : id->second;
+                      }},
+                 tables.added);
+  ids.clear();  // views of tokens that move
+  tables.tokens.resize(static_cast<std::size_t>(count));
+  for (const char* separator : {kGpt2Separator, "<|end_of_text|>"}) {
+    const auto found = std::ranges::find(tables.added, separator, &AddedToken::text);
+    if (tables.separator < 0 && found != tables.added.end()) {
+      tables.separator = found->id;
+    }
+  }
+  for (const AddedToken& token : tables.added) {
+    tables.tokens[token.id] = token.text;
+  }
 }
 
 }  // namespace
@@ -82,11 +114,32 @@ Tokenizer Tokenizer::chars(std::vector<char32_t> characters) {
   return Tokenizer(std::move(contents));
 }
 
+namespace {
+
+/// Whether no token is added but the separator, which is found in text only where asked.
+bool has_plain_separator(const BytePairTables& tables) {
+  return std::ranges::all_of(tables.added, [&](const AddedToken& token) {
+    return token.id == tables.separator && token.is_plain();
+  });
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::gpt2(const std::filesystem::path& encoder,
                           const std::filesystem::path& merges) {
+  BytePairTables tables = read_gpt2_files(encoder, merges);
+  const std::size_t tokens = tables.tokens.size();
+  add_tokens_beside(encoder, tables);
+  if (const auto place =
+          std::ranges::lower_bound(tables.added, tables.separator, {}, &AddedToken::id);
+      tables.separator >= 0 && (place == tables.added.end() || place->id != tables.separator)) {
+    tables.added.insert(place, {static_cast<std::uint32_t>(tables.separator), kGpt2Separator});
+  }
   auto contents = std::make_unique<TokenizerContents>();
-  contents->kind = TokenizerKind::kGpt2;
-  contents->pairs.emplace(read_gpt2_files(encoder, merges));
+  contents->kind = tables.tokens.size() == tokens && has_plain_separator(tables)
+                       ? TokenizerKind::kGpt2
+                       : TokenizerKind::kBytePairs;
+  contents->pairs.emplace(std::move(tables));
   return Tokenizer(std::move(contents));
 }
 
@@ -94,18 +147,10 @@ namespace {
 
 /// The frame that a tokenizer_config.json gives SentencePiece's model beside it.
 DocumentFrame frame_beside(const std::filesystem::path& model, const SentencePieces& pieces) {
-  const std::filesystem::path path = model.parent_path() / "tokenizer_config.json";
+  const nlohmann::json config = object_beside(model, "tokenizer_config.json");
   DocumentFrame frame;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return frame;
-  }
-  const auto config = parse_json(InputStream(path).read_whole(kMostTokenizerBytes));
-  if (!config || !config->is_object()) {
-    fail(ExitCode::kData, "{} is no JSON object; copy it again, or remove it", path.string());
-  }
   const auto add = [&](const char* key, std::int64_t id, std::vector<std::uint32_t>& ids) {
-    if (id >= 0 && config->contains(key) && config->at(key) == true) {
+    if (id >= 0 && config.contains(key) && config.at(key) == true) {
       ids.push_back(static_cast<std::uint32_t>(id));
     }
   };
@@ -119,9 +164,10 @@ DocumentFrame frame_beside(const std::filesystem::path& model, const SentencePie
 bool is_gpt2(const BytePairTables& tables) {
   constexpr std::size_t kBytes = 256;
   const std::size_t separator = kBytes + tables.merges.size();
-  bool is = tables.pattern == SplitPattern::kGpt2 && tables.frame.empty() &&
-            tables.whole_words == WholeWords::kNo && tables.tokens.size() == separator + 1 &&
-            tables.separator == static_cast<std::int64_t>(separator) && tables.special.size() == 1;
+  bool is = tables.splits == BytePairTables().splits && tables.normalizer == Normalizer::kNone &&
+            tables.frame.empty() && tables.whole_words == WholeWords::kNo &&
+            tables.tokens.size() == separator + 1 &&
+            tables.separator == static_cast<std::int64_t>(separator) && has_plain_separator(tables);
   for (std::size_t i = 0; is && i < tables.merges.size(); ++i) {
     const auto [left, right] = tables.merges[i];
     is = tables.tokens[kBytes + i] == tables.tokens[left] + tables.tokens[right];
@@ -131,20 +177,20 @@ bool is_gpt2(const BytePairTables& tables) {
 
 }  // namespace
 
-Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
-                               std::optional<SplitPattern> pattern) {
+Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::string& pattern) {
   std::string file = InputStream(path).read_whole(kMostTokenizerBytes);
   auto contents = std::make_unique<TokenizerContents>();
   contents->kind = TokenizerKind::kBytePairs;
   const bool is_json = file.starts_with('{');
   // A model begins with the tag of its first piece.
   const bool is_model = file.starts_with('\n');
-  if (pattern && (is_json || is_model)) {
+  if (!pattern.empty() && (is_json || is_model)) {
     fail(ExitCode::kUsage, "{} says itself how text is split; leave --split-pattern out",
          path.string());
   }
   if (is_json) {
     BytePairTables tables = parse_tokenizer_json(file, path);
+    add_tokens_beside(path, tables);
     if (is_gpt2(tables)) {
       // The same tokenizer as from GPT-2's own files.
       contents->kind = TokenizerKind::kGpt2;
@@ -155,14 +201,33 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
     contents->kind = TokenizerKind::kSentencePiece;
     contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());
     contents->pieces_frame = frame_beside(path, *contents->pieces);
+    const SentencePieces& pieces = *contents->pieces;
+    contents->pieces_ids =
+        add_tokens(added_tokens_beside(path),
+                   {.name = path.string(),
+                    .ids = pieces.vocabulary(),
+                    .text_of = [&](std::uint32_t id) { return pieces.piece(id); },
+                    .id_of = [&](const std::string& text) { return pieces.id_of(text); }},
+                   contents->pieces_added);
   } else {
-    contents->pairs.emplace(parse_rank_file(file, pattern.value_or(SplitPattern::kGpt2), path));
-    if (!pattern) {
+    const auto* const published =
+        std::ranges::find(kPublishedExpressions, pattern, &PublishedExpression::name);
+    const bool is_name = published != kPublishedExpressions.end();
+    if (!is_name && !pattern.empty() && pattern.find_first_of("\\([") == std::string::npos) {
+      fail(ExitCode::kUsage,
+           "--split-pattern is \"{}\"; gpt2, llama3, o200k or a regular expression was expected",
+           printable(pattern));
+    }
+    BytePairTables tables =
+        parse_rank_file(file, is_name ? std::string(published->text) : pattern, path);
+    if (pattern.empty()) {
       fail(ExitCode::kUsage,
            "{} is a file of ranks, which does not say how text is split; give "
-           "--split-pattern=gpt2 or llama3, whichever the ranks were made with",
+           "--split-pattern=gpt2, llama3 (cl100k's too), o200k or an expression, as the "
+           "ranks were made with",
            path.string());
     }
+    contents->pairs.emplace(std::move(tables));
   }
   return Tokenizer(std::move(contents));
 }
@@ -176,10 +241,33 @@ std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents, Mar
   } else {
     return std::make_unique<BytesEncoder>();
   }
-  std::vector<Marker> texts = markers_of(contents);
-  return markers == Markers::kAsText || texts.empty()
-             ? std::move(encoder)
-             : std::make_unique<MarkersEncoder>(std::move(encoder), std::move(texts));
+  std::vector<AddedToken> raw = added_tokens(contents);
+  if (markers == Markers::kAsText && std::ranges::all_of(raw, &AddedToken::special)) {
+    raw.clear();
+  }
+  const auto find_first = [&](std::vector<AddedToken> tokens) {
+    if (!tokens.empty()) {
+      encoder =
+          std::make_unique<AddedTokensEncoder>(std::move(encoder), std::move(tokens), markers);
+    }
+  };
+  if (contents.pairs) {
+    // Those that are found in normalized text come last, also where it is not changed.
+    const auto normalized = std::ranges::stable_partition(
+        raw, [](const AddedToken& token) { return !token.normalized; });
+    std::vector<AddedToken> later(normalized.begin(), normalized.end());
+    raw.erase(normalized.begin(), normalized.end());
+    const bool nfc = contents.pairs->tables().normalizer == Normalizer::kNfc;
+    for (AddedToken& token : later) {
+      token.text = nfc ? in_nfc(token.text) : token.text;
+    }
+    find_first(std::move(later));
+    if (nfc) {
+      encoder = std::make_unique<NfcEncoder>(std::move(encoder));
+    }
+  }
+  find_first(std::move(raw));
+  return encoder;
 }
 
 TokenizerKind Tokenizer::kind() const {
@@ -191,7 +279,7 @@ std::int64_t Tokenizer::vocabulary() const {
     return std::ssize(contents_->characters);
   }
   return contents_->pairs    ? std::ssize(contents_->pairs->tables().tokens)
-         : contents_->pieces ? contents_->pieces->vocabulary()
+         : contents_->pieces ? contents_->pieces_ids
                              : kByteValues;
 }
 
@@ -232,8 +320,12 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, Continues conti
       append_utf8(contents_->characters[index], text);
     } else if (contents_->pairs) {
       text += contents_->pairs->tables().tokens[index];
-    } else if (contents_->pieces) {
+    } else if (contents_->pieces && id < contents_->pieces->vocabulary()) {
       text += contents_->pieces->text_of(static_cast<std::uint32_t>(id));
+    } else if (contents_->pieces) {
+      const auto& added = contents_->pieces_added;
+      const auto token = std::ranges::lower_bound(added, id, {}, &AddedToken::id);
+      text += token != added.end() && token->id == id ? token->text : "";
     } else {
       text += static_cast<char>(static_cast<unsigned char>(id));
     }
@@ -245,23 +337,36 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, Continues conti
   return text;
 }
 
-std::optional<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
-                                                           const std::filesystem::path& directory) {
+std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
+                                                         const std::filesystem::path& directory) {
   const TokenizerContents& contents = tokenizer.contents();
-  if (contents.kind == TokenizerKind::kChars) {
-    return std::nullopt;
+  std::vector<std::filesystem::path> files;
+  const auto write = [&](const char* name, const std::string& text) {
+    files.push_back(directory / name);
+    write_whole_file(files.back(), text, ExitCode::kData);
+  };
+  if (contents.pieces) {
+    write("tokenizer.model", contents.pieces->model());
+    nlohmann::json config = nlohmann::json::object();
+    if (const DocumentFrame& frame = tokenizer.frame(); !frame.empty()) {
+      config["add_bos_token"] = !frame.before.empty();
+      config["add_eos_token"] = !frame.after.empty();
+    }
+    for (const nlohmann::json& token : added_tokens_json(contents.pieces_added)) {
+      nlohmann::json& flags = config["added_tokens_decoder"][token.at("id").dump()] = token;
+      flags.erase("id");
+    }
+    if (!config.empty()) {
+      write("tokenizer_config.json", config.dump(2) + "\n");
+    }
+  } else if (contents.kind != TokenizerKind::kChars) {
+    BytePairTables bytes;
+    for (int byte = 0; byte < kByteValues; ++byte) {
+      bytes.tokens.emplace_back(1, static_cast<char>(byte));
+    }
+    write("tokenizer.json", tokenizer_json(contents.pairs ? contents.pairs->tables() : bytes));
   }
-  BytePairTables bytes;
-  for (int byte = 0; byte < kByteValues; ++byte) {
-    bytes.tokens.emplace_back(1, static_cast<char>(byte));
-  }
-  const std::filesystem::path path =
-      directory / (contents.pieces ? "tokenizer.model" : "tokenizer.json");
-  const std::string text = contents.pieces
-                               ? contents.pieces->model()
-                               : tokenizer_json(contents.pairs ? contents.pairs->tables() : bytes);
-  write_whole_file(path, text, ExitCode::kData);
-  return path;
+  return files;
 }
 
 }  // namespace strata::io

@@ -24,6 +24,12 @@ struct TokenizerContents {
   std::optional<BytePairs> pairs;
   std::unique_ptr<const SentencePieces> pieces;
   DocumentFrame pieces_frame;
+  std::vector<AddedToken> pieces_added;  ///< by id; byte pairs have theirs in their tables
+  std::int64_t pieces_ids = 0;
+
+  [[nodiscard]] const std::vector<AddedToken>& added() const {
+    return pairs ? pairs->tables().added : pieces_added;
+  }
 };
 
 /// An encoder for the text of documents. Pre: the contents outlive it; they are no characters.

@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer_json.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,8 +21,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kSupported =
-    "strata reads byte pairs with the words of GPT-2 or Llama 3; convert the text to ids with the "
-    "program that wrote the file, and import them with --format=tokens-...";
+    "strata reads byte pairs of words that Split, Digits and ByteLevel make; convert the text to "
+    "ids "
+    "with the program that wrote the file, and import them with --format=tokens-...";
 
 /// The member of an object; null where it is absent or `object` is none.
 const json& member(const json& object, const char* name) {
@@ -58,7 +60,8 @@ class Reader {
           "given with --tokenizer=gpt2 --encoder=... --merges=...)");
     }
     require_byte_pairs();
-    tables_.pattern = pattern();
+    tables_.normalizer = normalizer(member(file_, "normalizer"));
+    tables_.splits = splits();
     tables_.order = MergeOrder::kListed;
     tables_.whole_words =
         member(model(), "ignore_merges") == json(true) ? WholeWords::kYes : WholeWords::kNo;
@@ -90,70 +93,57 @@ class Reader {
         refuse("has a model with {} {}; {}", name, shown(member(model(), name)), kSupported);
       }
     }
-    const json& normalizer = member(file_, "normalizer");
-    if (!normalizer.is_null()) {
-      refuse("has the normalizer {}; {}", shown(normalizer), kSupported);
-    }
     const json& decoder = member(file_, "decoder");
     if (!decoder.is_null() && type_of(decoder) != "ByteLevel") {
       refuse("has the decoder {}; {}", shown(decoder), kSupported);
     }
   }
 
-  [[nodiscard]] SplitPattern pattern() const {
-    const json& splitter = member(file_, "pre_tokenizer");
-    const json& steps = member(splitter, "pretokenizers");
-    const bool alone = type_of(splitter) == "ByteLevel";
-    const bool both = type_of(splitter) == "Sequence" && steps.is_array() && steps.size() == 2 &&
-                      type_of(steps[0]) == "Split" && type_of(steps[1]) == "ByteLevel";
-    if (!alone && !both) {
-      refuse("has the pre_tokenizer {}; {}", shown(splitter), kSupported);
+  [[nodiscard]] Normalizer normalizer(const json& value) const {
+    const json& steps = member(value, "normalizers");
+    if (value.is_null() || (type_of(value) == "Sequence" && steps == json::array())) {
+      return Normalizer::kNone;
     }
-    const json& bytes = alone ? splitter : steps[1];
-    const bool splits = member(bytes, "use_regex") != json(false);
-    if (!is_off(member(bytes, "add_prefix_space"))) {
-      refuse("has a pre_tokenizer ByteLevel with add_prefix_space; {}", kSupported);
+    if (type_of(value) == "Sequence" && steps.is_array() && steps.size() == 1) {
+      return normalizer(steps[0]);
     }
-    if (splits != alone) {
-      refuse("has a pre_tokenizer ByteLevel with use_regex {}; {}",
-             alone ? "off and no Split before it" : "on and a Split before it", kSupported);
+    if (type_of(value) != "NFC") {
+      refuse("has the normalizer {}; strata applies NFC, or null for none; {}", shown(value),
+             kSupported);
     }
-    if (alone) {
-      return SplitPattern::kGpt2;
-    }
-    const json& expression = member(member(steps[0], "pattern"), "Regex");
-    if (member(steps[0], "behavior") != json("Isolated") || !is_off(member(steps[0], "invert"))) {
-      refuse("has a pre_tokenizer Split with behavior {} and invert {}; {}",
-             shown(member(steps[0], "behavior")), shown(member(steps[0], "invert")), kSupported);
-    }
-    if (expression == json(kGpt2Expression)) {
-      return SplitPattern::kGpt2;
-    }
-    if (expression == json(kLlama3Expression)) {
-      return SplitPattern::kLlama3;
-    }
-    refuse("has a pre_tokenizer Split with the pattern {}; {}", shown(member(steps[0], "pattern")),
-           kSupported);
+    return Normalizer::kNfc;
   }
 
-  /// The texts of added tokens with their ids.
-  [[nodiscard]] std::unordered_map<std::string, std::int64_t> added_tokens() const {
-    std::unordered_map<std::string, std::int64_t> added;
-    const json& list = member(file_, "added_tokens");
-    if (!list.is_null() && !list.is_array()) {
-      refuse("has added_tokens that are no list");
-    }
-    for (const json& token : list) {
-      const json& content = member(token, "content");
-      const auto id = integer_in(member(token, "id"));
-      if (!content.is_string() || content == json("") || !id) {
-        refuse("has the added token {}; a content and an id were expected", shown(token));
+  [[nodiscard]] std::vector<SplitStep> splits() const {
+    const json& splitter = member(file_, "pre_tokenizer");
+    const json& list = member(splitter, "pretokenizers");
+    std::vector<SplitStep> splits;
+    bool bytes = false;
+    for (const json& step :
+         type_of(splitter) == "Sequence" && list.is_array() ? list : json::array({splitter})) {
+      const std::string type = type_of(step);
+      if (bytes) {
+        refuse("has the pre_tokenizer {} after ByteLevel; {}", shown(step), kSupported);
       }
-      if (!added.emplace(content.get<std::string>(), *id).second) {
-        refuse("adds the token {} twice", shown(content));
+      bytes = type == "ByteLevel";
+      if (bytes && !is_off(member(step, "add_prefix_space"))) {
+        refuse("has a pre_tokenizer ByteLevel with add_prefix_space; {}", kSupported);
+      }
+      if (type == "Split") {
+        splits.push_back(split_of(step, path_.string()));
+      } else if (type == "Digits") {
+        splits.push_back({is_off(member(step, "individual_digits")) ? "\\p{N}+" : "\\p{N}"});
+      } else if (!bytes) {
+        refuse("has the pre_tokenizer {}; {}", shown(step), kSupported);
+      } else if (member(step, "use_regex") != json(false)) {
+        splits.push_back({std::string(kGpt2Expression)});
       }
     }
-    return added;
+    if (!bytes || splits.empty()) {
+      refuse("has the pre_tokenizer {}, without {}; {}", shown(splitter),
+             bytes ? "an expression that splits text" : "ByteLevel", kSupported);
+    }
+    return splits;
   }
 
   void read_tokens() {
@@ -161,12 +151,23 @@ class Reader {
     if (!vocabulary.is_object()) {
       refuse("has a model without the object vocab");
     }
-    const auto added = added_tokens();
-    std::size_t count = vocabulary.size();
-    for (const auto& [text, id] : added) {
-      count += vocabulary.contains(text) ? 0 : 1;
+    tables_.added = added_tokens_of(member(file_, "added_tokens"), path_.string());
+    std::unordered_map<std::string_view, std::int64_t> added;
+    std::int64_t count = 0;  // one more than the largest id
+    std::int64_t tokens = std::ssize(vocabulary);
+    for (const AddedToken& token : tables_.added) {
+      added.emplace(token.text, token.id);
+      count = std::max(count, std::int64_t{token.id} + 1);
+      tokens += vocabulary.contains(token.text) ? 0 : 1;
     }
-    tables_.tokens.resize(count);
+    for (const auto& [text, value] : vocabulary.items()) {
+      count = std::max(count, std::min(integer_in(value).value_or(-1), 2 * tokens) + 1);
+    }
+    if (count > 2 * tokens) {
+      refuse("gives {} tokens ids of up to {} and more; ids below {} were expected", tokens,
+             count - 1, 2 * tokens);
+    }
+    tables_.tokens.resize(static_cast<std::size_t>(count));
     for (const auto& [text, value] : vocabulary.items()) {
       const auto special = added.find(text);
       const auto id = integer_in(value);
@@ -180,28 +181,25 @@ class Reader {
       }
       ids_.emplace(text, put(id.value_or(-1), *bytes, text));
     }
-    for (const auto& [text, id] : added) {
-      tables_.special.push_back(vocabulary.contains(text) ? ids_.at(text) : put(id, text, text));
-    }
-    std::ranges::sort(tables_.special);
-    std::unordered_set<std::string_view> distinct;
-    for (const std::string& token : tables_.tokens) {
-      if (!distinct.insert(token).second) {
-        refuse("has two tokens with the bytes {}", quoted_text(token));
+    for (const AddedToken& token : tables_.added) {
+      if (!vocabulary.contains(token.text)) {
+        put(token.id, token.text, token.text);
       }
     }
-    for (const char* separator : {kGpt2Separator, "<|end_of_text|>"}) {
-      const auto found = added.find(separator);
-      if (tables_.separator < 0 && found != added.end()) {
-        tables_.separator = found->second;
+    std::unordered_set<std::string_view> distinct;
+    for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
+      const std::string& token = tables_.tokens[id];
+      const bool is_added = std::ranges::binary_search(tables_.added, id, {}, &AddedToken::id);
+      if (!is_added && !token.empty() && !distinct.insert(token).second) {
+        refuse("has two tokens with the bytes {}", quoted_text(token));
       }
     }
   }
 
   std::uint32_t put(std::int64_t id, const std::string& bytes, const std::string& text) {
     if (id < 0 || id >= std::ssize(tables_.tokens)) {
-      refuse("gives the token {} the id {}; {} tokens have the ids 0 to {} without holes",
-             shown(text), id, tables_.tokens.size(), tables_.tokens.size() - 1);
+      refuse("gives the token {} the id {}; a whole number from 0 to {} was expected", shown(text),
+             id, tables_.tokens.size() - 1);
     }
     std::string& token = tables_.tokens[static_cast<std::size_t>(id)];
     if (!token.empty()) {
@@ -275,8 +273,7 @@ class Reader {
           refuse("has a template with the token {} of id {}; the ids are 0 to {}", shown(special),
                  shown(id), tables_.tokens.size() - 1);
         }
-        if (std::ranges::find(tables_.special, static_cast<std::uint32_t>(value)) ==
-            tables_.special.end()) {
+        if (!std::ranges::binary_search(tables_.added, value, {}, &AddedToken::id)) {
           refuse(
               "has a template with the token {} of id {}, which is no special token of its "
               "added_tokens",
@@ -321,19 +318,29 @@ class Reader {
   BytePairTables tables_;
 };
 
-json splitter_json(SplitPattern pattern) {
+json splits_json(const std::vector<SplitStep>& splits) {
+  json list = json::array();
+  for (const SplitStep& step : splits) {
+    list.push_back({{"type", "Split"},
+                    {"pattern", {{"Regex", step.expression}}},
+                    {"behavior", step.kept == Kept::kAll ? "Isolated" : "Removed"},
+                    {"invert", step.kept == Kept::kMatches}});
+  }
+  return list;
+}
+
+json splitter_json(const std::vector<SplitStep>& splits) {
+  const bool gpt2 = splits == BytePairTables().splits;
   json bytes = {{"type", "ByteLevel"},
                 {"add_prefix_space", false},
                 {"trim_offsets", true},
-                {"use_regex", pattern == SplitPattern::kGpt2}};
-  if (pattern == SplitPattern::kGpt2) {
+                {"use_regex", gpt2}};
+  if (gpt2) {
     return bytes;
   }
-  const json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", kLlama3Expression}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, std::move(bytes)})}};
+  json list = splits_json(splits);
+  list.push_back(std::move(bytes));
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(list)}};
 }
 
 /// The post_processor that puts the frame around a text.
@@ -375,24 +382,76 @@ BytePairTables parse_tokenizer_json(std::string_view text, const std::filesystem
   return Reader(*file, path).read();
 }
 
+SplitStep split_of(const json& step, const std::string& name) {
+  const json& pattern = member(step, "pattern");
+  const json& behavior = member(step, "behavior");
+  const bool text = member(pattern, "String").is_string();
+  const json& expression = member(pattern, text ? "String" : "Regex");
+  const bool inverted = !is_off(member(step, "invert"));
+  if (!expression.is_string() || (behavior != json("Isolated") && behavior != json("Removed"))) {
+    fail(ExitCode::kData,
+         "{} has a pre_tokenizer Split with the pattern {} and the behavior {}; strata reads a "
+         "Regex "
+         "or a String that is Isolated or Removed",
+         name, shown(pattern), shown(behavior));
+  }
+  SplitStep split{expression.get<std::string>(), behavior == json("Isolated") ? Kept::kAll
+                                                 : inverted                   ? Kept::kMatches
+                                                                              : Kept::kRest};
+  if (text) {
+    split.expression.clear();
+    for (const char character : expression.get<std::string>()) {
+      const bool literal = static_cast<unsigned char>(character) >= 0x80 || character <= ' ' ||
+                           std::isalnum(static_cast<unsigned char>(character)) != 0;
+      split.expression += literal ? std::string(1, character) : std::string{'\\', character};
+    }
+  }
+  try {
+    const Expression compiled(split.expression);
+  } catch (const Error& refusal) {
+    fail(ExitCode::kData, "{} has a pre_tokenizer Split that strata cannot apply: {}", name,
+         refusal.what());
+  }
+  return split;
+}
+
+std::string text_of(const std::vector<SplitStep>& splits) {
+  for (const auto& [name, expression] : kPublishedExpressions) {
+    if (splits == std::vector<SplitStep>{{std::string(expression)}}) {
+      return std::string(name);
+    }
+  }
+  return splits_json(splits).dump();
+}
+
+std::vector<SplitStep> splits_of(const std::string& text, const std::string& name) {
+  for (const auto& [published, expression] : kPublishedExpressions) {
+    if (published == text) {
+      return {{std::string(expression)}};
+    }
+  }
+  const json steps = parse_json(text).value_or(json());
+  if (!steps.is_array() || steps.empty()) {
+    fail(ExitCode::kData, "{} splits text by \"{}\"; a list of Split was expected", name,
+         printable(text));
+  }
+  std::vector<SplitStep> splits;
+  for (const json& step : steps) {
+    splits.push_back(split_of(step, name));
+  }
+  return splits;
+}
+
 std::string tokenizer_json(const BytePairTables& tables) {
   const ByteCharacters characters;
   std::vector<std::string> texts;
   json vocabulary = json::object();
-  json added = json::array();
   for (std::size_t id = 0; id < tables.tokens.size(); ++id) {
     const std::string& token = tables.tokens[id];
-    const bool special = std::ranges::binary_search(tables.special, id);
-    texts.push_back(special ? token : characters.text_of(token));
-    vocabulary[texts.back()] = id;
-    if (special) {
-      added.push_back({{"id", id},
-                       {"content", token},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false},
-                       {"special", true}});
+    const bool added = std::ranges::binary_search(tables.added, id, {}, &AddedToken::id);
+    texts.push_back(added ? token : characters.text_of(token));
+    if (!token.empty()) {
+      vocabulary[texts.back()] = id;
     }
   }
   json merges = json::array();
@@ -403,9 +462,9 @@ std::string tokenizer_json(const BytePairTables& tables) {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
-      {"added_tokens", std::move(added)},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", splitter_json(tables.pattern)},
+      {"added_tokens", added_tokens_json(tables.added)},
+      {"normalizer", tables.normalizer == Normalizer::kNfc ? json{{"type", "NFC"}} : json()},
+      {"pre_tokenizer", splitter_json(tables.splits)},
       {"post_processor", template_json(tables)},
       {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}}},
       {"model",

@@ -42,6 +42,7 @@ OWNERS = {
     r"hdf5.*\.h|H5\w+\.h": "io",
     r"zlib\.h": "io",
     r"utf8proc\.h": "io",
+    r"pcre2\.h": "io",
     r"sentencepiece_.*\.h": "io",
     r"turbojpeg\.h": "io",
     r"png\.h": "io",

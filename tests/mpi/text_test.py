@@ -229,10 +229,30 @@ class OtherTokenizers(TextTest):
                               "--tokenizer=pieces.model")
         self.assert_refused(finished, DATA, "tokenizer_config.json is no JSON object")
         config.unlink()
+        # Tokens beside the model: the end has a role, so it is special.
+        start = processor.get_piece_size()
+        beside = [self.write("added_tokens.json", json.dumps({"<|im_start|>": start, "<|im_end|>": start + 2})),
+                  self.write("special_tokens_map.json", json.dumps({"eos_token": {"content": "<|im_end|>"}}))]
+        self.write("chat.txt", "<|im_start|>the other<|im_end|>" * 20)
+        given = ["--format=text", "--files=chat.txt", "--split=1.0", "--separator=off"]
+        self.import_data(*given, "--tokenizer=pieces.model", "--output=marked", "--special-tokens")
+        self.assertEqual(self.tokens("marked", "train").tolist(), [start, *processor.encode("the other"), start + 2] * 20)
+        self.import_data(*given, "--tokenizer=pieces.model", "--output=chat")
+        ids = self.tokens("chat", "train").tolist()
+        self.assertEqual(ids, [start, *processor.encode("the other<|im_end|>")] * 20)
+        self.train(self.config, (1, 1), "chat-run", "--data.train=chat/train.h5", "--data.test=")
+        self.alone("checkpoint", "export", "chat-run", "--format=huggingface", "--output=chat-out", expect=DONE)
+        written = json.loads((self.directory / "chat-out/tokenizer_config.json").read_text())["added_tokens_decoder"]
+        self.assertEqual({id: (token["content"], token["special"]) for id, token in written.items()},
+                         {str(start): ("<|im_start|>", False), str(start + 2): ("<|im_end|>", True)})
+        self.import_data(*given, "--tokenizer=chat-out/tokenizer.model", "--output=again")
+        self.assertEqual(self.tokens("again", "train").tolist(), ids)
+        for path in beside:
+            path.unlink()
 
     def test_refusals(self):
         for code, words, arguments in [
-                (USAGE, ["ranks.tiktoken is a file of ranks", "--split-pattern=gpt2 or llama3"],
+                (USAGE, ["ranks.tiktoken is a file of ranks", "--split-pattern=gpt2, llama3"],
                  ["--tokenizer=ranks.tiktoken"]),
                 (USAGE, ["tokenizer.json says itself"], ["--tokenizer=tokenizer.json", "--split-pattern=gpt2"]),
                 (USAGE, ["--split-pattern is for a file of ranks"], ["--tokenizer=bytes", "--split-pattern=gpt2"]),

@@ -2,7 +2,7 @@
 // prints a line with the ids of each. For SentencePiece, which may change text, a | and the bytes
 // that the ids decode to follow.
 //   tokenizer_cases encoder.json vocab.bpe
-//   tokenizer_cases FILE [gpt2|llama3]    another program's tokenizer, which is also
+//   tokenizer_cases FILE [PATTERN]        another program's tokenizer, which is also
 //                                         written to the directory of FILE
 
 #include <cstdio>
@@ -15,15 +15,15 @@
 
 int main(int argc, char** argv) {
   if (argc != 2 && argc != 3) {
-    fmt::print(stderr, "tokenizer_cases encoder.json vocab.bpe | FILE [gpt2|llama3]\n");
+    fmt::print(stderr, "tokenizer_cases encoder.json vocab.bpe | FILE [PATTERN]\n");
     return 2;
   }
   try {
     const std::string second = argc == 3 ? argv[2] : "";
-    const auto pattern = strata::enum_from_name<strata::io::SplitPattern>(second);
-    const auto tokenizer = argc == 2 || pattern ? strata::io::Tokenizer::from_file(argv[1], pattern)
-                                                : strata::io::Tokenizer::gpt2(argv[1], second);
-    if (argc == 2 || pattern) {
+    const bool is_gpt2 = second.ends_with(".bpe");
+    const auto tokenizer = is_gpt2 ? strata::io::Tokenizer::gpt2(argv[1], second)
+                                   : strata::io::Tokenizer::from_file(argv[1], second);
+    if (!is_gpt2) {
       strata::io::write_tokenizer_files(tokenizer, std::filesystem::path(argv[1]).parent_path());
     }
     std::string line;

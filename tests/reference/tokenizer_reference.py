@@ -30,6 +30,10 @@ WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{
 LLAMA3_WORDS = regex.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+")
+O200K_WORDS = regex.compile(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 TEXTS = [
     "", " ", "  ", "\n", "\n\n", " \n ", "\t\tx", "a  b   c    d ", "x \n\n\n  y\r\n\r\nz   ",
@@ -232,6 +236,7 @@ def main():
                 ("GPT-2", [DATA / "gpt2-bpe/encoder.json", DATA / "gpt2-bpe/vocab.bpe"], gpt2),
                 ("tokenizer.json of GPT-2", [strings], gpt2),
                 ("tokenizer.json with Llama 3's words", [pairs], whole),
+                ("ranks with o200k's words", [file, "o200k"], Ranks(ranks, O200K_WORDS)),
                 ("ranks with Llama 3's words", [file, "llama3"], by_rank),
                 ("the tokenizer.json written from them", [directory / "tokenizer.json"], by_rank)]:
             different += differences(name, ours(program, arguments, texts), texts, reference.encode)

@@ -104,7 +104,7 @@ struct ImportOptions {
   std::filesystem::path merges;
   /// A file for Tokenizer::from_file(), instead of `tokenizer`; and the pattern for it.
   std::filesystem::path tokenizer_file;
-  std::optional<SplitPattern> split_pattern;
+  std::string split_pattern;
   Separator separator = Separator::kAuto;
   /// How the texts of special tokens within a text are encoded.
   Markers markers = Markers::kAsText;

@@ -29,12 +29,6 @@ constexpr auto enum_names(TokenizerKind) {
   return names_in_order("none", "bytes", "chars", "gpt2", "byte-pairs", "sentencepiece");
 }
 
-/// The published expressions that split text into words before byte pairs are merged.
-enum class SplitPattern { kGpt2, kLlama3 };
-constexpr auto enum_names(SplitPattern) {
-  return names_in_order("gpt2", "llama3");
-}
-
 /// How encode() treats the texts of special tokens, such as "<|endoftext|>".
 enum class Markers {
   kRecognised,  ///< as these tokens
@@ -64,18 +58,20 @@ class Tokenizer {
   [[nodiscard]] static Tokenizer bytes();
   /// One token per character, with ids in the order given. Pre: the characters are distinct.
   [[nodiscard]] static Tokenizer chars(std::vector<char32_t> characters);
-  /// From GPT-2's encoder.json and vocab.bpe.
+  /// From GPT-2's encoder.json and vocab.bpe, and tokens that files beside the encoder add.
   /// Throws: Error(kData) where a file is malformed or the files do not match.
   [[nodiscard]] static Tokenizer gpt2(const std::filesystem::path& encoder,
                                       const std::filesystem::path& merges);
   /// From a Hugging Face tokenizer.json of byte pairs, a file of ranks as tiktoken reads it, or a
   /// model of SentencePiece, whichever the file is; a tokenizer.json of GPT-2's is that of gpt2().
-  /// Only ranks need `pattern`, and get the special
-  /// tokens of Llama 3 where they are its 128,000, else "<|endoftext|>".
+  /// Tokens that added_tokens.json and tokenizer_config.json beside the file add belong to it.
+  /// Only ranks need `pattern`, the name of a published expression (gpt2, llama3, o200k) or another
+  /// expression that splits text into words, and get the special tokens of the published file with
+  /// that number of ranks, else "<|endoftext|>".
   /// Throws: Error(kData) where the file is malformed or not supported, Error(kUsage) where the
   /// pattern is missing or not wanted, or this build lacks SentencePiece.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path,
-                                           std::optional<SplitPattern> pattern = std::nullopt);
+                                           const std::string& pattern = "");
   /// Pre: the contents were validated.
   explicit Tokenizer(std::unique_ptr<const TokenizerContents> contents);
 
@@ -108,10 +104,10 @@ class Tokenizer {
 };
 
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
-/// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model. Returns
-/// the file; nothing for characters, which have no such form.
-/// Replaces an older file. Throws: FileSystemError(kData).
-std::optional<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
-                                                           const std::filesystem::path& directory);
+/// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model, and
+/// what belongs to it beside the model as tokenizer_config.json. Returns the files; none for
+/// characters, which have no such form. Replaces older files. Throws: FileSystemError(kData).
+std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
+                                                         const std::filesystem::path& directory);
 
 }  // namespace strata::io

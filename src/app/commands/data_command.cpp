@@ -106,11 +106,13 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
                                  byte pairs; with <|endoftext|> between files, unless --separator=off
   --format=text --tokenizer=FILE --files=FILE...            the tokenizer of another program, a file of one of
-                                 these kinds: Hugging Face's tokenizer.json (byte pairs with the words of GPT-2 or
-                                 Llama 3), SentencePiece's tokenizer.model, or ranks as tiktoken and Llama 3 have them
+                                 these kinds: Hugging Face's tokenizer.json (byte pairs), SentencePiece's
+                                 tokenizer.model, or ranks as tiktoken and Llama 3 have them; tokens that
+                                 added_tokens.json and tokenizer_config.json beside it add belong to it
                                  a tokenizer.json's template, or what a tokenizer_config.json beside tokenizer.model adds,
                                  is put around each file, as <|begin_of_text|> before it, unless --separator=off
-    --split-pattern=gpt2|llama3  how ranks split text into words; only for ranks, which do not say it
+    --split-pattern=gpt2|llama3|o200k|EXPRESSION   how ranks split text into words; only for ranks, which do not say
+                                 it; llama3's is cl100k's too
     --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
   --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens and nothing else
     --token-bits=16|32|64        the width of the tokens; these files do not say it (default 16)
@@ -145,7 +147,7 @@ void tokenizer_argument(const CommandLine& line, io::ImportOptions& options) {
       fail(ExitCode::kUsage,
            "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
     }
-    options.split_pattern = enum_argument(line, "split-pattern", io::SplitPattern::kGpt2);
+    options.split_pattern = text_argument(line, "split-pattern");
   }
   if (line.has("special-tokens")) {
     if (options.format != io::ImportFormat::kText ||

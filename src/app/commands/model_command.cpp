@@ -150,7 +150,8 @@ ExitCode import_model_command(Arguments arguments) {
   const nn::TransformerOptions& sizes = model.model.options;
   if (tokenizer && tokenizer->vocabulary() > sizes.vocabulary) {
     fail(ExitCode::kData,
-         "the tokenizer has {} token ids and the model {}; use the tokenizer that it learned with",
+         "the tokenizer has {} token ids, with those of files beside it, and the model {}; use the "
+         "tokenizer that it learned with",
          tokenizer->vocabulary(), sizes.vocabulary);
   }
   const io::DatasetInfo data{

@@ -7,17 +7,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "text_files.hpp"
+
 namespace strata::io {
 namespace {
 
+using test::error_of;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-std::vector<std::string> words(std::string_view text) {
+/// The matches of an expression; those of the ones in the tests cover a text.
+std::vector<std::string> words(std::string_view text,
+                               std::string_view expression = kGpt2Expression) {
+  const Expression compiled{std::string(expression)};
+  Search search(compiled);
   std::vector<std::string> words;
-  while (!text.empty()) {
-    const std::size_t bytes = first_word(text, End::kReached);
-    words.emplace_back(text.substr(0, bytes));
-    text.remove_prefix(bytes);
+  for (std::size_t at = 0; at < text.size();) {
+    const Search::Match match = search.find(text, at, End::kReached);
+    words.emplace_back(text.substr(match.begin, match.end - match.begin));
+    at = match.end;
   }
   return words;
 }
@@ -53,11 +62,14 @@ TEST(Gpt2Words, TheLastOfWhiteSpaceIsLeftToTheNextWord) {
   EXPECT_THAT(words("a\x1C b\u200B"), ElementsAre("a", "\x1C", " b", "\u200B"));
 }
 
-TEST(Gpt2Words, NothingIsCutThatMoreTextCouldChange) {
+TEST(PublishedExpressions, NothingIsCutThatMoreTextCouldChange) {
   const std::vector<std::string> pieces{"a", "é", "猫", "1",  "٣",      "!", "'",  "s",
                                         "l", " ", " ",  "\n", "\u00A0", "😀", "re", "ve"};
   std::mt19937 random(1);
-  for (int round = 0; round < 300; ++round) {
+  for (std::size_t round = 0; round < 300; ++round) {
+    const std::string expression(kPublishedExpressions[round % 3].text);
+    const Expression compiled(expression);
+    Search search(compiled);
     std::vector<std::string> characters;
     for (int i = 0; i < 24; ++i) {
       characters.push_back(pieces[random() % pieces.size()]);
@@ -66,26 +78,76 @@ TEST(Gpt2Words, NothingIsCutThatMoreTextCouldChange) {
     for (const std::string& character : characters) {
       text += character;
     }
-    const std::vector<std::string> whole = words(text);
+    const std::vector<std::string> whole = words(text, expression);
     std::string prefix;
     for (const std::string& character : characters) {
       prefix += character;
       std::string_view rest = prefix;
       std::size_t number = 0;
-      for (std::size_t bytes = first_word(rest, End::kNotYet); bytes > 0;
-           bytes = first_word(rest, End::kNotYet)) {
-        ASSERT_EQ(rest.substr(0, bytes), whole.at(number++)) << prefix;
-        rest.remove_prefix(bytes);
+      for (Search::Match word = search.find(rest, 0, End::kNotYet); word.is_known;
+           word = search.find(rest, 0, End::kNotYet)) {
+        ASSERT_EQ(rest.substr(0, word.end), whole.at(number++)) << prefix;
+        rest.remove_prefix(word.end);
       }
       // What waits is one word, with white space before it at most.
-      EXPECT_LE(words(rest).size(), 3U) << prefix;
+      EXPECT_LE(words(rest, expression).size(), 3U) << prefix;
     }
   }
 }
 
-TEST(Gpt2Words, AnEmptyTextHasNone) {
-  EXPECT_EQ(first_word("", End::kReached), 0U);
-  EXPECT_EQ(first_word("", End::kNotYet), 0U);
+TEST(Expression, IsThatOfOniguruma) {
+  // U+180E, a space to PCRE2, is none; U+0085 is one.
+  EXPECT_THAT(words("a\u180Eb \u0085", R"(\s+|\S+)"), ElementsAre("a\u180Eb", " \u0085"));
+  // The ideographic comma is used with Han, but is none; kana are not.
+  EXPECT_THAT(words("中、文ま", R"(\p{Han}|[^\p{Han}]+)"), ElementsAre("中", "、", "文", "ま"));
+  EXPECT_THAT(words("a[b]c", R"([x[a[b\]]]c]+|.)"), ElementsAre("a", "[", "b]c"));
+  EXPECT_THAT(words("a]^b", "[]a]+|[^]a]+"), ElementsAre("a]", "^b"));
+  EXPECT_THAT(words("ab\nab", R"(b$|^a|ab|\n)"), ElementsAre("a", "b", "\n", "a", "b"));
+  EXPECT_THAT(words("'S 'ſ", R"((?i:'s)|.)"), ElementsAre("'S", " ", "'ſ"));
+  EXPECT_THAT(words("aaab", R"((?i)A{2,}?|(?>a)b|(?<=a)b)"), ElementsAre("aa", "ab"));
+  EXPECT_FALSE(Expression(R"([a^]|[^b]|\^)").looks_back());
+  EXPECT_TRUE(Expression("a|^b").looks_back());
+  EXPECT_TRUE(Expression("(?<=a)b").looks_back());
+}
+
+TEST(Expression, RefusesByNameWhatIsReadDifferently) {
+  for (const char* part : {R"(\w)", R"(\h)", R"(\b)", R"(\G)", R"(\1)", R"(\v)", "&&", "[^", "(?P",
+                           "(?m", "(*F", "{1}?", "{1,3}+", "{,3}", R"(\p{^L})", R"(\x4)"}) {
+    const std::string in_set = std::string(part) == "&&" || std::string(part) == "[^" ? "[a" : "";
+    EXPECT_THAT(
+        error_of([&] { Expression(in_set + "a" + part + "b])"); }),
+        AllOf(HasSubstr("holds " + std::string(part).substr(0, 2)), HasSubstr("differently")));
+  }
+  for (const char* malformed : {"(a", "[a", "a)", "\\", "*", R"(\p{Nothing})", "\xFF"}) {
+    EXPECT_THAT(error_of([&] { const Expression made{malformed}; }),
+                HasSubstr("cannot be compiled"));
+  }
+  EXPECT_THAT(error_of([&] { Expression(std::string(20'000, 'a')); }), HasSubstr("20000 bytes"));
+}
+
+TEST(Expression, EndsWhereItTakesTooManySteps) {
+  const std::string text = std::string(60'000, 'a') + "xb";
+  for (const char* slow : {"(a+)+b", "(?:a|a)*b", "a*a*b", "(?:a)+b"}) {
+    EXPECT_THAT(error_of([&] { (void)words(text, slow); }),
+                HasSubstr("the expression " + std::string(slow)))
+        << slow;
+  }
+  // Long words and white space are none of these.
+  for (const auto& [name, expression] : kPublishedExpressions) {
+    for (const char* character : {"a", "é", " ", "\n", "!", "'"}) {
+      std::string run;
+      for (int i = 0; i < 20'000; ++i) {
+        run += character;
+      }
+      EXPECT_LE(words(run + "x", expression).size(), 3U) << name << " " << character;
+    }
+  }
+}
+
+TEST(Search, FindsNothingInAnEmptyText) {
+  const Expression expression{std::string(kGpt2Expression)};
+  EXPECT_FALSE(Search(expression).find("", 0, End::kReached).is_known);
+  EXPECT_FALSE(Search(expression).find("", 0, End::kNotYet).is_known);
 }
 
 }  // namespace

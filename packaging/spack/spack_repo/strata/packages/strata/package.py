@@ -40,6 +40,7 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("boost +program_options")
     depends_on("hwloc")
     depends_on("utf8proc")
+    depends_on("pcre2@10.40: +jit")
     depends_on("libjpeg-turbo")
     depends_on("libpng")
     depends_on("sentencepiece")
