@@ -17,6 +17,16 @@ constexpr std::uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCR
                                    PCRE2_NO_AUTO_POSSESS;  // steps are counted
 
 constexpr std::size_t kShown = 40;  // bytes of a text in messages
+constexpr std::size_t kWindow = 4096;
+constexpr std::int64_t kAgain = 64;  // times that each byte may be read on average
+
+/// The steps that a match may take.
+std::uint32_t steps_for(std::size_t bytes) {
+  constexpr std::uint32_t kSteps = 100'000;
+  constexpr std::uint32_t kPerByte = 16;
+  constexpr std::size_t kMostCounted = std::size_t{1} << 27U;
+  return kSteps + kPerByte * static_cast<std::uint32_t>(std::min(bytes, kMostCounted));
+}
 
 PCRE2_SPTR units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());
@@ -199,8 +209,8 @@ Expression::Expression(const std::string& text) : text_(text) {
   std::uint32_t lookbehind = 0;
   pcre2_pattern_info(code_.get(), PCRE2_INFO_MAXLOOKBEHIND, &lookbehind);
   looks_back_ = lookbehind > 0 || translator.has_line_start();
-  // Where there is none, pcre2_match() interprets.
-  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  is_compiled_for_machine_ =
+      pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
 }
 
 void Expression::Free::operator()(pcre2_real_code_8* code) const {
@@ -216,6 +226,8 @@ Search::Search(const Expression& expression)
   require(stack_ && context_ && data_, "PCRE2 gives no memory");
   constexpr std::uint32_t kMostKibibytes = 64 * 1024;
   pcre2_set_heap_limit(context_.get(), kMostKibibytes);
+  pcre2_set_match_limit(context_.get(), steps_for(kWindow));
+  place_ = pcre2_get_ovector_pointer(data_.get());
   pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
 }
 
@@ -233,11 +245,6 @@ void Search::Free::operator()(pcre2_real_match_data_8* data) const {
 // PCRE2 interprets, which counts more steps than compiled code does. The time for an expression
 // that reads far and finds nothing is bounded by the bytes of such windows.
 Search::Match Search::find(std::string_view text, std::size_t from, End end) {
-  constexpr std::size_t kWindow = 4096;
-  constexpr std::int64_t kAgain = 64;  // times that each byte may be read on average
-  constexpr std::uint32_t kSteps = 100'000;
-  constexpr std::uint32_t kStepsPerByte = 16;
-  constexpr std::size_t kMostCounted = std::size_t{1} << 27U;
   std::size_t window = kWindow;
   while (true) {
     std::size_t size = std::min(text.size(), from + window);
@@ -246,23 +253,16 @@ Search::Match Search::find(std::string_view text, std::size_t from, End end) {
     }
     const bool has_grown = window > kWindow;
     const bool is_whole = size == text.size() && end == End::kReached;
-    pcre2_set_offset_limit(context_.get(), has_grown ? from : PCRE2_UNSET);
-    pcre2_set_match_limit(
-        context_.get(),
-        kSteps + kStepsPerByte * static_cast<std::uint32_t>(std::min(size - from, kMostCounted)));
-    const int result = pcre2_match(
-        expression_->code(), units(text), size, from,
-        PCRE2_NO_UTF_CHECK | (has_grown ? PCRE2_NO_JIT : 0U) | (is_whole ? 0U : PCRE2_PARTIAL_HARD),
-        data_.get(), context_.get());
-    const std::size_t* place = pcre2_get_ovector_pointer(data_.get());
-    const bool is_empty_at_end = result >= 0 && place[0] == size && !is_whole;
-    std::size_t open = size;  // where a match may begin
+    const int result = match(text.substr(0, size), from, is_whole ? 0U : PCRE2_PARTIAL_HARD,
+                             has_grown ? Begins::kHere : Begins::kAnywhere);
+    const bool is_empty_at_end = result >= 0 && place_[0] == size && !is_whole;
     if (result >= 0 && !is_empty_at_end) {
-      credit_bytes_ += kAgain * static_cast<std::int64_t>(place[1] - from);
-      return {place[0], place[1], true};
+      credit_bytes_ += kAgain * static_cast<std::int64_t>(place_[1] - from);
+      return {place_[0], place_[1], true};
     }
+    std::size_t open = size;  // where a match may begin
     if (result == PCRE2_ERROR_PARTIAL) {
-      open = place[0];
+      open = place_[0];
     } else if (result == PCRE2_ERROR_NOMATCH && has_grown) {
       open = from + first_character(text.substr(from)).bytes;
     } else if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
@@ -282,6 +282,24 @@ Search::Match Search::find(std::string_view text, std::size_t from, End end) {
     }
     from = open;
   }
+}
+
+int Search::match(std::string_view text, std::size_t from, std::uint32_t options, Begins begins) {
+  if (begins == Begins::kAnywhere) {
+    return expression_->is_compiled_for_machine()
+               ? pcre2_jit_match(expression_->code(), units(text), text.size(), from, options,
+                                 data_.get(), context_.get())
+               : pcre2_match(expression_->code(), units(text), text.size(), from,
+                             options | PCRE2_NO_UTF_CHECK, data_.get(), context_.get());
+  }
+  pcre2_set_offset_limit(context_.get(), from);
+  pcre2_set_match_limit(context_.get(), steps_for(text.size() - from));
+  const int result =
+      pcre2_match(expression_->code(), units(text), text.size(), from,
+                  options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data_.get(), context_.get());
+  pcre2_set_offset_limit(context_.get(), PCRE2_UNSET);
+  pcre2_set_match_limit(context_.get(), steps_for(kWindow));
+  return result;
 }
 
 }  // namespace strata::io

@@ -59,6 +59,7 @@ class Expression {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Whether a match depends on the text before it.
   [[nodiscard]] bool looks_back() const { return looks_back_; }
+  [[nodiscard]] bool is_compiled_for_machine() const { return is_compiled_for_machine_; }
   [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
 
  private:
@@ -68,6 +69,7 @@ class Expression {
 
   std::string text_;
   bool looks_back_ = false;
+  bool is_compiled_for_machine_ = false;
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };
 
@@ -97,11 +99,18 @@ class Search {
     void operator()(pcre2_real_match_data_8* data) const;
   };
 
+  /// Where a match may begin.
+  enum class Begins { kAnywhere, kHere };
+  /// Calls PCRE2, which writes to place_.
+  [[nodiscard]] int match(std::string_view text, std::size_t from, std::uint32_t options,
+                          Begins begins);
+
   const Expression* expression_;
   std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
   std::unique_ptr<pcre2_real_match_context_8, Free> context_;
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
-  std::int64_t credit_bytes_;  ///< that may still be read again
+  const std::size_t* place_ = nullptr;  ///< of the last match: begin and end
+  std::int64_t credit_bytes_;           ///< that may still be read again
 };
 
 }  // namespace strata::io
