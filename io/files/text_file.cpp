@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "strata/io/directory_lock.hpp"
+
 #include "files/line_cutter.hpp"
 #include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
