@@ -39,7 +39,7 @@ constexpr const char* kMeeting = "meeting";
 constexpr const char* kStart = "start";
 constexpr const char* kStep = "step";
 constexpr const char* kWeights = "weights";
-constexpr const char* kConfig = "config";
+constexpr const char* kConfigText = "config";
 constexpr const char* kChecksum = "checksum";
 
 fs::path rounds_root(const fs::path& directory) {
@@ -230,7 +230,7 @@ void require_same_run(const fs::path& directory, const plan::Plan& plan, std::in
   require_same_settings(*islands, directory, plan, setting);
   require_same_start(*islands, directory, step, weights, setting);
   const std::vector<std::string> changes =
-      training_changes(text_at(*islands, kConfig), config_text);
+      training_changes(text_at(*islands, kConfigText), config_text);
   if (!changes.empty()) {
     log.warn("{}: settings of the island that made {}, which may differ, and those here: {}",
              setting, (directory / kIslandsFile).string(), fmt::join(changes, "; "));
@@ -276,7 +276,7 @@ std::string IslandRendezvous::identify(std::int64_t step, const std::string& wei
     nlohmann::json islands = islands_identity(plan_);
     islands[kMeeting] = own.empty() ? io::make_nonce() : own;
     islands[kStart] = {{kStep, step}, {kWeights, weights}};
-    islands[kConfig] = setup_.config_text;
+    islands[kConfigText] = setup_.config_text;
     // Of several jobs that start at once, the first one wins.
     static_cast<void>(io::create_text(directory_ / kIslandsFile, sealed(std::move(islands))));
   }
@@ -389,7 +389,7 @@ void IslandRendezvous::write_differences(std::int64_t step) {
     }
   }
   write(root_of(island_), step, slices,
-        {{"island", island_}, {kWeights, base_}, {kConfig, setup_.config_text}});
+        {{"island", island_}, {kWeights, base_}, {kConfigText, setup_.config_text}});
 }
 
 std::string IslandRendezvous::open_difference(std::int64_t island, std::int64_t step) {
@@ -434,7 +434,8 @@ bool IslandRendezvous::continues_difference(std::int64_t step) {
   }
   std::string problem = open_difference(island_, step);
   if (problem.empty() &&
-      !training_changes(text_at(differences_.at(island_).metadata(), kConfig), setup_.config_text)
+      !training_changes(text_at(differences_.at(island_).metadata(), kConfigText),
+                        setup_.config_text)
            .empty()) {
     differences_.erase(island_);
     problem = "it was computed with other settings";

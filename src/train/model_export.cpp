@@ -36,7 +36,9 @@ struct OutputFile {
 /// A tokenizer_config.json as it came in, with the tokens that only the one written for the
 /// tokenizer has: they were added in another file.
 std::string with_tokens(const std::string& given, const fs::path& written) {
-  nlohmann::json all = io::parse_json(io::read_text(written, ExitCode::kData).value()).value();
+  nlohmann::json all =
+      io::parse_json(io::read_text(written, ExitCode::kData, fs::file_size(written)).value())
+          .value();
   const nlohmann::json came = io::parse_json(given).value();
   all.update(came, true);
   const auto tokens = [](const nlohmann::json& config) {
