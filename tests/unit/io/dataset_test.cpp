@@ -331,6 +331,8 @@ TEST(Dataset, NamesThatAreNotKnownAreNotCompared) {
   const DatasetInfo damaged{.classes = 1, .class_names = {"milk", "tea", "tea"}};
   EXPECT_THAT(matched_classes({.classes = 3, .class_names = {"tea", "milk"}}, damaged),
               ElementsAre(-1, 0, -1));
+}
+
 TEST(Dataset, CountsNoDamagedLabel) {
   const TemporaryDirectory directory;
   const ImportReport report = import_in_shards(directory);
