@@ -13,7 +13,6 @@
 
 #include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
-
 #include "strata/core/utf8.hpp"
 
 namespace strata {
