@@ -352,12 +352,19 @@ std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokeni
       config["add_bos_token"] = !frame.before.empty();
       config["add_eos_token"] = !frame.after.empty();
     }
+    nlohmann::json beyond = nlohmann::json::object();
     for (const nlohmann::json& token : added_tokens_json(contents.pieces_added)) {
+      if (token.at("id") >= contents.pieces->vocabulary()) {
+        beyond[token.at("content").get<std::string>()] = token.at("id");
+      }
       nlohmann::json& flags = config["added_tokens_decoder"][token.at("id").dump()] = token;
       flags.erase("id");
     }
     if (!config.empty()) {
       write("tokenizer_config.json", config.dump(2) + "\n");
+    }
+    if (!beyond.empty()) {  // for a tokenizer_config.json that does not list them
+      write("added_tokens.json", beyond.dump(2) + "\n");
     }
   } else if (contents.kind != TokenizerKind::kChars) {
     BytePairTables bytes;

@@ -240,11 +240,13 @@ class OtherTokenizers(TextTest):
         self.import_data(*given, "--tokenizer=pieces.model", "--output=chat")
         ids = self.tokens("chat", "train").tolist()
         self.assertEqual(ids, [start, *processor.encode("the other<|im_end|>")] * 20)
-        self.train(self.config, (1, 1), "chat-run", "--data.train=chat/train.h5", "--data.test=")
+        self.train(self.config, (1, 1), "chat-run", "--data.train=chat/train.h5", "--data.test=chat/train.h5")
         self.alone("checkpoint", "export", "chat-run", "--format=huggingface", "--output=chat-out", expect=DONE)
         written = json.loads((self.directory / "chat-out/tokenizer_config.json").read_text())["added_tokens_decoder"]
         self.assertEqual({id: (token["content"], token["special"]) for id, token in written.items()},
                          {str(start): ("<|im_start|>", False), str(start + 2): ("<|im_end|>", True)})
+        self.assertEqual(json.loads((self.directory / "chat-out/added_tokens.json").read_text()),
+                         {"<|im_start|>": start, "<|im_end|>": start + 2})
         self.import_data(*given, "--tokenizer=chat-out/tokenizer.model", "--output=again")
         self.assertEqual(self.tokens("again", "train").tolist(), ids)
         for path in beside:

@@ -105,8 +105,9 @@ class Tokenizer {
 
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
 /// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model, and
-/// what belongs to it beside the model as tokenizer_config.json. Returns the files; none for
-/// characters, which have no such form. Replaces older files. Throws: FileSystemError(kData).
+/// what belongs to it beside the model as tokenizer_config.json and added_tokens.json. Returns the
+/// files; none for characters, which have no such form. Replaces older files.
+/// Throws: FileSystemError(kData).
 std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
                                                          const std::filesystem::path& directory);
 
