@@ -19,7 +19,8 @@ namespace strata::train {
 /// the chat template. A checkpoint keeps them and an export writes them again.
 inline constexpr std::array kModelTexts{"config.json",           "generation_config.json",
                                         "tokenizer_config.json", "special_tokens_map.json",
-                                        "chat_template.jinja",   "chat_template.json"};
+                                        "added_tokens.json",     "chat_template.jinja",
+                                        "chat_template.json"};
 
 /// The texts of those that a directory has. Throws: Error(kData) naming a file that is no JSON
 /// object or no UTF-8, or an eos_token_id that is no token id and no list of them.

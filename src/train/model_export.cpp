@@ -10,7 +10,6 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/directory_lock.hpp"
-#include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/nn/adapters.hpp"
@@ -32,20 +31,6 @@ struct OutputFile {
   std::string name;
   std::vector<nn::PublishedTensor> tensors;
 };
-
-/// A tokenizer_config.json as it came in, with the tokens that only the one written for the
-/// tokenizer has: they were added in another file.
-std::string with_tokens(const std::string& given, const fs::path& written) {
-  nlohmann::json all =
-      io::parse_json(io::read_text(written, ExitCode::kData, fs::file_size(written)).value())
-          .value();
-  const nlohmann::json came = io::parse_json(given).value();
-  all.update(came, true);
-  const auto tokens = [](const nlohmann::json& config) {
-    return config.value("added_tokens_decoder", nlohmann::json::object()).size();
-  };
-  return tokens(all) > tokens(came) ? all.dump(2) + "\n" : given;
-}
 
 /// A checkpoint as the tensors of an export.
 class Exporter {
@@ -117,15 +102,11 @@ class Exporter {
         }
       }
       for (const std::string name : kModelTexts) {
-        if (name == "config.json" || !texts.contains(name)) {
-          continue;
-        }
-        const bool is_new = std::ranges::find(result.files, name) == result.files.end();
-        io::replace_text(directory / name, is_new || name != "tokenizer_config.json"
-                                               ? texts.at(name)
-                                               : with_tokens(texts.at(name), directory / name));
-        if (is_new) {
-          result.files.push_back(name);
+        if (name != "config.json" && texts.contains(name)) {
+          io::replace_text(directory / name, texts.at(name));
+          if (std::ranges::find(result.files, name) == result.files.end()) {
+            result.files.push_back(name);
+          }
         }
       }
     }
