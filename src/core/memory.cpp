@@ -78,31 +78,33 @@ std::string memory_advice() {
 
 #ifndef STRATA_SANITIZED
 
-// As the library's, and they note the size, which std::bad_alloc does not hold.
+// As the library's, and they note the size, which std::bad_alloc does not hold. Weak: a test
+// program may have its own.
 
-void* operator new(std::size_t bytes) {
+[[gnu::weak]] void* operator new(std::size_t bytes) {
   return strata::checked(std::malloc(std::max<std::size_t>(bytes, 1)), bytes);
 }
 
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::weak]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);
   const std::size_t whole = (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
   return strata::checked(whole < bytes ? nullptr : std::aligned_alloc(unit, whole), bytes);
 }
 
-void operator delete(void* memory) noexcept {
+[[gnu::weak]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
+[[gnu::weak]] void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
   std::free(memory);
 }
 
-void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
+[[gnu::weak]] void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
   std::free(memory);
 }
 
-void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept {
+[[gnu::weak]] void operator delete(void* memory, std::size_t /*bytes*/,
+                                   std::align_val_t /*alignment*/) noexcept {
   std::free(memory);
 }
 
