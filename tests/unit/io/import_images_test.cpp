@@ -180,16 +180,23 @@ std::string with_chunk(const std::string& png, const std::string& name, const st
          png.substr(kAfterHeader);
 }
 
+// A PNG file without the sRGB chunk that libpng writes, beside which it ignores others.
+std::string without_srgb(std::string png) {
+  constexpr std::size_t kAfterHeader = 33;
+  EXPECT_EQ(png.substr(kAfterHeader + 4, 4), "sRGB");
+  return png.erase(kAfterHeader, 13);
+}
+
 TEST(ImportImages, PixelsAreTheBytesOfAPngWhateverItSaysOfColours) {
   const std::vector<std::uint8_t> rgb = picture(5, 7, 2);
   const std::vector<std::uint8_t> grey(rgb.begin(), rgb.begin() + 35);
   const std::vector<std::uint8_t> transparent(rgb.begin(), rgb.begin() + 100);
   const std::vector<std::uint8_t> palette{1, 2, 3, 250, 128, 7};
   const std::vector<std::uint8_t> indices{0, 1, 1, 0, 0, 1};
-  const std::string plain_grey = png(grey, 5, 7, PNG_FORMAT_GRAY);
+  const std::string plain_grey = without_srgb(png(grey, 5, 7, PNG_FORMAT_GRAY));
   const std::vector<std::string> files{
-      png(5, 7, 2), plain_grey, png(transparent, 5, 5, PNG_FORMAT_RGBA),
-      png(indices, 2, 3, PNG_FORMAT_RGB_COLORMAP, palette.data(), 2),
+      without_srgb(png(5, 7, 2)), plain_grey, without_srgb(png(transparent, 5, 5, PNG_FORMAT_RGBA)),
+      without_srgb(png(indices, 2, 3, PNG_FORMAT_RGB_COLORMAP, palette.data(), 2)),
       with_chunk(plain_grey, "tRNS", {'\0', static_cast<char>(grey[3])})};
   // Gammas of 1, 1/1.8 and 1/4.4; chromaticities of red, green and blue in turn; Display P3.
   const std::vector<std::pair<const char*, std::string>> chunks{
