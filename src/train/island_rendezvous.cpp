@@ -712,6 +712,27 @@ IslandRendezvous::Met IslandRendezvous::join(std::int64_t step, bool is_new) {
   }
 }
 
+void IslandRendezvous::require_no_other_start() const {
+  for (const io::CheckpointEntry& entry : io::list_checkpoints(root_of(island_))) {
+    try {
+      const io::Checkpoint there = io::Checkpoint::open(entry.directory);
+      const std::vector<std::string> changes =
+          training_changes(text_at(there.metadata(), kConfigText), setup_.config_text);
+      if (text_at(there.metadata(), kMeeting) == id_ && !changes.empty()) {
+        fail(
+            ExitCode::kUsage,
+            "parallel.island_of: {} is of an earlier start of this island with other settings: {}; "
+            "set them back, remove {} to begin anew, or choose another directory",
+            entry.directory.string(), fmt::join(changes, "; "), directory_.string());
+      }
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kCheckpoint) {
+        throw;
+      }  // else it is damaged, and written again
+    }
+  }
+}
+
 IslandRendezvous::Met IslandRendezvous::met_at_start(std::int64_t step, bool is_new,
                                                      const std::string& outer) {
   const std::vector<IslandRound> all = rounds();
@@ -723,6 +744,9 @@ IslandRendezvous::Met IslandRendezvous::met_at_start(std::int64_t step, bool is_
          "parallel.island_of: {} has rounds with island {}, but this run is new; resume the run "
          "of that island, or choose another directory for new ones",
          directory_.string(), island_);
+  }
+  if (is_new) {
+    require_no_other_start();
   }
   if (all.empty() || all.back().step < step) {
     return {.step = step};

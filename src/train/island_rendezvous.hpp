@@ -92,6 +92,9 @@ class IslandRendezvous {
 
   /// The id, on rank 0; writes islands.json where there is none.
   [[nodiscard]] std::string identify(std::int64_t step, const std::string& weights);
+  /// Refuses differences of a run of this island that began with other settings: others may
+  /// average them before this one has written its own.
+  void require_no_other_start() const;
   [[nodiscard]] Met met_at_start(std::int64_t step, bool is_new, const std::string& outer);
   /// Nothing where the round was damaged and is set aside.
   [[nodiscard]] std::optional<Met> go_on_after(std::int64_t step);

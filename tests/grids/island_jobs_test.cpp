@@ -63,8 +63,10 @@ class IslandJobs : public testing::Test {
   }
   [[nodiscard]] std::string refusal(int island, const std::string& settings,
                                     ExitCode code = ExitCode::kUsage) {
-    return strata::test::error_of(
-        [&] { (void)start(island, settings + " local.deadline=0").get(); }, code);
+    // A job that is not refused ends soon.
+    const std::string deadline =
+        settings.find("local.record") == std::string::npos ? " local.deadline=0" : "";
+    return strata::test::error_of([&] { (void)start(island, settings + deadline).get(); }, code);
   }
   /// Deletes what a user might take for all of a run.
   void forget(const std::vector<std::string>& paths) const {
@@ -215,6 +217,12 @@ TEST_F(IslandJobs, RefuseAnotherRunByName) {
   EXPECT_THAT(
       refusal(1, frozen + init + " checkpoint.init_except=dense1.bias,dense2.* run.dir=frozen-1"),
       HasSubstr("the islands of frozen begin from weights"));
+  // Differences of an earlier start with another learning rate.
+  static_cast<void>(start(0, "parallel.island_of=again run.dir=again local.deadline=0").get());
+  forget({"again/rounds"});
+  EXPECT_THAT(refusal(0, "parallel.island_of=again run.dir=anew optimizer.learning_rate=0.1"),
+              AllOf(HasSubstr("again/island-0/step-00000004 is of an earlier start"),
+                    HasSubstr("optimizer.learning_rate: 0.05 -> 0.1; set them back")));
   // A checkpoint of another run of islands.
   forget({"fresh"});
   static_cast<void>(start(0, "parallel.island_of=fresh run.dir=fresh-0 local.deadline=0").get());
