@@ -16,6 +16,9 @@ using nlohmann::json;
 TEST(HuggingfaceConfig, KeepsWhatDoesNotDescribeTheWeights) {
   nn::PublishedModel model;
   model.options.preset = nn::Preset::kLlama;
+  model.options.blocks = 1;
+  model.options.width = 8;
+  model.options.heads = 2;
   model.options.context = 32;
   model.options.vocabulary = 96;
   model.options = nn::resolved(model.options);
@@ -31,15 +34,15 @@ TEST(HuggingfaceConfig, KeepsWhatDoesNotDescribeTheWeights) {
                    {"vocab_size", 1},
                    {"other", {1.5, "x"}}};
   const json config = config_of(given, {.begin = 1, .end = 2});
-  for (const auto& [key, value] : json{
-           {"eos_token_id", {95, 93}},
-           {"pad_token_id", nullptr},
-           {"bos_token_id", 1},
-           {"max_position_embeddings", 64},
-           {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}},
-           {"dtype", "float16"},
-           {"vocab_size", 96},
-           {"other", {1.5, "x"}}}.items()) {
+  const json expected{{"eos_token_id", {95, 93}},
+                      {"pad_token_id", nullptr},
+                      {"bos_token_id", 1},
+                      {"max_position_embeddings", 64},
+                      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}},
+                      {"dtype", "float16"},
+                      {"vocab_size", 96},
+                      {"other", {1.5, "x"}}};
+  for (const auto& [key, value] : expected.items()) {
     EXPECT_EQ(config.at(key), value) << key;
   }
   EXPECT_EQ(config_of({{"max_position_embeddings", 16}}, {}).at("max_position_embeddings"), 32);
