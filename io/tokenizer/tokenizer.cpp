@@ -283,6 +283,10 @@ std::int64_t Tokenizer::vocabulary() const {
                              : kByteValues;
 }
 
+std::int64_t Tokenizer::added_tokens() const {
+  return std::ssize(contents_->added());
+}
+
 std::int64_t Tokenizer::separator() const {
   return contents_->pairs    ? contents_->pairs->tables().separator
          : contents_->pieces ? contents_->pieces->separator()

@@ -82,6 +82,8 @@ class Tokenizer {
   [[nodiscard]] TokenizerKind kind() const;
   /// Number of token ids, which start at 0.
   [[nodiscard]] std::int64_t vocabulary() const;
+  /// Number of tokens that are found in a text before it is split.
+  [[nodiscard]] std::int64_t added_tokens() const;
   /// The token between documents; -1 without one.
   [[nodiscard]] std::int64_t separator() const;
   /// What models expect around a document, and at the begin of a prompt; encode() leaves it out.

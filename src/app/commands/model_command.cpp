@@ -191,9 +191,13 @@ ExitCode import_model_command(Arguments arguments) {
   for (const io::StoredTensor* tensor : model.stored) {
     elements += tensor->shape.count();
   }
-  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}\n", output.string(),
+  const std::int64_t added = tokenizer ? tokenizer->added_tokens() : 0;
+  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}{}\n", output.string(),
              count_text(elements), name_of(nn::architecture_of(model.model)), model.stored.size(),
-             name_of(data.tokenizer));
+             name_of(data.tokenizer),
+             added > 0 ? fmt::format(" of {} ids, {} of them added_tokens",
+                                     count_text(tokenizer->vocabulary()), added)
+                       : "");
   return ExitCode::kDone;
 }
 
