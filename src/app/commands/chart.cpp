@@ -81,7 +81,9 @@ std::vector<double> ticks_in(const Range& range, double count) {
     tick *= tick < 0.999 * least ? factor : 1.0;
   }
   std::vector<double> ticks;
-  for (double at = std::ceil(range.least / tick - 1e-9); at <= range.most / tick + 1e-9; ++at) {
+  const double first = std::ceil(range.least / tick - 1e-9);
+  for (int i = 0; first + i <= range.most / tick + 1e-9; ++i) {
+    const double at = first + i;
     ticks.push_back(std::abs(at) < 1e-9 ? 0.0 : at * tick);
   }
   return ticks;
@@ -92,7 +94,8 @@ std::vector<double> log_ticks_in(const Range& range) {
   constexpr double kFewDecades = 2.5;
   std::vector<double> ticks;
   const double every = std::max(1.0, std::ceil((range.most - range.least) / 6.0));
-  for (double power = std::floor(range.least); power <= range.most; power += every) {
+  for (int i = 0; std::floor(range.least) + i * every <= range.most; ++i) {
+    const double power = std::floor(range.least) + i * every;
     for (const double factor : {1.0, 2.0, 5.0}) {
       const double at = power + std::log10(factor);
       if (at >= range.least - 1e-9 && at <= range.most + 1e-9 &&

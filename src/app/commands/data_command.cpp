@@ -38,7 +38,7 @@ Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherw
 
 /// The value of an option; empty where it is not given. Throws: Error(kUsage) for an empty value.
 std::string text_argument(const CommandLine& line, const std::string& name) {
-  const std::string text = line.value(name, "");
+  std::string text = line.value(name, "");
   if (line.has(name) && text.empty()) {
     fail(ExitCode::kUsage, "--{} is empty; give --{}=VALUE", name, name);
   }

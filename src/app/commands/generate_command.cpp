@@ -106,8 +106,8 @@ GenerateArguments arguments_of(Arguments arguments) {
 /// The prompt's ids, after those that the tokenizer puts before a document.
 std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
                                      const io::Tokenizer& tokenizer) {
-  const std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
-                                         tokenizer.frame().before.end());
+  std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
+                                   tokenizer.frame().before.end());
   if (given.prompt) {
     try {
       std::vector<std::int64_t> ids = tokenizer.encode(*given.prompt);

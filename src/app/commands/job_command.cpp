@@ -187,7 +187,7 @@ JobScript job_of(const CommandLine& line, const std::vector<std::string>& settin
 /// Runs a command and returns its output. Throws: Error(kUsage) with the output where it fails.
 std::string output_of(const std::string& command) {
   const io::CommandOutput ended = io::output_of(command + " 2>&1");
-  const std::string output(trimmed(ended.text));
+  std::string output(trimmed(ended.text));
   if (!ended.succeeded) {
     fail(ExitCode::kUsage, "\"{}\" refused the script: {}", command, output);
   }
@@ -216,6 +216,7 @@ void submit(const JobScript& script) {
 
 std::vector<std::string> job_option_names() {
   std::vector<std::string> names;
+  names.reserve(std::size(kOptions));
   for (const JobOption& option : kOptions) {
     names.emplace_back(option.name);
   }

@@ -94,7 +94,7 @@ std::string difference_of(const std::string& there, const std::string& here) {
   }
   for (const auto& [key, value] : others) {
     if (!key.starts_with("run.") && !key.starts_with("parallel.") && values[key] != value) {
-      const auto shown = [](std::string text) {
+      const auto shown = [](const std::string& text) {
         return text.substr(0, text.empty() ? 0 : text.size() - 1);
       };
       return fmt::format("{} is \"{}\" there and \"{}\" here", key, shown(values[key]),

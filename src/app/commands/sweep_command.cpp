@@ -56,6 +56,7 @@ std::string own_program() {
 /// is passed on as USR1 until the child ends.
 int run_child(const std::vector<std::string>& words, const fs::path& log) {
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (const std::string& word : words) {
     pointers.push_back(const_cast<char*>(word.c_str()));
   }
