@@ -86,9 +86,8 @@ TensorFiles TensorFiles::open_torch(const fs::path& path) {
     pickle.refuse(
         "it has no \"model\" and \"model_args\", as nanoGPT's ckpt.pt has; a state dict alone does "
         "not say the number of heads: in Python, torch.save({\"model\": STATE_DICT, "
-        "\"model_args\": "
-        "{\"n_layer\": .., \"n_head\": .., \"n_embd\": .., \"block_size\": .., \"vocab_size\": .., "
-        "\"bias\": ..}}, \"model.pt\"), and import model.pt");
+        "\"model_args\": {\"n_layer\": .., \"n_head\": .., \"n_embd\": .., \"block_size\": .., "
+        "\"vocab_size\": .., \"bias\": ..}}, \"model.pt\"), and import model.pt");
   }
   for (std::size_t i = 0; i + 1 < model->items.size(); i += 2) {
     std::string name = pickle.at(model->items[i]).text;

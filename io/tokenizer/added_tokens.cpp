@@ -175,8 +175,7 @@ std::int64_t add_tokens(std::span<const AddedToken> more, const AddedTo& vocabul
     }
     if (token.id >= most) {
       fail(ExitCode::kData,
-           "the files beside {} give the token {} the id {}; ids below {} were "
-           "expected",
+           "the files beside {} give the token {} the id {}; ids below {} were expected",
            vocabulary.name, quoted_text(token.text), token.id, most);
     }
     if (known == tokens.end()) {

@@ -22,8 +22,7 @@ using nlohmann::json;
 
 constexpr std::string_view kSupported =
     "strata reads byte pairs of words that Split, Digits and ByteLevel make; convert the text to "
-    "ids "
-    "with the program that wrote the file, and import them with --format=tokens-...";
+    "ids with the program that wrote the file, and import them with --format=tokens-...";
 
 /// The member of an object; null where it is absent or `object` is none.
 const json& member(const json& object, const char* name) {
@@ -391,8 +390,7 @@ SplitStep split_of(const json& step, const std::string& name) {
   if (!expression.is_string() || (behavior != json("Isolated") && behavior != json("Removed"))) {
     fail(ExitCode::kData,
          "{} has a pre_tokenizer Split with the pattern {} and the behavior {}; strata reads a "
-         "Regex "
-         "or a String that is Isolated or Removed",
+         "Regex or a String that is Isolated or Removed",
          name, shown(pattern), shown(behavior));
   }
   SplitStep split{expression.get<std::string>(), behavior == json("Isolated") ? Kept::kAll

@@ -57,8 +57,8 @@ std::string memory_advice() {
   rlimit limit{};
   const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return fmt::format(
-      "the process has {} of addresses{}; raise the limit or ask the job for more memory, or use "
-      "fewer ranks on a node, fewer threads, a smaller batch.micro or a smaller model",
+      "the process has {} of address space{}; raise the limit or ask the job for more memory, or "
+      "use fewer ranks on a node, fewer threads, a smaller batch.micro or a smaller model",
       bytes_text(pages * ::sysconf(_SC_PAGESIZE)),
       limited ? fmt::format(" and the limit is {} (ulimit -v)",
                             bytes_text(static_cast<std::int64_t>(limit.rlim_cur)))

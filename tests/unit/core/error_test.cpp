@@ -83,7 +83,8 @@ TEST(Memory, IsShortUnderALimit) {
   const std::string advice = memory_advice();
   ::setrlimit(RLIMIT_AS, &before);
   EXPECT_TRUE(is_short);
-  EXPECT_THAT(advice, testing::HasSubstr(" of addresses and the limit is 1.00 MiB (ulimit -v); "));
+  EXPECT_THAT(advice,
+              testing::HasSubstr(" of address space and the limit is 1.00 MiB (ulimit -v); "));
 }
 
 }  // namespace
