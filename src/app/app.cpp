@@ -61,8 +61,9 @@ constexpr const char* kUsage =
 
 Each command explains its options: strata COMMAND --help. strata train --help lists every setting.
 
-Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed;
-6 diverged; 75 stopped on request: checkpoint written, or none needed yet; submit again to go on.
+Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed,
+or memory or threads ran out; 6 diverged; 75 stopped on request: checkpoint written, or none needed yet; submit
+again to go on.
 )";
 
 constexpr const char* kTrainHelp =
@@ -230,10 +231,11 @@ void end_soon(ExitCode code) {
 int run_on_ranks(int argc, char** argv,
                  const std::function<ExitCode(comm::MpiSession&, const FailureHandler&)>& command) {
   const int code = run_alone([&] {
-    // MPI takes more, and ends a process to which it is refused.
-    constexpr std::size_t kMpiBytes = std::size_t{32} << 20;
-    if (memory_is_short(kMpiBytes)) {
-      throw OutOfMemory(bytes_text(kMpiBytes) + " for MPI could not be allocated");
+    // MPI takes more, and ends a process to which it is refused; a rank without MPI needs it too.
+    constexpr std::size_t kLeastBytes = std::size_t{32} << 20;
+    if (memory_is_short(kLeastBytes)) {
+      throw OutOfMemory(fmt::format("{}{} could not be allocated", bytes_text(kLeastBytes),
+                                    comm::launch_in_environment().ranks == 1 ? "" : " for MPI"));
     }
     static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);

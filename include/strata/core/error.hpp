@@ -15,7 +15,7 @@ enum class ExitCode : int {
   kUsage = 2,         ///< wrong use or configuration
   kData = 3,          ///< bad or missing data
   kCheckpoint = 4,    ///< bad checkpoint
-  kPeer = 5,          ///< a peer or device failed
+  kPeer = 5,          ///< a peer or device failed, or memory or threads ran out
   kDiverged = 6,      ///< the loss is not finite
   kStoppedEarly = 75  ///< stopped on request, checkpoint written
 };
