@@ -1,6 +1,5 @@
 #include "checkpoint_adapters.hpp"
 
-#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>

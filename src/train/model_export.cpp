@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
