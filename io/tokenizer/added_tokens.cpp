@@ -27,10 +27,6 @@ constexpr std::array<std::pair<const char*, bool AddedToken::*>, 5> kFlags{
      {"normalized", &AddedToken::normalized},
      {"special", &AddedToken::special}}};
 
-std::string shown(const json& value) {
-  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
-}
-
 /// A token as the files write it, with the flags that they leave out as in `token`.
 AddedToken token_of(const json& value, std::int64_t id, AddedToken token, const std::string& name) {
   constexpr std::int64_t kMostIds = std::int64_t{1} << 24U;
@@ -84,6 +80,10 @@ void add_roles(const json& config, std::unordered_set<std::string>& roles) {
 }
 
 }  // namespace
+
+std::string shown(const json& value) {
+  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
 
 json added_tokens_json(std::span<const AddedToken> tokens) {
   json list = json::array();

@@ -26,6 +26,9 @@ struct AddedToken {
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
+/// A value of a JSON file on one line of a message.
+[[nodiscard]] std::string shown(const nlohmann::json& value);
+
 /// Tokens as the list added_tokens of a tokenizer.json.
 [[nodiscard]] nlohmann::json added_tokens_json(std::span<const AddedToken> tokens);
 /// The reverse, by id. Throws: Error(kData) that begins with `name` for a malformed list.

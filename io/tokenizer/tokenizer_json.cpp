@@ -12,6 +12,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
 
+#include "tokenizer/added_tokens.hpp"
 #include "tokenizer/byte_characters.hpp"
 #include "tokenizer/split_words.hpp"
 
@@ -32,11 +33,6 @@ const json& member(const json& object, const char* name) {
   }
   const auto found = object.find(name);
   return found == object.end() ? kNull : *found;
-}
-
-/// A value on one line of a message.
-std::string shown(const json& value) {
-  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 std::string type_of(const json& part) {
