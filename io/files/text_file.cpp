@@ -102,7 +102,9 @@ bool write_output(const fs::path& path, std::string_view text) {
   const fs::path target = behind_links(path);
   struct stat status {};
   const bool exists = ::lstat(target.c_str(), &status) == 0;
-  if (!exists || (S_ISREG(status.st_mode) && status.st_nlink == 1)) {
+  // A file that is write-protected stays, although its directory may be written to.
+  if (!exists ||
+      (S_ISREG(status.st_mode) && status.st_nlink == 1 && ::access(target.c_str(), W_OK) == 0)) {
     const fs::path fresh =
         target.parent_path() / fmt::format(".{}.{}.new", target.filename().string(), make_nonce());
     FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
