@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -61,8 +62,10 @@ Failure failure_of(const std::exception& error) {
     return {ExitCode::kPeer, fmt::format("out of memory: {}; {}", failed->what(), memory_advice())};
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return {ExitCode::kPeer, fmt::format("out of memory: {} could not be allocated; {}",
-                                         bytes_text(refused_bytes()), memory_advice())};
+    const std::int64_t bytes = refused_bytes();
+    return {ExitCode::kPeer,
+            fmt::format("out of memory: {} could not be allocated; {}",
+                        bytes > 0 ? bytes_text(bytes) : "an unknown size", memory_advice())};
   }
   if (const auto* const known = dynamic_cast<const Error*>(&error)) {
     return {known->code(), known->what()};
