@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "strata/io/directory_lock.hpp"
-
 #include "files/line_cutter.hpp"
 #include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
@@ -105,8 +103,10 @@ bool write_output(const fs::path& path, std::string_view text) {
   // A file that is write-protected stays, although its directory may be written to.
   if (!exists ||
       (S_ISREG(status.st_mode) && status.st_nlink == 1 && ::access(target.c_str(), W_OK) == 0)) {
+    delete_unfinished(target);
     const fs::path fresh =
-        target.parent_path() / fmt::format(".{}.{}.new", target.filename().string(), make_nonce());
+        target.parent_path() /
+        fmt::format(".{}.{}{}", target.filename().string(), owner_name(), kUnfinished);
     FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     if (file.is_open()) {
       // Only root may keep another owner.
@@ -176,7 +176,12 @@ void replace_text(const fs::path& path, const std::string& text) {
 bool create_text(const fs::path& path, const std::string& text) {
   bool created = false;
   publish_text(path, text, [&](const fs::path& fresh) {
-    created = link_file(fresh, path);
+    try {
+      created = link_file(fresh, path);
+    } catch (...) {
+      ::unlink(fresh.c_str());
+      throw;
+    }
     return ::unlink(fresh.c_str()) == 0;
   });
   return created;

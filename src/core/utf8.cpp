@@ -88,7 +88,7 @@ void append_utf8(char32_t character, std::string& text) {
 }
 
 std::string character_text(char32_t character) {
-  const std::string code = fmt::format("U+{:04X}", static_cast<std::uint32_t>(character));
+  std::string code = fmt::format("U+{:04X}", static_cast<std::uint32_t>(character));
   if (character < 0x20 || (character >= 0x7F && character < 0xA0)) {
     return code;
   }

@@ -725,6 +725,8 @@ void IslandRendezvous::require_no_other_start() const {
             "set them back, remove {} to begin anew, or choose another directory",
             entry.directory.string(), fmt::join(changes, "; "), directory_.string());
       }
+    } catch (const FileSystemError&) {
+      throw;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kCheckpoint) {
         throw;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/mpi.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
@@ -310,15 +311,11 @@ io::ImportOptions import_options(const CommandLine& line) {
 
 /// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
 void refuse_other_ranks() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    const char* text = std::getenv(name);
-    std::int64_t rank = 0;
-    if (text != nullptr && parse_int64(text, rank) && rank > 0) {
-      fail(ExitCode::kUsage,
-           "this is rank {} of a parallel launch ({}), and an import is one process with threads; "
-           "start strata data import without mpirun, under srun with --ntasks=1",
-           rank, name);
-    }
+  if (const std::int64_t rank = comm::launch_in_environment().rank; rank > 0) {
+    fail(ExitCode::kUsage,
+         "this is rank {} of a parallel launch, and an import is one process with threads; start "
+         "strata data import without mpirun, under srun with --ntasks=1",
+         rank);
   }
 }
 

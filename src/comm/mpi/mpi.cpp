@@ -416,7 +416,9 @@ Launch launch_in_environment() {
     return {};
   }
   const auto tasks = number_in({"SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE"});
-  const bool is_launched = number_in({"PMIX_RANK", "PMI_RANK", "PALS_RANKID"}).has_value();
+  const bool is_launched =
+      std::getenv("STRATA_MPI") != nullptr ||
+      number_in({"PMIX_RANK", "PMI_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"});
   return {.rank = rank.value_or(0), .ranks = tasks.value_or(is_launched ? 0 : 1)};
 }
 
