@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <vector>
 
@@ -139,9 +138,9 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
     return kept;
   }
   const std::vector<std::int64_t> all = divisors_of(ranks);
-  for (const std::int64_t replicas : std::views::reverse(all)) {
-    for (const std::int64_t tensor : divisors_of(ranks / replicas)) {
-      const grid::Grid grid{replicas, ranks / replicas / tensor, tensor};
+  for (auto replicas = all.rbegin(); replicas != all.rend(); ++replicas) {
+    for (const std::int64_t tensor : divisors_of(ranks / *replicas)) {
+      const grid::Grid grid{*replicas, ranks / *replicas / tensor, tensor};
       if (fits(grid)) {
         return grid;
       }
