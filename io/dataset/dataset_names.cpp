@@ -47,7 +47,7 @@ std::vector<std::int64_t> matched_columns(const DatasetInfo& info, const Dataset
     return {};
   }
   const auto require_in = [&](const DatasetInfo& some, const DatasetInfo& all) {
-    const std::vector<std::int64_t> places = places_of(input_columns(some), input_columns(all));
+    std::vector<std::int64_t> places = places_of(input_columns(some), input_columns(all));
     const auto missing = static_cast<std::size_t>(std::ranges::find(places, -1) - places.begin());
     if (missing < places.size()) {
       fail(ExitCode::kData, "{} has the input column '{}', which {} lacks; {}", some.path.string(),

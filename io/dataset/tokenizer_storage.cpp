@@ -188,6 +188,7 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
 /// The ids of added tokens.
 std::vector<std::uint32_t> ids_of(const std::vector<AddedToken>& tokens) {
   std::vector<std::uint32_t> ids;
+  ids.reserve(tokens.size());
   for (const AddedToken& token : tokens) {
     ids.push_back(token.id);
   }

@@ -25,7 +25,7 @@ constexpr const char* kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr const char* kOrderedDict = "collections.OrderedDict";
 
 const std::map<std::string, StoredType>& storage_types() {
-  static const std::map<std::string, StoredType> types{
+  static const std::map<std::string, StoredType> kTypes{
       {"torch.DoubleStorage", StoredType::kFloat64},
       {"torch.FloatStorage", StoredType::kFloat32},
       {"torch.HalfStorage", StoredType::kFloat16},
@@ -36,7 +36,7 @@ const std::map<std::string, StoredType>& storage_types() {
       {"torch.CharStorage", StoredType::kOther},
       {"torch.ByteStorage", StoredType::kOther},
       {"torch.BoolStorage", StoredType::kOther}};
-  return types;
+  return kTypes;
 }
 
 [[noreturn]] void refuse_file(const fs::path& path, const std::string& why) {

@@ -32,7 +32,7 @@ struct ElementType {
 };
 
 const std::map<std::string, ElementType>& element_types() {
-  static const std::map<std::string, ElementType> types{
+  static const std::map<std::string, ElementType> kTypes{
       {"F64", {StoredType::kFloat64, 8}},  {"F32", {StoredType::kFloat32, 4}},
       {"F16", {StoredType::kFloat16, 2}},  {"BF16", {StoredType::kBfloat16, 2}},
       {"I64", {StoredType::kOther, 8}},    {"U64", {StoredType::kOther, 8}},
@@ -41,7 +41,7 @@ const std::map<std::string, ElementType>& element_types() {
       {"I8", {StoredType::kOther, 1}},     {"U8", {StoredType::kOther, 1}},
       {"BOOL", {StoredType::kOther, 1}},   {"F8_E4M3", {StoredType::kOther, 1}},
       {"F8_E5M2", {StoredType::kOther, 1}}};
-  return types;
+  return kTypes;
 }
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& why) {

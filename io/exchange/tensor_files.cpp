@@ -130,11 +130,12 @@ std::vector<std::byte> stored_bytes(const ConstTensorView& elements, StoredType 
 
 void release_pages(std::span<const std::byte> mapped) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<std::uintptr_t>(mapped.data()) + page - 1) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data() + mapped.size()) / page * page;
-  if (begin < end) {
+  const auto first = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t before = (page - first % page) % page;  // bytes before the first whole page
+  if (before < mapped.size()) {
     // Only a hint.
-    static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED));
+    static_cast<void>(::madvise(const_cast<std::byte*>(mapped.data()) + before,
+                                (mapped.size() - before) / page * page, MADV_DONTNEED));
   }
 }
 

@@ -165,7 +165,7 @@ void CsvSource::find_columns(const CsvReader& reader) {
   }
   const auto require_all = [](const std::vector<std::string>& names, const std::string& path,
                               const std::vector<std::string>& all, const std::string& other) {
-    const std::vector<std::int64_t> places = places_of(names, all);
+    std::vector<std::int64_t> places = places_of(names, all);
     const auto missing = static_cast<std::size_t>(std::ranges::find(places, -1) - places.begin());
     if (missing < places.size()) {
       fail(ExitCode::kData,

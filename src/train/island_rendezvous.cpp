@@ -281,7 +281,7 @@ std::string IslandRendezvous::identify(std::int64_t step, const std::string& wei
     static_cast<void>(io::create_text(directory_ / kIslandsFile, sealed(std::move(islands))));
   }
   require_same_run(directory_, plan_, step, weights, setup_.config_text, kSetting, setup_.log);
-  const std::string id = text_at(read_islands(directory_).value(), kMeeting);
+  std::string id = text_at(read_islands(directory_).value(), kMeeting);
   if (!own.empty() && own != id) {
     fail(ExitCode::kUsage,
          "parallel.island_of: {} is of the run {}, {} of the run {}; continue the islands of one "

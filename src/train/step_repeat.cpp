@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <ranges>
 #include <set>
 
 #include <fmt/format.h>
@@ -125,18 +124,18 @@ std::vector<std::int64_t> suspects_among(const grid::Grid& grid, const pipeline:
     for (const pipeline::StageChunk& at : order.chunks()) {
       look(at, &RunHashes::forward);
     }
-    for (const pipeline::StageChunk& at : std::views::reverse(order.chunks())) {
-      look(at, &RunHashes::backward);
+    for (auto at = order.chunks().rbegin(); at != order.chunks().rend(); ++at) {
+      look(*at, &RunHashes::backward);
     }
   }
   // From the last chunk: a borrowed table's gradients go from there to the first.
   for (const Field field : {&RunHashes::sums, &RunHashes::summary}) {
-    for (const pipeline::StageChunk& at : std::views::reverse(order.chunks())) {
+    for (auto at = order.chunks().rbegin(); at != order.chunks().rend(); ++at) {
       if (!suspects.empty()) {
         break;
       }
       for (std::int64_t part = 0; part < grid.data; ++part) {
-        add(field, part, at.stage);
+        add(field, part, at->stage);
       }
     }
   }
