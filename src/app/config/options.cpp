@@ -131,11 +131,7 @@ Option stage_times(const std::string& key, const std::string& what, Member<std::
 }
 
 // An accessor for one member of the config.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a type stands there
-#define STRATA_MEMBER(path)     \
-  +[](RunConfig & c) -> auto& { \
-    return c.path;              \
-  }
+#define STRATA_MEMBER(path) (+[](RunConfig & c) -> auto& { return c.path; })
 
 std::vector<Option> transformer() {
   return {
