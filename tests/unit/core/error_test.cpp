@@ -73,6 +73,7 @@ TEST(FailureOf, SaysWhatTheSystemHasTooLittleOf) {
   }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need address space
 TEST(Memory, IsShortUnderALimit) {
   EXPECT_FALSE(memory_is_short());
   rlimit before{};
@@ -86,6 +87,7 @@ TEST(Memory, IsShortUnderALimit) {
   EXPECT_THAT(advice,
               testing::HasSubstr(" of address space and the limit is 1.00 MiB (ulimit -v); "));
 }
+#endif
 
 }  // namespace
 }  // namespace strata
