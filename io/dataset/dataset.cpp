@@ -26,9 +26,9 @@ std::span<const std::byte> slice(const std::byte* base, std::int64_t index, std:
 
 }  // namespace
 
-std::string class_text(const DatasetInfo& info, std::int64_t label) {
-  const bool named = label >= 0 && label < std::ssize(info.class_names);
-  return named ? info.class_names[static_cast<std::size_t>(label)] : std::to_string(label);
+std::string class_text(std::span<const std::string> names, std::int64_t label) {
+  const auto index = static_cast<std::size_t>(label);
+  return index < names.size() ? names[index] : std::to_string(label);
 }
 
 struct Dataset::Contents {
@@ -132,10 +132,10 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
   }
   const std::vector<std::int64_t> labels = matched_classes(info, model);
   if (labels.empty() && info.class_names.empty() != model.class_names.empty()) {
-    const DatasetInfo& unnamed = info.class_names.empty() ? info : model;
+    const bool ours = !info.class_names.empty();
     lines.push_back(fmt::format("the classes of {} have no names: its class 0 counts as '{}'",
-                                unnamed.path.string(),
-                                class_text(info.class_names.empty() ? model : info, 0)));
+                                (ours ? model : info).path.string(),
+                                (ours ? info : model).class_names.front()));
   }
   if (!labels.empty()) {
     const bool known = std::ranges::find(labels, -1) == labels.end();
@@ -146,7 +146,7 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
       moved = moved || (label >= 0 && label != i);
       if (label < 0 && counts[static_cast<std::size_t>(i)] > 0) {
         fail(ExitCode::kData, "{} has samples of the class '{}', which {} lacks; {}",
-             info.path.string(), class_text(info, i), model.path.string(), advice);
+             info.path.string(), class_text(info.class_names, i), model.path.string(), advice);
       }
     }
     if (moved) {

@@ -82,7 +82,7 @@ std::vector<std::int64_t> matched_classes(const DatasetInfo& info, const Dataset
   const std::map<std::string_view, std::int64_t> named = numbers_of(theirs);
   std::vector<std::int64_t> classes;
   for (std::int64_t i = 0; i < info.classes; ++i) {
-    const std::string name = class_text(info, i);
+    const std::string name = class_text(ours, i);
     std::int64_t number = -1;
     if (!theirs.empty()) {
       const auto found = named.find(name);

@@ -112,7 +112,7 @@ Image image_of(const Dataset& dataset, std::int64_t sample, const Shape& shape) 
 std::string label_of(const Dataset& dataset, std::int64_t sample) {
   return dataset.info().task == Task::kRegression
              ? fmt::format("{:.4g}", load<double>(dataset.sample_target(sample).data()))
-             : class_text(dataset.info(), dataset.label(sample));
+             : class_text(dataset.info().class_names, dataset.label(sample));
 }
 
 /// Draws an image, enlarged to `size`, with its top left corner at (top, left). Pre: the size is a
@@ -226,7 +226,7 @@ Picture answers_sheet(const Dataset& dataset, std::span<const std::int64_t> answ
   std::vector<Cell> cells;
   for (const std::int64_t answer : answers) {
     const std::int64_t sample = std::ssize(cells);
-    const Label given{.text = class_text(dataset.info(), answer),
+    const Label given{.text = class_text(dataset.info().class_names, answer),
                       .ink = answer == dataset.label(sample) ? kWhite : kRed};
     cells.push_back({.sample = sample, .labels = {{.text = label_of(dataset, sample)}, given}});
   }

@@ -9,15 +9,11 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/dataset.hpp"
 #include "strata/io/text_file.hpp"
 
 namespace strata::train {
 namespace {
-
-std::string name_of_class(std::span<const std::string> names, std::int64_t number) {
-  const auto index = static_cast<std::size_t>(number);
-  return index < names.size() ? names[index] : std::to_string(number);
-}
 
 /// The rows of fields of a text as write_confusion() writes it.
 std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
@@ -150,9 +146,9 @@ std::string class_table(const ClassCounts& counts, std::span<const std::string> 
     }
     const bool mistaken = other < counts.classes() && counts.count(label, other) > 0;
     rows.push_back(
-        {name_of_class(names, label), count_text(samples),
+        {io::class_text(names, label), count_text(samples),
          fmt::format("{:.2f} %", percent(counts.count(label, label), samples)),
-         mistaken ? name_of_class(names, other) : "-",
+         mistaken ? io::class_text(names, other) : "-",
          mistaken ? fmt::format("{:.2f} %", percent(counts.count(label, other), samples)) : "-"});
   }
   return table_text(rows);
@@ -176,11 +172,11 @@ void write_confusion(const ClassCounts& counts, std::span<const std::string> nam
                      const std::filesystem::path& file) {
   std::string text = "class";
   for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
-    text += "," + csv_field(name_of_class(names, answer));
+    text += "," + csv_field(io::class_text(names, answer));
   }
   text += '\n';
   for (std::int64_t label = 0; label < counts.classes(); ++label) {
-    text += csv_field(name_of_class(names, label));
+    text += csv_field(io::class_text(names, label));
     for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
       text += fmt::format(",{}", counts.count(label, answer));
     }

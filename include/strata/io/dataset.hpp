@@ -87,7 +87,7 @@ struct DatasetInfo {
 }
 
 /// The name of a class, or its number where it has none.
-[[nodiscard]] std::string class_text(const DatasetInfo& info, std::int64_t label);
+[[nodiscard]] std::string class_text(std::span<const std::string> names, std::int64_t label);
 
 /// XXH3 of everything that a master stores about samples and shards, as text; without path, source
 /// and names of columns.
