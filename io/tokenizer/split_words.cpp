@@ -248,7 +248,7 @@ Search::Match Search::find(std::string_view text, std::size_t from, End end) {
   std::size_t window = kWindow;
   while (true) {
     std::size_t size = std::min(text.size(), from + window);
-    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) {
+    while (size < text.size() && continues_character(text[size])) {
       --size;
     }
     const bool has_grown = window > kWindow;

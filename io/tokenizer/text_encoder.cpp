@@ -108,7 +108,7 @@ namespace {
 /// Where the last character of a text begins.
 std::size_t last_character(std::string_view text) {
   std::size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
+  while (at > 0 && continues_character(text[at])) {
     --at;
   }
   return at;
@@ -287,8 +287,7 @@ std::size_t AddedTokensEncoder::encode(std::string_view text, End end,
     // A token may begin in the last bytes.
     sure -= std::min(sure, longest_ - 1);
     sure = found.token != nullptr ? std::min(sure, found.at) : sure;
-    while (sure > 0 && sure < text.size() &&
-           (static_cast<unsigned char>(text[sure]) & 0xC0U) == 0x80U) {
+    while (sure > 0 && sure < text.size() && continues_character(text[sure])) {
       --sure;
     }
     sure = std::max(sure, found_end);

@@ -134,9 +134,7 @@ std::string shortened(std::string_view text, std::size_t most_bytes, Kept kept) 
   if (text.size() <= most_bytes) {
     return escaped(text, kept);
   }
-  const auto is_inside = [&](std::size_t at) {
-    return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
-  };
+  const auto is_inside = [&](std::size_t at) { return continues_character(text[at]); };
   std::size_t head = most_bytes - most_bytes / 3;
   std::size_t tail = text.size() - most_bytes / 3;
   for (std::size_t i = 1; i < kLongestCharacter; ++i) {

@@ -16,6 +16,11 @@ struct Utf8Prefix {
 /// Source: The Unicode Standard 15.0, table 3-7 (no overlong forms, no surrogates, up to U+10FFFF).
 [[nodiscard]] Utf8Prefix utf8_prefix(std::string_view text);
 
+/// Whether a byte of UTF-8 text is in a character that an earlier byte begins.
+[[nodiscard]] inline bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
+}
+
 /// A character and its length in bytes.
 struct Utf8Character {
   char32_t value = 0;
