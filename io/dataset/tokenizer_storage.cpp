@@ -324,12 +324,7 @@ Tokenizer Tokenizer::of(const DatasetInfo& info) {
       contents->pieces = std::make_unique<const SentencePieces>(
           std::string(model.begin(), model.end()), "the tokenizer in " + info.path.string());
       contents->pieces_added = read_added(file, info).value_or(std::vector<AddedToken>());
-      contents->pieces_ids = contents->pieces->vocabulary();
-      if (!contents->pieces_added.empty()) {
-        contents->pieces_ids =
-            std::max(contents->pieces_ids, std::int64_t{contents->pieces_added.back().id} + 1);
-      }
-      contents->pieces_frame = read_frame(file, contents->pieces_ids, info);
+      contents->pieces_frame = read_frame(file, contents->pieces_ids(), info);
     }
     tokenizer.emplace(std::move(contents));
   }

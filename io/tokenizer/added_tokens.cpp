@@ -155,10 +155,9 @@ std::vector<AddedToken> added_tokens_beside(const std::filesystem::path& file) {
   return tokens;
 }
 
-std::int64_t add_tokens(std::span<const AddedToken> more, const AddedTo& vocabulary,
-                        std::vector<AddedToken>& tokens) {
-  std::int64_t ids = vocabulary.ids;
-  const std::int64_t most = 2 * (ids + std::ssize(more));
+void add_tokens(std::span<const AddedToken> more, const AddedTo& vocabulary,
+                std::vector<AddedToken>& tokens) {
+  const std::int64_t most = 2 * (vocabulary.ids + std::ssize(more));
   for (const AddedToken& token : more) {
     const auto known = std::ranges::find(tokens, token.text, &AddedToken::text);
     const std::int64_t id =
@@ -180,11 +179,13 @@ std::int64_t add_tokens(std::span<const AddedToken> more, const AddedTo& vocabul
     }
     if (known == tokens.end()) {
       tokens.push_back(token);
-      ids = std::max(ids, std::int64_t{token.id} + 1);
     }
   }
   std::ranges::sort(tokens, {}, &AddedToken::id);
-  return ids;
+}
+
+std::int64_t ids_with(std::span<const AddedToken> tokens, std::int64_t ids) {
+  return tokens.empty() ? ids : std::max(ids, std::int64_t{tokens.back().id} + 1);
 }
 
 }  // namespace strata::io

@@ -51,9 +51,12 @@ struct AddedTo {
   std::function<std::int64_t(const std::string&)> id_of;
 };
 
-/// Adds tokens to `tokens`, which are by id; returns the number of ids.
+/// Adds tokens to `tokens`, which are by id.
 /// Throws: Error(kData) where an id has another text, or a text another id.
-std::int64_t add_tokens(std::span<const AddedToken> more, const AddedTo& vocabulary,
-                        std::vector<AddedToken>& tokens);
+void add_tokens(std::span<const AddedToken> more, const AddedTo& vocabulary,
+                std::vector<AddedToken>& tokens);
+
+/// The number of ids of a vocabulary of so many with added tokens, which are by id.
+[[nodiscard]] std::int64_t ids_with(std::span<const AddedToken> tokens, std::int64_t ids);
 
 }  // namespace strata::io

@@ -66,19 +66,18 @@ void add_tokens_beside(const std::filesystem::path& path, BytePairTables& tables
   for (std::size_t id = 0; id < tables.tokens.size() && !more.empty(); ++id) {
     ids.emplace(tables.tokens[id], id);
   }
-  const std::int64_t count =
-      add_tokens(more,
-                 {.name = path.string(),
-                  .ids = std::ssize(tables.tokens),
-                  .text_of = [&](std::uint32_t id) { return tables.tokens[id]; },
-                  .id_of =
-                      [&](const std::string& text) {
-                        const auto id = ids.find(text);
-                        return id == ids.end() ? -1 : id->second;
-                      }},
-                 tables.added);
+  add_tokens(more,
+             {.name = path.string(),
+              .ids = std::ssize(tables.tokens),
+              .text_of = [&](std::uint32_t id) { return tables.tokens[id]; },
+              .id_of =
+                  [&](const std::string& text) {
+                    const auto id = ids.find(text);
+                    return id == ids.end() ? -1 : id->second;
+                  }},
+             tables.added);
   ids.clear();  // views of tokens that move
-  tables.tokens.resize(static_cast<std::size_t>(count));
+  tables.tokens.resize(static_cast<std::size_t>(ids_with(tables.added, std::ssize(tables.tokens))));
   for (const char* separator : {kGpt2Separator, "<|end_of_text|>"}) {
     const auto found = std::ranges::find(tables.added, separator, &AddedToken::text);
     if (tables.separator < 0 && found != tables.added.end()) {
@@ -202,13 +201,12 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
     contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());
     contents->pieces_frame = frame_beside(path, *contents->pieces);
     const SentencePieces& pieces = *contents->pieces;
-    contents->pieces_ids =
-        add_tokens(added_tokens_beside(path),
-                   {.name = path.string(),
-                    .ids = pieces.vocabulary(),
-                    .text_of = [&](std::uint32_t id) { return pieces.piece(id); },
-                    .id_of = [&](const std::string& text) { return pieces.id_of(text); }},
-                   contents->pieces_added);
+    add_tokens(added_tokens_beside(path),
+               {.name = path.string(),
+                .ids = pieces.vocabulary(),
+                .text_of = [&](std::uint32_t id) { return pieces.piece(id); },
+                .id_of = [&](const std::string& text) { return pieces.id_of(text); }},
+               contents->pieces_added);
   } else {
     const auto* const published =
         std::ranges::find(kPublishedExpressions, pattern, &PublishedExpression::name);
@@ -279,7 +277,7 @@ std::int64_t Tokenizer::vocabulary() const {
     return std::ssize(contents_->characters);
   }
   return contents_->pairs    ? std::ssize(contents_->pairs->tables().tokens)
-         : contents_->pieces ? contents_->pieces_ids
+         : contents_->pieces ? contents_->pieces_ids()
                              : kByteValues;
 }
 

@@ -25,8 +25,10 @@ struct TokenizerContents {
   std::unique_ptr<const SentencePieces> pieces;
   DocumentFrame pieces_frame;
   std::vector<AddedToken> pieces_added;  ///< by id; byte pairs have theirs in their tables
-  std::int64_t pieces_ids = 0;
 
+  [[nodiscard]] std::int64_t pieces_ids() const {
+    return ids_with(pieces_added, pieces->vocabulary());
+  }
   [[nodiscard]] const std::vector<AddedToken>& added() const {
     return pairs ? pairs->tables().added : pieces_added;
   }
