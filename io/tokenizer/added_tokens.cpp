@@ -81,6 +81,10 @@ void add_roles(const json& config, std::unordered_set<std::string>& roles) {
 
 }  // namespace
 
+bool is_added(std::span<const AddedToken> tokens, std::size_t id) {
+  return std::ranges::binary_search(tokens, id, {}, &AddedToken::id);
+}
+
 std::string shown(const json& value) {
   return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -25,6 +26,9 @@ struct AddedToken {
   [[nodiscard]] bool is_plain() const { return special && !single_word && !lstrip && !rstrip; }
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
+
+/// Whether one of these tokens, which are by id, has the id.
+[[nodiscard]] bool is_added(std::span<const AddedToken> tokens, std::size_t id);
 
 /// A value of a JSON file on one line of a message.
 [[nodiscard]] std::string shown(const nlohmann::json& value);

@@ -20,10 +20,6 @@ bool comes_later(const BytePairs::Scratch::Candidate& a, const BytePairs::Scratc
   return std::tie(a.rank, a.at) > std::tie(b.rank, b.at);
 }
 
-bool is_added(const BytePairTables& tables, std::uint32_t id) {
-  return std::ranges::binary_search(tables.added, id, {}, &AddedToken::id);
-}
-
 }  // namespace
 
 BytePairs::BytePairs(BytePairTables tables) : tables_(std::move(tables)) {
@@ -32,7 +28,7 @@ BytePairs::BytePairs(BytePairTables tables) : tables_(std::move(tables)) {
   }
   for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
     const std::string& token = tables_.tokens[id];
-    if (is_added(tables_, static_cast<std::uint32_t>(id))) {
+    if (is_added(tables_.added, id)) {
       continue;
     }
     words_.emplace(token, static_cast<std::uint32_t>(id));
@@ -84,7 +80,7 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
   constexpr std::uint32_t kGone = ~std::uint32_t{0};
   if (tables_.whole_words == WholeWords::kYes) {
     const auto whole = words_.find(word);
-    if (whole != words_.end() && !is_added(tables_, whole->second)) {
+    if (whole != words_.end() && !is_added(tables_.added, whole->second)) {
       ids.push_back(whole->second);
       return;
     }

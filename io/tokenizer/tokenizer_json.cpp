@@ -184,8 +184,7 @@ class Reader {
     std::unordered_set<std::string_view> distinct;
     for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
       const std::string& token = tables_.tokens[id];
-      const bool is_added = std::ranges::binary_search(tables_.added, id, {}, &AddedToken::id);
-      if (!is_added && !token.empty() && !distinct.insert(token).second) {
+      if (!is_added(tables_.added, id) && !token.empty() && !distinct.insert(token).second) {
         refuse("has two tokens with the bytes {}", quoted_text(token));
       }
     }
@@ -268,7 +267,7 @@ class Reader {
           refuse("has a template with the token {} of id {}; the ids are 0 to {}", shown(special),
                  shown(id), tables_.tokens.size() - 1);
         }
-        if (!std::ranges::binary_search(tables_.added, value, {}, &AddedToken::id)) {
+        if (!is_added(tables_.added, static_cast<std::size_t>(value))) {
           refuse(
               "has a template with the token {} of id {}, which is no special token of its "
               "added_tokens",
@@ -442,7 +441,7 @@ std::string tokenizer_json(const BytePairTables& tables) {
   json vocabulary = json::object();
   for (std::size_t id = 0; id < tables.tokens.size(); ++id) {
     const std::string& token = tables.tokens[id];
-    const bool added = std::ranges::binary_search(tables.added, id, {}, &AddedToken::id);
+    const bool added = is_added(tables.added, id);
     texts.push_back(added ? token : characters.text_of(token));
     if (!token.empty()) {
       vocabulary[texts.back()] = id;
