@@ -60,8 +60,9 @@ bool read_blocks(const fs::path& path, ExitCode code, std::size_t most_bytes, Ta
 
 constexpr std::string_view kUnfinished = ".new";
 
-/// Deletes the files that killed processes left under names of their own.
-void delete_unfinished(const fs::path& path) {
+/// A name of this process's own for a file that will be `path`. Deletes the files that killed
+/// processes left under such names.
+fs::path fresh_name(const fs::path& path) {
   const std::string prefix = "." + path.filename().string() + ".";
   std::error_code error;
   for (fs::directory_iterator files(path.parent_path(), error), end; !error && files != end;
@@ -74,6 +75,7 @@ void delete_unfinished(const fs::path& path) {
       fs::remove(files->path(), ignored);
     }
   }
+  return path.parent_path() / (prefix + owner_name()).append(kUnfinished);
 }
 
 /// Where a user's path leads through links; through /dev and /proc it leads to open files.
@@ -103,10 +105,7 @@ bool write_output(const fs::path& path, std::string_view text) {
   // A file that is write-protected stays, although its directory may be written to.
   if (!exists ||
       (S_ISREG(status.st_mode) && status.st_nlink == 1 && ::access(target.c_str(), W_OK) == 0)) {
-    delete_unfinished(target);
-    const fs::path fresh =
-        target.parent_path() /
-        fmt::format(".{}.{}{}", target.filename().string(), owner_name(), kUnfinished);
+    const fs::path fresh = fresh_name(target);
     FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     if (file.is_open()) {
       // Only root may keep another owner.
@@ -148,17 +147,15 @@ namespace {
 /// Writes a file under a name of its own, which `publish(fresh)` makes that of `path`.
 template <typename Publish>
 void publish_text(const fs::path& path, const std::string& text, const Publish& publish) {
-  delete_unfinished(path);
-  const fs::path fresh = path.parent_path() / fmt::format(".{}.{}{}", path.filename().string(),
-                                                          owner_name(), kUnfinished);
+  const fs::path fresh = fresh_name(path);
   FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-  const bool replaced = file.is_open() && write_fully(file.get(), text) &&
-                        ::fsync(file.get()) == 0 && file.close() && publish(fresh);
+  const bool published = file.is_open() && write_fully(file.get(), text) &&
+                         ::fsync(file.get()) == 0 && file.close() && publish(fresh);
   const int error = errno;
   // Some file systems do not sync directories.
   const FileDescriptor directory(path.parent_path(), O_RDONLY | O_DIRECTORY);
-  if (!replaced || (::fsync(directory.get()) != 0 && errno == EIO)) {
-    const int reason = replaced ? errno : error;
+  if (!published || (::fsync(directory.get()) != 0 && errno == EIO)) {
+    const int reason = published ? errno : error;
     ::unlink(fresh.c_str());
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
          path.string(), std::strerror(reason));
