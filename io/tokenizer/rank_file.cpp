@@ -78,7 +78,7 @@ std::vector<AddedToken> llama3_special_tokens() {
 std::vector<AddedToken> special_tokens(const std::vector<std::string>& tokens,
                                        std::string_view pattern) {
   const std::size_t ranks = tokens.size();
-  if (ranks == 128'000 && pattern == kPublishedExpressions[1].text) {
+  if (ranks == 128'000 && pattern == kLlama3Expression) {
     return llama3_special_tokens();
   }
   if (ranks == kP50kIds && tokens[kP50kEnd].empty()) {

@@ -47,6 +47,7 @@ inline constexpr std::array<PublishedExpression, 3> kPublishedExpressions{
                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
                R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}};
 inline constexpr std::string_view kGpt2Expression = kPublishedExpressions[0].text;
+inline constexpr std::string_view kLlama3Expression = kPublishedExpressions[1].text;
 
 /// A regular expression as Oniguruma reads it, compiled by PCRE2: white space is Unicode's property
 /// White_Space, a name of a script means that script alone, and ^ and $ match at lines. Const

@@ -49,7 +49,7 @@ json small_json() {
 
 json llama3_splitter() {
   BytePairTables tables;
-  tables.splits = {{std::string(kPublishedExpressions[1].text)}};
+  tables.splits = {{std::string(kLlama3Expression)}};
   return json::parse(tokenizer_json(tables)).at("pre_tokenizer");
 }
 
@@ -442,7 +442,7 @@ TEST_F(TokenizerFile, SplitsTextAsPublishedFilesDo) {
                 {"behavior", behavior},
                 {"invert", invert}};
   };
-  const std::string llama3(kPublishedExpressions[1].text);
+  const std::string llama3(kLlama3Expression);
   std::string qwen = llama3;
   qwen.replace(qwen.find("{1,3}"), 5, "");
   const json deepseek = {
