@@ -127,27 +127,27 @@ json object_beside(const std::filesystem::path& file, const char* name) {
 }
 
 std::vector<AddedToken> added_tokens_beside(const std::filesystem::path& file) {
-  const std::string directory = file.parent_path().string();
-  const json config = object_beside(file, "tokenizer_config.json");
+  constexpr const char* kConfig = "tokenizer_config.json";
+  constexpr const char* kAdded = "added_tokens.json";
+  const auto token_in = [&](const char* name, const json& value, std::int64_t id, bool special) {
+    return token_of(value, id, {.id = 0, .text = "", .special = special, .normalized = !special},
+                    (file.parent_path() / name).string());
+  };
+  const json config = object_beside(file, kConfig);
   std::vector<AddedToken> tokens;
   const json decoder = config.is_null() ? json() : config.value("added_tokens_decoder", json());
   for (const auto& [key, value] : decoder.items()) {
     std::int64_t id = -1;
     const bool special = value.is_object() && value.value("special", json(false)) == json(true);
-    tokens.push_back(token_of(value, parse_int64(key, id) ? id : -1,
-                              {.id = 0, .text = "", .special = special, .normalized = !special},
-                              (file.parent_path() / "tokenizer_config.json").string()));
+    tokens.push_back(token_in(kConfig, value, parse_int64(key, id) ? id : -1, special));
   }
-  const json added = object_beside(file, "added_tokens.json");
+  const json added = object_beside(file, kAdded);
   std::unordered_set<std::string> roles;
   add_roles(config, roles);
   add_roles(object_beside(file, "special_tokens_map.json"), roles);
   for (const auto& [text, id] : added.items()) {
-    const bool special = roles.contains(text);
     const AddedToken token =
-        token_of({{"content", text}}, integer_in(id).value_or(-1),
-                 {.id = 0, .text = "", .special = special, .normalized = !special},
-                 (file.parent_path() / "added_tokens.json").string());
+        token_in(kAdded, {{"content", text}}, integer_in(id).value_or(-1), roles.contains(text));
     // The other file says more about it.
     if (std::ranges::none_of(tokens, [&](const AddedToken& other) {
           return other.id == token.id && other.text == token.text;
@@ -155,7 +155,7 @@ std::vector<AddedToken> added_tokens_beside(const std::filesystem::path& file) {
       tokens.push_back(token);
     }
   }
-  sort_by_id(tokens, directory);
+  sort_by_id(tokens, file.parent_path().string());
   return tokens;
 }
 
