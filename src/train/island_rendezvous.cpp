@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
@@ -54,6 +55,12 @@ fs::path committed_at(const fs::path& root, std::int64_t step) {
     }
   }
   return {};
+}
+
+/// Tells a directory from one that another island puts in its place; 0 where there is none.
+std::uint64_t inode_of(const fs::path& directory) {
+  struct stat status {};
+  return ::stat(directory.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
 std::string text_at(const nlohmann::json& object, const char* key) {
@@ -305,12 +312,13 @@ std::string IslandRendezvous::outer_hash() {
   return hash_of_all(world_, outer_slices(state_, outer_), setup_.context.stream());
 }
 
-void IslandRendezvous::set_aside(const fs::path& round, const std::string& problem) {
+void IslandRendezvous::set_aside(const fs::path& round, std::uint64_t inode,
+                                 const std::string& problem) {
+  if (inode == 0 || inode_of(round) != inode) {
+    return;  // another island has moved it, and may have made a good one
+  }
   const fs::path aside = rounds_ / ("damaged-" + round.filename().string());
   std::error_code error;
-  if (!fs::exists(round, error)) {
-    return;  // another island has moved it
-  }
   fs::remove_all(aside, error);
   fs::rename(round, aside, error);
   if (!error) {
@@ -323,6 +331,7 @@ void IslandRendezvous::set_aside(const fs::path& round, const std::string& probl
 }
 
 std::optional<io::Checkpoint> IslandRendezvous::open_round(const fs::path& round) {
+  const std::uint64_t inode = inode_of(round);
   try {
     io::Checkpoint outer = io::Checkpoint::open(round);
     if (const std::string id = text_at(outer.metadata(), kMeeting); id != id_) {
@@ -339,7 +348,7 @@ std::optional<io::Checkpoint> IslandRendezvous::open_round(const fs::path& round
     if (error.code() != ExitCode::kCheckpoint) {
       throw;
     }
-    set_aside(round, error.what());
+    set_aside(round, inode, error.what());
     return std::nullopt;
   }
 }
@@ -572,6 +581,7 @@ bool IslandRendezvous::load(std::int64_t step) {
   if (directory.empty()) {
     return false;
   }
+  const std::uint64_t inode = inode_of(directory);
   OpenedCheckpoint opened;
   try {
     opened = open_verified(world_, directory);
@@ -581,7 +591,7 @@ bool IslandRendezvous::load(std::int64_t step) {
     }
     comm::agree(world_, [&] {
       if (world_.rank() == 0) {
-        set_aside(directory, error.what());
+        set_aside(directory, inode, error.what());
       }
     });
     return false;

@@ -107,7 +107,9 @@ class IslandRendezvous {
   [[nodiscard]] std::vector<IslandRound> rounds();
   /// Nothing where it is damaged and moved away. Throws: Error(kUsage) for another run's.
   [[nodiscard]] std::optional<io::Checkpoint> open_round(const std::filesystem::path& round);
-  void set_aside(const std::filesystem::path& round, const std::string& problem);
+  /// Moves a damaged round away, unless another one than `inode` is in its place.
+  void set_aside(const std::filesystem::path& round, std::uint64_t inode,
+                 const std::string& problem);
   void write_differences(std::int64_t step);
   /// Whether this island's difference is there already, from an earlier start.
   [[nodiscard]] bool continues_difference(std::int64_t step);
