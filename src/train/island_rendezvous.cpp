@@ -94,7 +94,7 @@ std::optional<nlohmann::json> read_islands(const fs::path& directory) {
   if (!islands || !islands->is_object() || sealed(*islands) != *text) {
     fail(ExitCode::kUsage,
          "{} is damaged or of an earlier version; remove it, and the next island that continues "
-         "writes it again, or choose another directory",
+         "writes it again and local.record goes without it, or choose another directory",
          path.string());
   }
   return islands;
@@ -226,13 +226,14 @@ std::string start_hash(comm::Communicator& world, const RankState& state,
   return hash_of_all(world, slices, stream);
 }
 
-void require_same_run(const fs::path& directory, const plan::Plan& plan, std::int64_t step,
-                      const std::string& weights, const std::string& config_text,
-                      const char* setting, Log& log) {
+std::string require_same_run(const fs::path& directory, const plan::Plan& plan, std::int64_t step,
+                             const std::string& weights, const std::string& config_text,
+                             const char* setting, Log& log) {
   const std::optional<nlohmann::json> islands = read_islands(directory);
   if (!islands) {
-    fail(ExitCode::kUsage, "{}: {} has no {}; name the directory of parallel.island_of", setting,
-         directory.string(), kIslandsFile);
+    log.warn("{}: {} has no {}, so this run is not compared with the one that made it", setting,
+             directory.string(), kIslandsFile);
+    return "";
   }
   require_same_settings(*islands, directory, plan, setting);
   require_same_start(*islands, directory, step, weights, setting);
@@ -242,6 +243,7 @@ void require_same_run(const fs::path& directory, const plan::Plan& plan, std::in
     log.warn("{}: settings of the island that made {}, which may differ, and those here: {}",
              setting, (directory / kIslandsFile).string(), fmt::join(changes, "; "));
   }
+  return text_at(*islands, kMeeting);
 }
 
 IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPlan& rank,
@@ -287,8 +289,13 @@ std::string IslandRendezvous::identify(std::int64_t step, const std::string& wei
     // Of several jobs that start at once, the first one wins.
     static_cast<void>(io::create_text(directory_ / kIslandsFile, sealed(std::move(islands))));
   }
-  require_same_run(directory_, plan_, step, weights, setup_.config_text, kSetting, setup_.log);
-  std::string id = text_at(read_islands(directory_).value(), kMeeting);
+  std::string id =
+      require_same_run(directory_, plan_, step, weights, setup_.config_text, kSetting, setup_.log);
+  if (id.empty()) {
+    fail(ExitCode::kUsage,
+         "parallel.island_of: {} was removed while this island began; start again",
+         (directory_ / kIslandsFile).string());
+  }
   if (!own.empty() && own != id) {
     fail(ExitCode::kUsage,
          "parallel.island_of: {} is of the run {}, {} of the run {}; continue the islands of one "

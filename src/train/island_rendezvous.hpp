@@ -41,11 +41,12 @@ void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
                                      std::int64_t islands_rank);
 
 /// Compares a run, and its start_hash() after `step`, with islands.json of a directory of islands;
-/// a warning lists other settings that differ. `setting` begins the messages. Throws:
-/// Error(kUsage) naming what differs.
-void require_same_run(const std::filesystem::path& directory, const plan::Plan& plan,
-                      std::int64_t step, const std::string& weights, const std::string& config_text,
-                      const char* setting, Log& log);
+/// a warning lists other settings that differ. `setting` begins the messages. Returns: the run's
+/// IslandRendezvous::id(); empty, with a warning, where there is no file. Throws: Error(kUsage)
+/// naming what differs.
+std::string require_same_run(const std::filesystem::path& directory, const plan::Plan& plan,
+                             std::int64_t step, const std::string& weights,
+                             const std::string& config_text, const char* setting, Log& log);
 
 /// Where islands that are jobs of their own meet at the end of a round: a shared directory. Each
 /// job writes the differences of its weights as a checkpoint, which one rename commits. The job
