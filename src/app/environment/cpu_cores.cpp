@@ -87,10 +87,6 @@ class Cores {
   std::int64_t own_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 /// The quota of one group, in CPUs; nothing where it has none. Source: the kernel's
 /// admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
 std::optional<double> quota_of(const fs::path& group) {
