@@ -54,7 +54,7 @@ Failure failure_of(const std::exception& error) {
     return {ExitCode::kPeer,
             fmt::format("{}. Start again once the file system answers", of_file->what())};
   }
-  if (of_file != nullptr && of_file->number() == ENOMEM) {
+  if (of_file != nullptr && is_exhaustion(error)) {
     return {ExitCode::kPeer,
             fmt::format("out of memory: {}; {}", of_file->what(), memory_advice())};
   }
@@ -76,11 +76,19 @@ Failure failure_of(const std::exception& error) {
     return failure_of(FileSystemError(ExitCode::kData, failed->code().value(), text));
   }
   if (const auto* const failed = dynamic_cast<const std::system_error*>(&error);
-      failed != nullptr && (failed->code() == std::errc::resource_unavailable_try_again ||
-                            failed->code() == std::errc::not_enough_memory)) {
+      failed != nullptr && is_exhaustion(error)) {
     return {ExitCode::kPeer, no_thread_text(failed->code().message().c_str())};
   }
   return {ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what())};
+}
+
+bool is_exhaustion(const std::exception& error) {
+  const auto* const of_file = dynamic_cast<const FileSystemError*>(&error);
+  const auto* const failed = dynamic_cast<const std::system_error*>(&error);
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         (of_file != nullptr && of_file->number() == ENOMEM) ||
+         (failed != nullptr && (failed->code() == std::errc::resource_unavailable_try_again ||
+                                failed->code() == std::errc::not_enough_memory));
 }
 
 void vfail(ExitCode code, fmt::string_view format, fmt::format_args args) {

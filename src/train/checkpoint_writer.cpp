@@ -1,6 +1,5 @@
 #include "strata/train/checkpoint_writer.hpp"
 
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -30,7 +29,7 @@ void as_part_of_save(Function&& part) {
   try {
     part();
   } catch (const FileSystemError& error) {
-    if (error.number() == ENOMEM) {
+    if (is_exhaustion(error)) {
       const Failure failure = failure_of(error);
       throw Error(failure.code, failure.message);
     }

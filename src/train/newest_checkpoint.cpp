@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -27,7 +26,7 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
         opened.checkpoint->verify_part(part);
       }
     } catch (const FileSystemError& error) {
-      if (error.number() == ENOMEM) {
+      if (is_exhaustion(error)) {
         throw;  // of the process, not of the file system
       }
       return fmt::format("rank {}: {}", world.rank(), error.what());

@@ -64,6 +64,9 @@ struct Failure {
 /// little memory with kPeer and what to do, std::filesystem's with kData, others as unexpected.
 [[nodiscard]] Failure failure_of(const std::exception& error);
 
+/// Whether memory or threads ran out.
+[[nodiscard]] bool is_exhaustion(const std::exception& error);
+
 [[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);
 [[noreturn]] void vfail_precondition(fmt::string_view format, fmt::format_args args);
 

@@ -7,9 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <new>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <execinfo.h>
@@ -133,15 +131,13 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
       std::rethrow_exception(current);
     }
   } catch (const std::exception& error) {
-    const bool resources = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-                           dynamic_cast<const std::system_error*>(&error) != nullptr;
     try {
       const Failure failure = failure_of(error);
       print_error(fmt::format("strata: rank {}: {}\n", own_rank.load(), failure.message));
     } catch (const std::exception&) {
       // The handler of SIGABRT says it.
     }
-    if (resources) {
+    if (is_exhaustion(error)) {
       _exit(static_cast<int>(ExitCode::kPeer));
     }
   } catch (...) {
