@@ -378,10 +378,9 @@ nlohmann::json huggingface_config(const nn::PublishedModel& model, io::StoredTyp
     }
   }
   json["tie_word_embeddings"] = o.tied == nn::Choice::kYes;
-  for (const char* key : {"torch_dtype", "dtype"}) {
-    if (key == std::string_view("torch_dtype") || json.contains(key)) {
-      json[key] = name_of(type);
-    }
+  json["torch_dtype"] = name_of(type);
+  if (json.contains("dtype")) {
+    json["dtype"] = name_of(type);
   }
   for (const auto& [key, id] : {std::pair(kBegin, ends.begin), std::pair(kEnd, ends.end)}) {
     if (id >= 0) {
