@@ -41,14 +41,14 @@ std::string directive_word(Scheduler scheduler, const std::string& word) {
 }
 
 /// A directive, left out where its value is empty or 0.
-std::string directive(Scheduler scheduler, std::string_view option, const std::string& value) {
+std::string directive(const JobScript& s, std::string_view option, const std::string& value) {
   if (value.empty() || value == "0") {
     return "";
   }
-  const std::string_view mark = scheduler == Scheduler::kSlurm ? "#SBATCH"
-                                : scheduler == Scheduler::kPbs ? "#PBS"
-                                                               : "# flux:";
-  return fmt::format("{} {}{}\n", mark, option, directive_word(scheduler, value));
+  const std::string_view mark = s.scheduler == Scheduler::kSlurm ? "#SBATCH"
+                                : s.scheduler == Scheduler::kPbs ? "#PBS"
+                                                                 : "# flux:";
+  return fmt::format("{} {}{}\n", mark, option, directive_word(s.scheduler, value));
 }
 
 std::string clock_text(std::int64_t seconds) {
@@ -56,9 +56,6 @@ std::string clock_text(std::int64_t seconds) {
 }
 
 std::string slurm_directives(const JobScript& s) {
-  const auto line = [](std::string_view option, const std::string& value) {
-    return directive(Scheduler::kSlurm, option, value);
-  };
   const std::int64_t most = s.nodes + s.spares.value_or(0);
   const std::string nodes =
       s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, most) : fmt::format("{}", most);
@@ -70,11 +67,12 @@ std::string slurm_directives(const JobScript& s) {
           : fmt::format("#SBATCH --ntasks-per-node={}\n#SBATCH --cpus-per-task={}\n",
                         s.ranks_per_node, s.cpus_per_task);
   const bool shell_gets_signal = s.launcher == Launcher::kMpirun;
-  return line("--job-name=", s.name) + line("--nodes=", nodes) + tasks +
-         line("--gpus-per-node=", fmt::format("{}", s.gpus_per_node)) +
+  return directive(s, "--job-name=", s.name) + directive(s, "--nodes=", nodes) + tasks +
+         directive(s, "--gpus-per-node=", fmt::format("{}", s.gpus_per_node)) +
          (s.memory_gib > 0 ? fmt::format("#SBATCH --mem={}G\n", s.memory_gib) : "") +
-         line("--partition=", s.partition) + line("--account=", s.account) + line("--qos=", s.qos) +
-         line("--constraint=", s.constraint) + line("--time=", clock_text(s.limit_seconds)) +
+         directive(s, "--partition=", s.partition) + directive(s, "--account=", s.account) +
+         directive(s, "--qos=", s.qos) + directive(s, "--constraint=", s.constraint) +
+         directive(s, "--time=", clock_text(s.limit_seconds)) +
          fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
                      s.signal_seconds) +
          (s.spares ? "#SBATCH --no-kill\n" : "") +
@@ -86,30 +84,25 @@ std::string slurm_directives(const JobScript& s) {
 }
 
 std::string pbs_directives(const JobScript& s) {
-  const auto line = [](std::string_view option, const std::string& value) {
-    return directive(Scheduler::kPbs, option, value);
-  };
   std::string chunk = fmt::format("{}:ncpus={}:mpiprocs={}", s.nodes,
                                   s.ranks_per_node * s.cpus_per_task, s.ranks_per_node);
   chunk += s.gpus_per_node > 0 ? fmt::format(":ngpus={}", s.gpus_per_node) : "";
   chunk += s.memory_gib > 0 ? fmt::format(":mem={}gb", s.memory_gib) : "";
   chunk += s.constraint.empty() ? "" : ":" + s.constraint;
-  return line("-N ", s.name) + line("-l ", "select=" + chunk) +
-         line("-l ", "walltime=" + clock_text(s.limit_seconds)) + line("-q ", s.partition) +
-         line("-A ", s.account) + line("-l ", s.qos.empty() ? "" : "qos=" + s.qos) +
-         "#PBS -r y\n#PBS -j oe\n";
+  return directive(s, "-N ", s.name) + directive(s, "-l ", "select=" + chunk) +
+         directive(s, "-l ", "walltime=" + clock_text(s.limit_seconds)) +
+         directive(s, "-q ", s.partition) + directive(s, "-A ", s.account) +
+         directive(s, "-l ", s.qos.empty() ? "" : "qos=" + s.qos) + "#PBS -r y\n#PBS -j oe\n";
 }
 
 std::string flux_directives(const JobScript& s) {
-  const auto line = [](std::string_view option, const std::string& value) {
-    return directive(Scheduler::kFlux, option, value);
-  };
-  return line("--job-name=", s.name) + line("--nodes=", fmt::format("{}", s.nodes)) +
-         line("--nslots=", fmt::format("{}", s.nodes * s.ranks_per_node)) +
-         line("--cores-per-slot=", fmt::format("{}", s.cpus_per_task)) +
+  return directive(s, "--job-name=", s.name) +
+         directive(s, "--nodes=", fmt::format("{}", s.nodes)) +
+         directive(s, "--nslots=", fmt::format("{}", s.nodes * s.ranks_per_node)) +
+         directive(s, "--cores-per-slot=", fmt::format("{}", s.cpus_per_task)) +
          (s.gpus_per_node > 0 ? "# flux: --gpus-per-slot=1\n" : "") +
-         line("--queue=", s.partition) + line("--bank=", s.account) +
-         line("--requires=", s.constraint) +
+         directive(s, "--queue=", s.partition) + directive(s, "--bank=", s.account) +
+         directive(s, "--requires=", s.constraint) +
          fmt::format("# flux: --time-limit={}s\n", s.limit_seconds) +
          "# flux: --output=strata-{{id}}.log\n";
 }
