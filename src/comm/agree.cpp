@@ -56,6 +56,15 @@ void agree(Communicator& group, const std::function<void()>& step) {
   }));
 }
 
+std::string first_text(Communicator& group, const std::function<std::string()>& step) {
+  for (const std::string& text : agree_texts(group, step)) {
+    if (!text.empty()) {
+      return text;
+    }
+  }
+  return "";
+}
+
 void agree_plan(Communicator& group, const std::function<std::vector<PlanItem>()>& step) {
   std::vector<PlanItem> items;
   const std::vector<std::string> all = agree_texts(group, [&] {

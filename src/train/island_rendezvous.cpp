@@ -146,14 +146,6 @@ bool holds(const std::vector<IslandRound>& rounds, std::int64_t step, std::int64
   });
 }
 
-/// One text of all ranks: the first that is not empty.
-std::string first_text(comm::Communicator& world, const std::function<std::string()>& text) {
-  const std::vector<std::string> texts = comm::agree_texts(world, text);
-  const auto first =
-      std::ranges::find_if(texts, [](const std::string& one) { return !one.empty(); });
-  return first == texts.end() ? "" : *first;
-}
-
 /// A hash of the tensors that the slices of all ranks hold once.
 std::string hash_of_all(comm::Communicator& world, const std::vector<io::TensorSlice>& slices,
                         device::Stream& stream) {
@@ -409,7 +401,7 @@ void IslandRendezvous::write_differences(std::int64_t step) {
 }
 
 std::string IslandRendezvous::open_difference(std::int64_t island, std::int64_t step) {
-  const std::string directory = first_text(world_, [&] {
+  const std::string directory = comm::first_text(world_, [&] {
     return world_.rank() == 0 ? committed_at(root_of(island), step).string() : std::string();
   });
   if (directory.empty()) {
@@ -417,7 +409,7 @@ std::string IslandRendezvous::open_difference(std::int64_t island, std::int64_t 
   }
   try {
     OpenedCheckpoint opened = open_verified(world_, directory);
-    std::string problem = first_text(world_, [&]() -> std::string {
+    std::string problem = comm::first_text(world_, [&]() -> std::string {
       if (!opened.unreadable.empty()) {
         return opened.unreadable;
       }
@@ -582,7 +574,7 @@ void IslandRendezvous::average(std::int64_t step) {
 }
 
 bool IslandRendezvous::load(std::int64_t step) {
-  const std::string directory = first_text(world_, [&] {
+  const std::string directory = comm::first_text(world_, [&] {
     return world_.rank() == 0 ? committed_at(rounds_, step).string() : std::string();
   });
   if (directory.empty()) {
@@ -713,8 +705,8 @@ IslandRendezvous::Met IslandRendezvous::join(std::int64_t step, bool is_new) {
   const FileTimeout timeout(world_);
   const std::string start = start_hash(world_, state_, outer_, setup_.context.stream(), 0);
   const std::string outer = outer_hash();
-  id_ = first_text(world_,
-                   [&] { return world_.rank() == 0 ? identify(step, start) : std::string(); });
+  id_ = comm::first_text(
+      world_, [&] { return world_.rank() == 0 ? identify(step, start) : std::string(); });
   while (true) {
     Met met{.step = step};
     comm::agree(world_, [&] {

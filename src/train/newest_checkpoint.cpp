@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,7 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
                                const std::function<void()>& between_parts) {
   const FileTimeout timeout(world);
   OpenedCheckpoint opened;
-  const std::vector<std::string> texts = comm::agree_texts(world, [&]() -> std::string {
+  opened.unreadable = comm::first_text(world, [&]() -> std::string {
     try {
       opened.checkpoint = io::Checkpoint::open(directory);
       for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
@@ -33,9 +32,6 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
     }
     return "";
   });
-  const auto first =
-      std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
-  opened.unreadable = first == texts.end() ? "" : *first;
   if (opened.unreadable.empty()) {
     opened.checkpoint->set_verified();
   }

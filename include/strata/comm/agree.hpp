@@ -25,6 +25,8 @@ void agree(Communicator& group, const std::function<void()>& step);
 /// The same; returns what the step returns, of all ranks, in rank order.
 [[nodiscard]] std::vector<std::string> agree_texts(Communicator& group,
                                                    const std::function<std::string()>& step);
+/// The same; returns the first of these texts that is not empty, else an empty one.
+[[nodiscard]] std::string first_text(Communicator& group, const std::function<std::string()>& step);
 
 /// A part of the plan that must be equal on all ranks.
 struct PlanItem {
