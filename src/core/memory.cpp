@@ -16,14 +16,10 @@
 namespace strata {
 namespace {
 
-// Operator new can only access global state.
-thread_local Allocations allocations;
 std::atomic<std::int64_t> refused{0};
 
 /// What operator new returns.
 [[maybe_unused]] void* checked(void* memory, std::size_t bytes) {
-  ++allocations.count;
-  allocations.bytes += static_cast<std::int64_t>(bytes);
   if (memory == nullptr) {
     refused = static_cast<std::int64_t>(bytes);
     throw std::bad_alloc();
@@ -32,10 +28,6 @@ std::atomic<std::int64_t> refused{0};
 }
 
 }  // namespace
-
-Allocations own_allocations() noexcept {
-  return allocations;
-}
 
 std::int64_t refused_bytes() noexcept {
   return refused;

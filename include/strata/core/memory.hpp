@@ -8,14 +8,6 @@
 
 namespace strata {
 
-/// What a thread has asked of operator new so far. Nothing is counted under sanitizers, which have
-/// operators of their own.
-struct Allocations {
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;
-};
-[[nodiscard]] Allocations own_allocations() noexcept;
-
 /// The size that operator new refused last, in any thread; 0 where it is not known.
 [[nodiscard]] std::int64_t refused_bytes() noexcept;
 

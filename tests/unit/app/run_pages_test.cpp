@@ -10,9 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/core/memory.hpp"
-
 #include "../io/data_files.hpp"
+#include "allocations.hpp"
 #include "commands/chart.hpp"
 #include "commands/commands.hpp"
 
@@ -158,11 +157,11 @@ TEST_F(RunPages, TakeSoManyKeys) {
     many += fmt::format(R"(,"m{}":1)", i);
   }
   write_metrics(lines + many + "}\n");
-  const std::int64_t before = own_allocations().bytes;
+  const std::int64_t before = strata::test::own_allocations().bytes;
   EXPECT_THAT(output_of(&watch_command, {run_, "--once"}), HasSubstr("step 20000"));
   const std::string table = output_of(&metrics_command, {"export", run_, "--kind=train"});
   // Columns double as they grow; all keys would take 3 GB.
-  EXPECT_LT(own_allocations().bytes - before, 700 << 20);
+  EXPECT_LT(strata::test::own_allocations().bytes - before, 700 << 20);
   EXPECT_EQ(count_of(table.substr(0, table.find('\n')), ","), 127U);
   EXPECT_EQ(count_of(table, "\n"), kLines + 1U);
 }

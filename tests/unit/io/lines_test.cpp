@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/core/memory.hpp"
 #include "strata/io/growing_file.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 
+#include "allocations.hpp"
 #include "data_files.hpp"
 
 namespace strata::io::test {
@@ -90,9 +90,9 @@ TEST(Lines, ALongTailTakesLittleMemory) {
                GrowingFile(path, ExitCode::kData).read([] {}, [&](std::string_view) { ++count; });
              }}) {
       int count = 0;
-      const std::int64_t before = own_allocations().bytes;
+      const std::int64_t before = strata::test::own_allocations().bytes;
       read(count);
-      EXPECT_LT(own_allocations().bytes - before, 8 << 20);
+      EXPECT_LT(strata::test::own_allocations().bytes - before, 8 << 20);
       EXPECT_EQ(count, 1);
     }
   }

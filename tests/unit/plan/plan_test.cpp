@@ -13,10 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/core/memory.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/evaluation.hpp"
 
+#include "allocations.hpp"
 #include "error_of.hpp"
 
 namespace strata::plan {
@@ -769,7 +769,7 @@ TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
 }
 
 TEST(PlanText, TakesNoMoreThanItsSize) {
-  if (own_allocations().count == 0) {
+  if (strata::test::own_allocations().count == 0) {
     GTEST_SKIP() << "a sanitizer's operator new";
   }
   struct Axis {
@@ -818,15 +818,15 @@ TEST(PlanText, TakesNoMoreThanItsSize) {
       RunConfig config = gpt();
       config.batch.micro = 1;
       axis.set(config, n);
-      const Allocations before = own_allocations();
+      const strata::test::Allocations before = strata::test::own_allocations();
       const Plan plan = prepare(config, 0, tokens(), {});
       static_cast<void>(plan_text(plan));
       static_cast<void>(plan_items(plan, ""));
-      const Allocations after = own_allocations();
-      return Allocations{after.count - before.count, after.bytes - before.bytes};
+      const strata::test::Allocations after = strata::test::own_allocations();
+      return strata::test::Allocations{after.count - before.count, after.bytes - before.bytes};
     };
-    const Allocations small = work_of(axis.size);
-    const Allocations large = work_of(4 * axis.size);
+    const strata::test::Allocations small = work_of(axis.size);
+    const strata::test::Allocations large = work_of(4 * axis.size);
     // n log n
     EXPECT_LT(large.count, 5 * small.count) << axis.name;
     EXPECT_LT(large.bytes, 6 * small.bytes) << axis.name;
