@@ -61,8 +61,8 @@ TEST(FailureOf, SaysWhatTheSystemHasTooLittleOf) {
        {std::errc::resource_unavailable_try_again, std::errc::not_enough_memory}) {
     expect(std::system_error(code(number)), "cannot start a thread");
   }
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which have operators of their own
+  // Sanitizers have operators of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   volatile std::size_t bytes = std::size_t{3} << 50;
   try {
     const std::vector<char> memory(bytes);
@@ -73,7 +73,8 @@ TEST(FailureOf, SaysWhatTheSystemHasTooLittleOf) {
 #endif
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need address space
+// Sanitizers need address space.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Memory, IsShortUnderALimit) {
   EXPECT_FALSE(memory_is_short());
   rlimit before{};

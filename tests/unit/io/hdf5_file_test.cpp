@@ -59,7 +59,8 @@ TEST(Hdf5File, AttributesReadBack) {
               HasSubstr("not a fixed-length text"));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need address space
+// Sanitizers need address space.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Hdf5File, AFailureForWantOfMemoryIsNoDamage) {
   const TemporaryDirectory directory;
   {
