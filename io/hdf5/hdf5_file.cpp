@@ -23,24 +23,29 @@ std::vector<hsize_t> as_hsize(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
 }
 
-herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
-  if (position == 0 && error->desc != nullptr) {
-    *static_cast<std::string*>(data) = error->desc;
-  }
-  return 0;
-}
-
 struct Reason {
-  enum class Kind { kContent, kSystemCall } kind = Kind::kContent;
+  enum class Kind { kContent, kSystemCall, kMemory } kind = Kind::kContent;
   int number = 0;  // errno of a system call
   std::string text;
 };
+
+herr_t add_entry(unsigned position, const H5E_error2_t* error, void* data) {
+  auto& reason = *static_cast<Reason*>(data);
+  if (position == 0 && error->desc != nullptr) {
+    reason.text = error->desc;
+  }
+  // No file has property lists: they fail where an allocation did, maybe an earlier one.
+  if (error->maj_num == H5E_PLIST || error->maj_num == H5E_SLIST) {
+    reason.kind = Reason::Kind::kMemory;
+  }
+  return 0;
+}
 
 // The innermost description on HDF5's error stack.
 Reason last_reason() {
   Reason reason;
   std::string& text = reason.text;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &add_entry, &reason);
   H5Eclear2(H5E_DEFAULT);
   // For a failed system call, extract its message from among addresses and offsets.
   constexpr std::string_view kSystemMessage = "error message = '";
@@ -178,7 +183,7 @@ void check(std::int64_t status, const Origin& origin, std::string_view what) {
   const bool short_of_memory = memory_is_short();
   const Reason reason = last_reason();
   const std::string message = fmt::format("{} {}: {}", what, origin.path.string(), reason.text);
-  if (short_of_memory) {
+  if (short_of_memory || reason.kind == Reason::Kind::kMemory) {
     throw OutOfMemory(message);  // HDF5's reason may be any other
   }
   if (reason.kind == Reason::Kind::kSystemCall) {

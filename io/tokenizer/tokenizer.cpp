@@ -251,10 +251,10 @@ std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents, Mar
   };
   if (contents.pairs) {
     // Those that are found in normalized text come last, also where it is not changed.
-    const auto normalized = std::ranges::stable_partition(
-        raw, [](const AddedToken& token) { return !token.normalized; });
-    std::vector<AddedToken> later(normalized.begin(), normalized.end());
-    raw.erase(normalized.begin(), normalized.end());
+    const auto normalized = std::stable_partition(
+        raw.begin(), raw.end(), [](const AddedToken& token) { return !token.normalized; });
+    std::vector<AddedToken> later(normalized, raw.end());
+    raw.erase(normalized, raw.end());
     const bool nfc = contents.pairs->tables().normalizer == Normalizer::kNfc;
     for (AddedToken& token : later) {
       token.text = nfc ? in_nfc(token.text) : token.text;

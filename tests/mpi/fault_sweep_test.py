@@ -165,7 +165,7 @@ class FaultSweep(harness.StrataTest):
                              (2, "call=open,error=EIO,path=000004/part-,rank=0")]:
             with self.subTest(fault=fault, ranks=ranks):
                 finished = self.strata(ranks, *arguments, STRATA_FAULT=f"n=1,last,{fault}")
-                words = ["cannot be read now"] if "000004" in fault else ["cannot"]
+                words = ["out of memory: cannot"] if "ENOMEM" in fault else ["cannot be read now"] if "000004" in fault else ["cannot"]
                 self.assert_refused(finished, PEER, *words)
                 self.assertEqual(len(harness.checkpoints(whole)), 2)
         self.assertIn("continuing after step 4", self.strata(1, *arguments).text)

@@ -60,20 +60,22 @@ class Line {
   std::size_t length_ = 0;
 };
 
-/// Ends the process with a line where a library did so for want of memory; returns where there is
-/// some.
-void end_if_memory_is_short(std::string_view how, std::int64_t number) {
-  if (!memory_is_short()) {
-    return;
-  }
+/// Ends the process with a line that takes no memory.
+[[noreturn]] void end_out_of_memory(std::string_view how, std::int64_t number) {
   const comm::Activity* const activity = own_activity;
   Line line;
   line << "strata: rank " << own_rank.load() << ": out of memory in phase "
-       << name_of(activity != nullptr ? activity->phase() : comm::Phase::kStart)
-       << ": a library got none and ended the process (" << how << number
-       << "); raise the limit (ulimit -v) or ask the job for more memory\n";
+       << name_of(activity != nullptr ? activity->phase() : comm::Phase::kStart) << " (" << how
+       << number << "); raise the limit (ulimit -v) or ask the job for more memory\n";
   line.write();
   _exit(static_cast<int>(ExitCode::kPeer));
+}
+
+/// For a process that a library ended: where memory is short, that is why.
+void end_if_memory_is_short(std::string_view how, std::int64_t number) {
+  if (memory_is_short()) {
+    end_out_of_memory(how, number);
+  }
 }
 
 extern "C" void on_exit_of_process(int code, void* /*unused*/) {
@@ -135,7 +137,8 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
       const Failure failure = failure_of(error);
       print_error(fmt::format("strata: rank {}: {}\n", own_rank.load(), failure.message));
     } catch (const std::exception&) {
-      // The handler of SIGABRT says it.
+      // No memory for its message either.
+      end_out_of_memory("bytes refused: ", refused_bytes());
     }
     if (is_exhaustion(error)) {
       _exit(static_cast<int>(ExitCode::kPeer));

@@ -158,7 +158,7 @@ void Watchdog::exchange_heartbeats() {
     if (now_seconds() > first_beat) {
       heartbeats_.write(state_text(activity_));
     }
-    if (wait_state().seconds > setup_.timeout_seconds / 4.0) {
+    if (reports_ || wait_state().seconds > setup_.timeout_seconds / 4.0) {
       heartbeats_.look_at_peers();
     } else {
       heartbeats_.stop_looking();
@@ -219,7 +219,7 @@ std::string Watchdog::missing_ranks() const {
   return text.empty() ? heartbeats_.idle_rank() : text;
 }
 
-bool Watchdog::report_if_stuck() const {
+bool Watchdog::report_if_stuck() {
   // Within this time the main thread reports its own timeouts.
   const double grace = setup_.second;
   const double timeout = setup_.timeout_seconds;
@@ -245,13 +245,17 @@ bool Watchdog::report_if_stuck() const {
   return true;
 }
 
-void Watchdog::report_timeout(const std::string& message) const {
+void Watchdog::report_timeout(const std::string& message) {
   constexpr double kClaimSeconds = 0.5;
   // So long the others, whose waits end soon, have for their reports.
   const std::chrono::duration<double> others(setup_.second);
-  const std::string missing = missing_ranks();
-  if (missing.empty()) {
-    std::this_thread::sleep_for(others);  // another rank may know more
+  reports_ = true;
+  std::string missing = missing_ranks();
+  // Another rank may know more, and so may this one after further looks.
+  for (const double end = now_seconds() + 1.5 * others.count();
+       missing.empty() && now_seconds() < end;) {
+    std::this_thread::sleep_for(others / 10);
+    missing = missing_ranks();
   }
   const bool first = setup_.run_directory.empty() ||
                      within(kClaimSeconds, true, [this] { return heartbeats_.first_to_report(); });

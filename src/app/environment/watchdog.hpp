@@ -60,7 +60,7 @@ class Watchdog {
   /// Prints that this rank timed out, with the ranks that are missing, unless another rank of the
   /// job has printed such a line; writes the report. Returns within some seconds. Pre: the process
   /// ends soon.
-  void report_timeout(const std::string& message) const;
+  void report_timeout(const std::string& message);
   /// Writes what this rank did last into run.dir/report-rank-N.txt. Pre: the process ends soon.
   void write_report(const std::string& message) const;
 
@@ -73,7 +73,7 @@ class Watchdog {
   /// What the main thread waits for, also in a call that it did not mark.
   [[nodiscard]] comm::WaitState wait_state() const;
   /// Reports that the main thread waits for too long; false where it does not.
-  [[nodiscard]] bool report_if_stuck() const;
+  [[nodiscard]] bool report_if_stuck();
   [[nodiscard]] std::string report_text(const std::string& message) const;
 
   WatchdogSetup setup_;
@@ -85,6 +85,7 @@ class Watchdog {
   double interval_seconds_;
   Heartbeats heartbeats_;
   std::atomic<double> exchanged_ = now_seconds();  ///< the last exchange of heartbeats
+  std::atomic<bool> reports_ = false;              ///< looks at peers until the process ends
   std::mutex mutex_;
   std::condition_variable ended_;
   enum class State { kWatching, kEnded } state_ = State::kWatching;

@@ -151,6 +151,24 @@ TEST(Watchdog, LeavesMessagesToTheMainThread) {
   EXPECT_THAT(report_of({}, activity, kPastTimeout), IsEmpty());
 }
 
+TEST(Watchdog, LooksForMissingRanksWhenItReports) {
+  const io::test::TemporaryDirectory directory;
+  comm::Activity activity;
+  ::testing::internal::CaptureStderr();
+  {
+    Watchdog watchdog({.timeout_seconds = kTimeout,
+                       .run_directory = directory.path(),
+                       .rank = 0,
+                       .ranks = 2,
+                       .job = "job",
+                       .end = [] {},
+                       .second = 0.2},
+                      activity);
+    watchdog.report_timeout("timed out");
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("timed out. Rank 1 has not"));
+}
+
 TEST(Watchdog, LetsAThreadWork) {
   comm::Activity activity;
   ::testing::internal::CaptureStderr();

@@ -86,6 +86,15 @@ TEST(Hdf5File, AFailureForWantOfMemoryIsNoDamage) {
 }
 #endif
 
+// Its set-up may have run out of memory that is free again.
+TEST(Hdf5File, AFailureOfAPropertyListIsWantOfMemory) {
+  int value = 0;
+  const hid_t list = H5Pcreate(H5P_FILE_ACCESS);
+  const herr_t status = H5Pget(list, "none", &value);
+  EXPECT_THROW(check(status, {"a.h5", ExitCode::kData}, "cannot set up"), OutOfMemory);
+  H5Pclose(list);
+}
+
 TEST(Hdf5File, BoxesReachTheirElements) {
   const TemporaryDirectory directory;
   const Shape shape{4, 5};
