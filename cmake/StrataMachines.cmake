@@ -1,5 +1,5 @@
-# The machines of src/plan/machines are part of the executable.
-file(GLOB machine_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/plan/machines/*.ini)
+# The machines of src/forecast/machines are part of the executable.
+file(GLOB machine_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/forecast/machines/*.ini)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${machine_files})
 set(strata_machines "")
 foreach(file ${machine_files})
@@ -8,4 +8,4 @@ foreach(file ${machine_files})
   string(APPEND strata_machines "      {\"${name}\", R\"ini(${text})ini\"},\n")
 endforeach()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/shipped_machines.cpp.in ${CMAKE_BINARY_DIR}/shipped_machines.cpp @ONLY)
-target_sources(strata_plan PRIVATE ${CMAKE_BINARY_DIR}/shipped_machines.cpp)
+target_sources(strata_forecast PRIVATE ${CMAKE_BINARY_DIR}/shipped_machines.cpp)

@@ -2,8 +2,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/mpi.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/io/import.hpp"
 #include "strata/train/trainer.hpp"
 
@@ -26,7 +26,7 @@ void make_data(const std::filesystem::path& directory) {
 void train(strata::comm::MpiSession& mpi, const std::filesystem::path& directory) {
   const bool is_first = mpi.world().rank() == 0;
   strata::comm::agree(mpi.world(), [&] { is_first ? make_data(directory) : void(); });
-  strata::plan::RunConfig config;
+  strata::config::RunConfig config;
   config.model.layers = {"dense 32 relu", "dense 32 relu", "dense 2"};
   config.numerics.lanes = 4;  // for up to 4 replicas, with the same bits
   config.optimizer.options.kind = strata::optim::OptimizerKind::kAdamw;
@@ -45,7 +45,7 @@ void train(strata::comm::MpiSession& mpi, const std::filesystem::path& directory
                                           .context = context,
                                           .train_data = data,
                                           .test_data = &test_data,
-                                          .config_text = strata::app::config_text(plan.config),
+                                          .config_text = strata::config::config_text(plan.config),
                                           .log = log}));
 }
 

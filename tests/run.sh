@@ -198,7 +198,7 @@ sanitized() {  # sanitized PRESET TARGET...
 }
 programs=(unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test)
 if [ $full = yes ]; then
-  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_train unit_app fuzz_settings_test grids)
+  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_forecast unit_train unit_exchange unit_app fuzz_settings_test grids)
 fi
 sanitized asan "${programs[@]}"
 [ $long = no ] || check "files changed at random" changed_files

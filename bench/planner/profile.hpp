@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/plan/machine.hpp"
+#include "strata/forecast/machine.hpp"
 
 namespace strata::bench {
 
@@ -63,7 +63,7 @@ struct MemoryModel {
 
 /// All that the fit may change.
 struct Constants {
-  std::map<std::string, plan::Machine> machines;
+  std::map<std::string, forecast::Machine> machines;
   std::map<std::string, Profile> profiles;
 };
 

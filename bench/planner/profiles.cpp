@@ -6,7 +6,7 @@ namespace {
 
 // "Fitted": on the part of the runs that is not judged, by bench_planner --fit. "Assumed": neither
 // fitted nor looked up. "Observed": it is in the measurements, and its cause is not known. The
-// machines' constants are in src/plan/machines/*.ini.
+// machines' constants are in src/forecast/machines/*.ini.
 
 /// huggingface/nanotron: the runs of the Ultra-Scale Playbook on AWS p5.
 Profile nanotron() {
@@ -52,8 +52,8 @@ Profile megatron_2024() {
 
 Constants constants() {
   Constants result;
-  for (const std::string& name : plan::shipped_machines()) {
-    result.machines[name] = plan::read_machine(name);
+  for (const std::string& name : forecast::shipped_machines()) {
+    result.machines[name] = forecast::read_machine(name);
   }
   for (const Profile& profile :
        {nanotron(), megatron_2021(), megatron_2024(),
@@ -67,8 +67,8 @@ Constants constants() {
 }
 
 std::vector<Knob> knobs(Constants& constants) {
-  plan::Machine& h100 = constants.machines.at("h100");
-  plan::Machine& a100 = constants.machines.at("a100-80");
+  forecast::Machine& h100 = constants.machines.at("h100");
+  forecast::Machine& a100 = constants.machines.at("a100-80");
   Profile& n = constants.profiles.at("nanotron");
   return {
       {"h100 product.efficiency", {&h100.product_efficiency}, 0.4, 0.9},

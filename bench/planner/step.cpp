@@ -20,7 +20,7 @@ double real(std::int64_t n) {
 }
 
 /// Ranks of a group of neighbours in a node.
-std::int64_t in_node(const plan::Machine& machine, std::int64_t ranks) {
+std::int64_t in_node(const forecast::Machine& machine, std::int64_t ranks) {
   return std::min(machine.node_devices, ranks);
 }
 
@@ -59,19 +59,19 @@ Work traced(const nn::Model& model, const Run& run, std::int64_t first, std::int
 
 /// (n - 1) messages around a ring of `ranks`, which bring `bytes` in all to each or from each.
 /// `neighbours`: of the group in a node, each of which has a port of its own.
-double ring_seconds(const plan::Machine& machine, std::int64_t ranks, std::int64_t neighbours,
+double ring_seconds(const forecast::Machine& machine, std::int64_t ranks, std::int64_t neighbours,
                     double bytes, double network_latency, double times = 1.0) {
   if (ranks <= 1) {
     return 0.0;
   }
-  plan::Link link = machine.node;
+  forecast::Link link = machine.node;
   if (neighbours < ranks) {
     link = {.latency_seconds = network_latency,
             .bytes_per_second = std::min(link.bytes_per_second,
                                          machine.network.bytes_per_second * real(neighbours))};
   }
-  return plan::seconds_of(machine, link, real(ranks - 1) * times,
-                          real(ranks - 1) / real(ranks) * bytes);
+  return forecast::seconds_of(machine, link, real(ranks - 1) * times,
+                              real(ranks - 1) / real(ranks) * bytes);
 }
 
 /// Two parties that mostly overlap: the longer, and more where both are as long.
@@ -216,17 +216,17 @@ class Predictor::Step {
       of.bytes *= profile_.pass_factor;
     }
     if (profile_.flash || !of.name.starts_with("attention")) {
-      return plan::seconds_of(machine_, of);
+      return forecast::seconds_of(machine_, of);
     }
     // Products of whole rows and columns, and passes of scale, mask, softmax and dropout over the
     // scores of two bytes: 5 forward, 7 backward.
     const auto [heads, rows, size] = work.extents;
     const bool forward = of.name == "attention_forward";
-    return plan::seconds_of(machine_, {.name = "matmul_nt",
-                                       .dtype = DType::kBfloat16,
-                                       .extents = {rows, rows, size},
-                                       .flops = (forward ? 4.0 : 8.0) * real(heads * rows) *
-                                                real(rows * size)}) +
+    return forecast::seconds_of(machine_, {.name = "matmul_nt",
+                                           .dtype = DType::kBfloat16,
+                                           .extents = {rows, rows, size},
+                                           .flops = (forward ? 4.0 : 8.0) * real(heads * rows) *
+                                                    real(rows * size)}) +
            memory((forward ? 10.0 : 14.0) * real(heads * rows) * real(rows));
   }
 
@@ -295,11 +295,11 @@ class Predictor::Step {
       const double bytes =
           2.0 * tokens() * real(logits_go ? run_.vocabulary : run_.hidden) / real(run_.tensor);
       const bool out = crosses(static_cast<std::int64_t>(s));
-      const plan::Link link{
+      const forecast::Link link{
           .latency_seconds = (out ? machine_.network : machine_.node).latency_seconds,
           .bytes_per_second = out ? machine_.network.bytes_per_second * profile_.hop_network_share
                                   : machine_.node.bytes_per_second * profile_.hop_share};
-      const double seconds = plan::seconds_of(machine_, link, 1.0, bytes);
+      const double seconds = forecast::seconds_of(machine_, link, 1.0, bytes);
       result.push_back({seconds, seconds});
     }
     result.push_back(result.front());  // from the last stage to the first, where chunks follow
@@ -332,8 +332,9 @@ class Predictor::Step {
           0.1 * ring);
     }
     if (run_.tied && run_.pipeline > 1 && (s == 0 || s + 1 == stages_.size())) {
-      const plan::Link& link = run_.gpus > machine_.node_devices ? machine_.network : machine_.node;
-      seconds += plan::seconds_of(
+      const forecast::Link& link =
+          run_.gpus > machine_.node_devices ? machine_.network : machine_.node;
+      seconds += forecast::seconds_of(
           machine_, link, 1.0,
           profile_.gradient_bytes * vocabulary_parameters(run_) / real(run_.tensor));
     }
@@ -360,7 +361,7 @@ class Predictor::Step {
   }
 
   const Run& run_;
-  const plan::Machine& machine_;
+  const forecast::Machine& machine_;
   const Profile& profile_;
   std::vector<StageBlocks> blocks_;
   std::vector<Passes> stages_;  ///< while the pipeline fills

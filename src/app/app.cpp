@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
@@ -25,7 +25,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
-#include "commands/model_command.hpp"
+#include "commands/models/model_command.hpp"
 #include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
@@ -129,7 +129,7 @@ strata help completion bash|zsh   a completion script for a shell
 
 std::vector<Help> all_help() {
   return {{"", kUsage},
-          {"train", kTrainHelp + config_help()},
+          {"train", kTrainHelp + config::config_help()},
           {"evaluate", kEvaluateHelp},
           {"generate", generate_help()},
           {"data import", import_help()},
@@ -152,7 +152,7 @@ std::vector<Help> all_help() {
 
 /// The text for "--help": that of the named command, those of all commands that share a first word,
 /// or the program's.
-std::string help_of(Arguments arguments) {
+std::string help_of(config::Arguments arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
   std::string text;
@@ -168,7 +168,7 @@ std::string help_of(Arguments arguments) {
 }
 
 /// "help man [PAGE]" and "help completion SHELL", for the installation.
-std::string generated_help(Arguments arguments) {
+std::string generated_help(config::Arguments arguments) {
   const std::vector<Help> all = all_help();
   const std::string given = arguments.size() < 2 ? "" : arguments[1];
   if (arguments.front() == "completion") {
@@ -302,9 +302,9 @@ int run_command(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string command = arguments.empty() ? "" : arguments.front();
-  const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
+  const config::Arguments rest = config::Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
   if (command == "help" && !rest.empty() && rest.front() == "reference") {
-    fmt::print("{}", config_reference());
+    fmt::print("{}", config::config_reference());
     return 0;
   }
   if (command == "help" && !rest.empty() &&

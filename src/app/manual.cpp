@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "strata/app/options.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/text.hpp"
 
 #include "environment/versions.hpp"
@@ -141,7 +141,7 @@ std::set<std::string> options_in(const std::string& help) {
 
 /// The lower-case names among an option's values, as in "auto cpu cuda"; empty where there are
 /// none.
-std::string value_names(const Option& option) {
+std::string value_names(const config::Option& option) {
   std::set<std::string> names;
   for (const std::string& value : split_words(option.values, ",")) {
     if (std::ranges::all_of(value, [](char c) {
@@ -177,9 +177,9 @@ std::set<std::string> words_after(const std::string& command, std::span<const He
 /// Shell code, of both shells: sets `names` from `command`, the first word, and `both`, the first
 /// two; and `values` from `key`.
 std::string tables(std::span<const Help> all) {
-  std::string settings = fmt::format("--{}=", kLayerKey);
+  std::string settings = fmt::format("--{}=", config::kLayerKey);
   std::string values = "  case \"$key\" in\n";
-  for (const Option& option : option_table()) {
+  for (const config::Option& option : config::option_table()) {
     settings += fmt::format(" --{}=", option.key);
     const std::string names = value_names(option);
     if (!names.empty()) {

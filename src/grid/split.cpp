@@ -98,4 +98,18 @@ StageSplit explicit_split(std::span<const double> costs,
   return split;
 }
 
+std::vector<std::int64_t> divisors_of(std::int64_t number) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d * d <= number; ++d) {
+    if (number % d == 0) {
+      divisors.push_back(d);
+      if (d * d != number) {
+        divisors.push_back(number / d);
+      }
+    }
+  }
+  std::ranges::sort(divisors);
+  return divisors;
+}
+
 }  // namespace strata::grid

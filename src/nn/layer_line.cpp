@@ -1,9 +1,14 @@
-#include "layer_line.hpp"
+#include "strata/nn/layer_line.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "strata/core/text.hpp"
+#include "strata/nn/adapters.hpp"
 
 namespace strata::nn {
 namespace {
@@ -190,6 +195,16 @@ void LayerLine::finish() const {
 
 void LayerLine::refuse(std::string_view why) const {
   fail(ExitCode::kUsage, "model.layer \"{}\": {}", line_, why);
+}
+
+std::string line_of_weights(const std::string& line) {
+  constexpr std::array<std::string_view, 4> kTraining{
+      "dropout=", "deviation=", "output_deviation=", "vocabulary="};
+  std::vector<std::string> words = split_words(without_adapters(line));
+  std::erase_if(words, [&](const std::string& word) {
+    return std::ranges::any_of(kTraining, [&](auto start) { return word.starts_with(start); });
+  });
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace strata::nn

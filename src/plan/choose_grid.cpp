@@ -18,22 +18,23 @@ namespace strata::plan {
 namespace {
 
 /// Islands that ranks of one job hold; 0: as many as there are replicas.
-std::int64_t islands_of_job(const RunConfig& config) {
-  if (config.parallel.sync == Sync::kAsync) {
+std::int64_t islands_of_job(const config::RunConfig& config) {
+  if (config.parallel.sync == config::Sync::kAsync) {
     return 0;
   }
-  const bool one = config.parallel.sync == Sync::kStep || !config.parallel.island_of.empty();
+  const bool one =
+      config.parallel.sync == config::Sync::kStep || !config.parallel.island_of.empty();
   return one ? 1 : config.parallel.islands;
 }
 
-bool holds_islands(const RunConfig& config, std::int64_t replicas) {
+bool holds_islands(const config::RunConfig& config, std::int64_t replicas) {
   const std::int64_t islands = islands_of_job(config);
   return islands == 0 || islands % replicas == 0 || replicas % islands == 0;
 }
 
 }  // namespace
 
-bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
+bool can_launch(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
   const bool fast = config.numerics.mode == comm::Summation::kLibrary;
   const std::int64_t divided = fast                         ? 0
@@ -48,21 +49,8 @@ bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes)
              : (divided == 0 || divided % replicas == 0) && holds_islands(config, replicas);
 }
 
-std::vector<std::int64_t> divisors_of(std::int64_t number) {
-  std::vector<std::int64_t> divisors;
-  for (std::int64_t d = 1; d * d <= number; ++d) {
-    if (number % d == 0) {
-      divisors.push_back(d);
-      if (d * d != number) {
-        divisors.push_back(number / d);
-      }
-    }
-  }
-  std::ranges::sort(divisors);
-  return divisors;
-}
-
-std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
+std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
+                             std::int64_t lanes) {
   const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
   std::int64_t below = ranks / model_ranks * model_ranks;
   while (below > 0 && !can_launch(config, below, lanes)) {
@@ -82,7 +70,7 @@ std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::i
 namespace {
 
 /// The grid with its replicas divided among islands.
-grid::Grid with_islands(const RunConfig& config, grid::Grid grid) {
+grid::Grid with_islands(const config::RunConfig& config, grid::Grid grid) {
   const std::int64_t islands = islands_of_job(config);
   if (!holds_islands(config, grid.data)) {
     fail(ExitCode::kUsage,
@@ -98,7 +86,7 @@ grid::Grid with_islands(const RunConfig& config, grid::Grid grid) {
 
 }  // namespace
 
-grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
+grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
@@ -137,9 +125,9 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
   if (fits(kept)) {
     return kept;
   }
-  const std::vector<std::int64_t> all = divisors_of(ranks);
+  const std::vector<std::int64_t> all = grid::divisors_of(ranks);
   for (auto replicas = all.rbegin(); replicas != all.rend(); ++replicas) {
-    for (const std::int64_t tensor : divisors_of(ranks / *replicas)) {
+    for (const std::int64_t tensor : grid::divisors_of(ranks / *replicas)) {
       const grid::Grid grid{*replicas, ranks / *replicas / tensor, tensor};
       if (fits(grid)) {
         return grid;
@@ -152,7 +140,7 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
 /// A file has a schedule for its own number of stages and microbatches only.
 constexpr auto kScheduleOfAnyGrid = pipeline::ScheduleKind::k1f1b;
 
-void set_grid(const grid::Grid& grid, RunConfig& config) {
+void set_grid(const grid::Grid& grid, config::RunConfig& config) {
   config.parallel.data = grid.replicas();
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;
@@ -160,24 +148,24 @@ void set_grid(const grid::Grid& grid, RunConfig& config) {
 
 }  // namespace
 
-RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& data,
-                    const VirtualGrid& stored) {
+config::RunConfig with_grid(const config::RunConfig& given, std::int64_t ranks,
+                            const io::DatasetInfo& data, const VirtualGrid& stored) {
   const auto chosen = [](std::int64_t value, std::int64_t kept) {
     return value != 0 ? value : std::max<std::int64_t>(1, kept);
   };
-  RunConfig config = given;
+  config::RunConfig config = given;
   config.parallel.pipeline = chosen(given.parallel.pipeline, stored.pipeline);
   config.parallel.tensor = chosen(given.parallel.tensor, stored.tensor);
   if (ranks == 0 || stored.lanes == 0 || can_launch(config, ranks, stored.lanes)) {
     return config;
   }
-  RunConfig alone = given;
+  config::RunConfig alone = given;
   set_grid({}, alone);
   alone.parallel.split = "auto";
   alone.parallel.schedule = kScheduleOfAnyGrid;
   alone.parallel.chunks = 0;
   alone.parallel.activations = 0;
-  alone.parallel.sequence = Sequence::kAuto;
+  alone.parallel.sequence = config::Sequence::kAuto;
   const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
   const auto grid =
       grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
@@ -191,7 +179,7 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
     config.parallel.split =
         grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
     if (grid->pipeline != config.parallel.pipeline &&
-        given.parallel.schedule == pipeline::ScheduleKind::kFile && !is_made(given)) {
+        given.parallel.schedule == pipeline::ScheduleKind::kFile && !config::is_made(given)) {
       config.parallel.schedule = kScheduleOfAnyGrid;
     }
     set_grid(*grid, config);
@@ -199,8 +187,8 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   return config;
 }
 
-RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
-                            const io::DatasetInfo& data, const VirtualGrid& of_checkpoint) {
+config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_t ranks,
+                                    const io::DatasetInfo& data, const VirtualGrid& of_checkpoint) {
   VirtualGrid stored = of_checkpoint;
   if (stored.lanes == 0) {
     // An imported checkpoint is of no run: any virtual grid fits.
@@ -210,12 +198,12 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
     stored.lanes = config.numerics.lanes > 0 ? config.numerics.lanes
                                              : std::max<std::int64_t>(1, ranks / (stages * tensor));
   }
-  RunConfig result = config;
+  config::RunConfig result = config;
   if (of_checkpoint.lanes == 0) {
     result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
   }
   set_grid({}, result);
-  result.parallel.sync = Sync::kStep;
+  result.parallel.sync = config::Sync::kStep;
   result.parallel.islands = 0;
   result.parallel.island_of.clear();
   result.local = {};
@@ -223,13 +211,13 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.chunks = 0;
   result.parallel.activations = 0;
-  result.parallel.sequence = Sequence::kAuto;
+  result.parallel.sequence = config::Sequence::kAuto;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;
   result.numerics.shards = stored.shards;
   result.numerics.loss_pieces = stored.loss_pieces;
-  result.run.cuda_graphs = Switch::kOff;
-  result.checkpoint.best = Best::kOff;
+  result.run.cuda_graphs = config::Switch::kOff;
+  result.checkpoint.best = config::Best::kOff;
   result.train.patience = 0;
   const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};

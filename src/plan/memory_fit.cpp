@@ -13,7 +13,8 @@ namespace strata::plan {
 namespace {
 
 /// The same run with another config; nothing where the settings contradict each other.
-std::optional<Plan> prepared(const Plan& plan, RunConfig config, const VirtualGrid& stored) {
+std::optional<Plan> prepared(const Plan& plan, config::RunConfig config,
+                             const VirtualGrid& stored) {
   try {
     if (plan.default_loss_pieces) {
       config.numerics.loss_pieces = 0;
@@ -27,7 +28,7 @@ std::optional<Plan> prepared(const Plan& plan, RunConfig config, const VirtualGr
 }
 
 /// Whether a rank's arenas fit under another config of the same run.
-bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
+bool would_fit(const Plan& plan, const config::RunConfig& config, std::int64_t rank,
                std::int64_t free_bytes, const VirtualGrid& stored) {
   const std::optional<Plan> other = prepared(plan, config, stored);
   return other && device_bytes(rank_plan(*other, rank)) <= free_bytes;
@@ -36,18 +37,18 @@ bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
 /// The first change of settings under which the arenas fit, as in "train.recompute = full".
 std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
                                           std::int64_t free_bytes, const VirtualGrid& stored) {
-  RunConfig fused = plan.config;
-  fused.parallel.backward = Backward::kFused;
+  config::RunConfig fused = plan.config;
+  fused.parallel.backward = config::Backward::kFused;
   if (would_fit(plan, fused, rank, free_bytes, stored)) {
     return "parallel.backward = fused";
   }
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
-    RunConfig config = plan.config;
+    config::RunConfig config = plan.config;
     config.train.recompute = recompute;
-    config.parallel.backward = Backward::kAuto;
+    config.parallel.backward = config::Backward::kAuto;
     if (would_fit(plan, config, rank, free_bytes, stored)) {
       return fmt::format("train.recompute = {}{}", name_of(recompute),
-                         plan.config.parallel.backward == Backward::kSplit
+                         plan.config.parallel.backward == config::Backward::kSplit
                              ? " with parallel.backward = auto"
                              : "");
     }
@@ -55,11 +56,11 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
   for (std::int64_t micro = plan.config.batch.micro / 2; micro >= 1 && stored.microbatch == 0;
        micro /= 2) {
     for (const nn::Recompute recompute : {plan.config.train.recompute, nn::Recompute::kFull}) {
-      RunConfig config = plan.config;
+      config::RunConfig config = plan.config;
       config.batch.micro = micro;
       config.train.recompute = recompute;
       if (recompute != plan.config.train.recompute) {
-        config.parallel.backward = Backward::kAuto;
+        config.parallel.backward = config::Backward::kAuto;
       }
       if (would_fit(plan, config, rank, free_bytes, stored)) {
         return recompute == plan.config.train.recompute
@@ -97,18 +98,18 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
   if (fits(plan)) {
     return plan;
   }
-  const bool may_fuse = plan.config.parallel.backward == Backward::kAuto;
+  const bool may_fuse = plan.config.parallel.backward == config::Backward::kAuto;
   const std::int64_t lane_samples = plan.config.batch.global / plan.config.numerics.lanes;
   const std::int64_t least = plan.default_microbatch ? 1 : plan.config.batch.micro;
   for (std::int64_t micro = plan.config.batch.micro; micro >= least; --micro) {
     if (lane_samples % micro != 0) {
       continue;
     }
-    RunConfig config = plan.config;
+    config::RunConfig config = plan.config;
     config.batch.micro = micro;
     std::optional<Plan> other = prepared(plan, config, stored);
     if (may_fuse && !(other && fits(*other))) {
-      config.parallel.backward = Backward::kFused;
+      config.parallel.backward = config::Backward::kFused;
       other = prepared(plan, config, stored);
     }
     if (other && fits(*other)) {

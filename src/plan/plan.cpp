@@ -13,7 +13,7 @@
 
 namespace strata::plan {
 
-std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetInfo& data) {
+std::vector<std::string> layer_lines(const config::RunConfig& config, const io::DatasetInfo& data) {
   const nn::Preset preset = config.model.transformer.preset;
   if (!config.model.layers.empty() && preset != nn::Preset::kNone) {
     fail(ExitCode::kUsage,
@@ -46,7 +46,7 @@ std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetI
                             config.lora.adapters);
 }
 
-std::int64_t context_of(const RunConfig& config) {
+std::int64_t context_of(const config::RunConfig& config) {
   if (nn::is_transformer(config.model.transformer.preset)) {
     return nn::resolved(config.model.transformer).context;
   }
@@ -58,7 +58,7 @@ std::int64_t context_of(const RunConfig& config) {
   return config.model.transformer.context;
 }
 
-io::DatasetInfo assumed_data(const RunConfig& config) {
+io::DatasetInfo assumed_data(const config::RunConfig& config) {
   const nn::Preset preset = config.model.transformer.preset;
   if (nn::is_convnet(preset)) {
     const nn::PublishedImages images = nn::published_images(preset);
@@ -151,7 +151,7 @@ std::int64_t pinned_sample_bytes(device::DeviceKind device, const io::DatasetInf
 namespace {
 
 std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const io::DatasetInfo& data = plan.train_data;
   const nn::TransformerOptions& named = c.model.transformer;
   if (nn::is_transformer(named.preset) && named.vocabulary != 0 &&
@@ -195,7 +195,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows
 
 }  // namespace
 
-std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
+std::int64_t node_replicas(const config::RunConfig& config, const grid::Grid& grid,
                            std::int64_t node_ranks) {
   const std::int64_t replicas = node_ranks / grid.tensor;
   const bool fits = node_ranks % grid.tensor == 0 && replicas > 0 && replicas < grid.data &&
@@ -211,7 +211,7 @@ void set_node_ranks(Plan& plan, std::int64_t node_ranks) {
 
 namespace {
 
-std::int64_t resolve_node_replicas(const RunConfig& given, const grid::Grid& grid) {
+std::int64_t resolve_node_replicas(const config::RunConfig& given, const grid::Grid& grid) {
   const std::int64_t node = given.parallel.node_ranks;
   if (node == 0) {
     return 1;
@@ -247,7 +247,7 @@ std::vector<grid::Range> fragments_of(const nn::Model& model, std::int64_t count
 }
 
 /// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
-Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
+Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
                   const io::DatasetInfo& train_data, const VirtualGrid& stored,
                   device::DeviceKind device, ProvenSchedules* proven) {
   check_optimizer(given.optimizer.options);
@@ -308,7 +308,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   plan.training = std::move(training.schedule);
   plan.made_for = std::move(training.made_for);
   plan.backward = backward_order(plan.config, plan.training);
-  if (given.run.device == DeviceChoice::kEmulated) {
+  if (given.run.device == config::DeviceChoice::kEmulated) {
     plan.emulated = emulated_costs(given, plan.training);
     plan.config.checkpoint.minutes = 0.0;
   }
@@ -322,7 +322,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
 
 }  // namespace
 
-Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
+Plan prepare(const config::RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
              const VirtualGrid& stored, device::DeviceKind device, ProvenSchedules* proven) {
   if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
     return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device,
@@ -334,15 +334,15 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   // The library's sums of numerics.mode = fast send whole rows either way.
   const bool worth_it = given.parallel.tensor > 1 && train_data.task == io::Task::kNextToken &&
                         given.numerics.mode == comm::Summation::kInvariant;
-  if (given.parallel.sequence == Sequence::kAuto && worth_it) {
+  if (given.parallel.sequence == config::Sequence::kAuto && worth_it) {
     try {
       return with(nn::Placement::kTokens);
     } catch (const Error&) {
       // Rows that cannot be shared; any other error comes again.
     }
   }
-  return with(given.parallel.sequence == Sequence::kOn ? nn::Placement::kTokens
-                                                       : nn::Placement::kReplicated);
+  return with(given.parallel.sequence == config::Sequence::kOn ? nn::Placement::kTokens
+                                                               : nn::Placement::kReplicated);
 }
 
 std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {

@@ -126,7 +126,7 @@ std::string groups_text(const Plan& plan) {
 }
 
 std::string batch_text(const Plan& plan) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const std::int64_t pieces = c.numerics.loss_pieces;
   std::string text =
       fmt::format("batch: {} samples = {}{} replica{} x {} microbatches x {} samples{}; {} steps",
@@ -179,7 +179,7 @@ std::string schedule_text(const Plan& plan) {
                                     100.0 * plan.made_for->gap)
                       : "equal stages";
   std::string text = fmt::format(
-      "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", schedule_name(plan.config),
+      "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", config::schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
       plan.training.chunks == 1 ? "" : fmt::format(" of {} chunks", plan.training.chunks),
       100.0 * simulation.bubble_fraction, with);
@@ -197,7 +197,7 @@ std::string schedule_text(const Plan& plan) {
     text += fmt::format(
         "warning: with {} both gradients of a layer are computed together, so {} defers nothing; "
         "{}\n",
-        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config),
+        recomputes ? "train.recompute" : "numerics.loss_pieces", config::schedule_name(plan.config),
         recomputes ? "parallel.schedule=1f1b takes the same time and less memory"
                    : "in a new run, set numerics.loss_pieces to 1 for it");
   }

@@ -65,7 +65,7 @@ std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& ran
   if (!is_local(plan)) {
     return {};
   }
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
       plan.grid.islands, outer_options(plan), island_share(plan, rank), rank.layout, rank.buckets,
       rank.coordinates.data, plan.fragments, compute_dtype(c.numerics.dtype));
@@ -87,7 +87,7 @@ std::vector<nn::MemoryItem> server_memory(const Plan& plan, const RankPlan& rank
 
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory{
       {"weights",
        (rank.layout.weight_elements + rank.frozen.weight_elements) * size_bytes(c.numerics.dtype)}};
@@ -161,7 +161,7 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
 
 /// All messages that the rank sends in a training step, on average.
 std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const auto microbatches = static_cast<double>(plan.microbatches);
   const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
@@ -308,7 +308,7 @@ std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
   if (plan.own_islands == 1 && !islands_differ(plan) && plan.config.parallel.island_of.empty()) {
     return 0;
   }
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
   const std::int64_t state =
       optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data) * full;
@@ -319,10 +319,10 @@ std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
 }
 
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const bool in_place =
       plan.device == device::DeviceKind::kCpu && !is_local(plan) && !is_async(plan) &&
-      (c.checkpoint.background == Switch::kOff ||
+      (c.checkpoint.background == config::Switch::kOff ||
        (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
   if (in_place) {
     return 0;
@@ -350,7 +350,7 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
 }
 
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const grid::Coordinates coordinates = plan.grid.coordinates_of(rank);
   std::vector<nn::StageSpec> chunks = chunk_specs(plan, coordinates);
   std::vector<grid::Range> layers;

@@ -60,7 +60,7 @@ std::int64_t default_microbatch(std::int64_t lane_batch, const io::DatasetInfo& 
 }
 
 /// In fast mode the virtual grid is the grid.
-void check_fast(const RunConfig& config, const grid::Grid& grid) {
+void check_fast(const config::RunConfig& config, const grid::Grid& grid) {
   const auto check = [](std::string_view key, std::int64_t value, std::string_view axis,
                         std::int64_t ranks) {
     if (value != 0 && value != ranks) {
@@ -75,10 +75,10 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
 }
 
 /// The islands of a run; 1 without parallel.sync = local.
-std::int64_t resolve_islands(const RunConfig& given, const grid::Grid& grid,
+std::int64_t resolve_islands(const config::RunConfig& given, const grid::Grid& grid,
                              const VirtualGrid& stored) {
   const auto& parallel = given.parallel;
-  if (parallel.sync != Sync::kLocal) {
+  if (parallel.sync != config::Sync::kLocal) {
     return 1;
   }
   if (given.numerics.mode == comm::Summation::kLibrary) {
@@ -86,7 +86,7 @@ std::int64_t resolve_islands(const RunConfig& given, const grid::Grid& grid,
          "parallel.sync is local and numerics.mode is fast; islands are averaged in a fixed order, "
          "so set numerics.mode to invariant");
   }
-  const bool drops = given.checkpoint.drop_state == Switch::kOn;
+  const bool drops = given.checkpoint.drop_state == config::Switch::kOn;
   const std::int64_t islands =
       resolve_value("parallel.islands", parallel.islands, drops ? 0 : stored.islands,
                     parallel.island_of.empty() ? grid.replicas() : 0);
@@ -100,7 +100,7 @@ std::int64_t resolve_islands(const RunConfig& given, const grid::Grid& grid,
 }
 
 /// Lanes, shards and the samples of a microbatch.
-VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
+VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Grid& grid,
                                  const io::DatasetInfo& data, const VirtualGrid& stored,
                                  device::DeviceKind device) {
   const bool fast = given.numerics.mode == comm::Summation::kLibrary;
@@ -160,7 +160,7 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
 }
 
 /// What asynchronous workers can do.
-void check_async(const RunConfig& config, const grid::Grid& grid) {
+void check_async(const config::RunConfig& config, const grid::Grid& grid) {
   if (grid.pipeline > 1 || grid.tensor > 1) {
     fail(ExitCode::kUsage,
          "parallel.sync is async and a replica has {} stages of {} tensor ranks, whose weights "
@@ -178,7 +178,7 @@ void check_async(const RunConfig& config, const grid::Grid& grid) {
          "at most {}, or 0: every rank holds a share",
          config.async.servers, grid.islands, grid.islands - 1);
   }
-  if (config.train.nonfinite == Nonfinite::kRepeat) {
+  if (config.train.nonfinite == config::Nonfinite::kRepeat) {
     fail(ExitCode::kUsage,
          "train.nonfinite is repeat, but asynchronous steps cannot be repeated; set it to stop or "
          "skip");
@@ -189,7 +189,7 @@ void check_async(const RunConfig& config, const grid::Grid& grid) {
          "step than the one that makes it due; leave it out and raise checkpoint.keep",
          config.checkpoint.keep_every);
   }
-  if (config.run.cuda_graphs == Switch::kOn) {
+  if (config.run.cuda_graphs == config::Switch::kOn) {
     fail(ExitCode::kUsage,
          "run.cuda_graphs is on, but the samples of asynchronous units lie at other addresses each "
          "time; set it to off");
@@ -202,7 +202,7 @@ void check_async(const RunConfig& config, const grid::Grid& grid) {
 }
 
 /// Saves, evaluations, histograms and the end are ends of rounds.
-void check_local(const RunConfig& config, std::int64_t total_steps) {
+void check_local(const config::RunConfig& config, std::int64_t total_steps) {
   const auto& local = config.local;
   const std::int64_t round = local.steps;
   if (round > total_steps) {
@@ -254,7 +254,7 @@ void check_local(const RunConfig& config, std::int64_t total_steps) {
 
 std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
   constexpr std::int64_t kLeastRows = 4096;
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   const std::int64_t rows = nn::rows_at(replicated.output(), c.batch.micro);
   std::int64_t pieces = std::max<std::int64_t>(1, rows / kLeastRows);
   while (rows % pieces != 0) {
@@ -293,8 +293,8 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
 std::int64_t resolve_loss_pieces(
     const Plan& plan, const VirtualGrid& stored,
     const std::function<std::unique_ptr<nn::Model>()>& replicated_model) {
-  const RunConfig& c = plan.config;
-  const bool emulated = c.run.device == DeviceChoice::kEmulated;
+  const config::RunConfig& c = plan.config;
+  const bool emulated = c.run.device == config::DeviceChoice::kEmulated;
   const bool chooses = plan.default_loss_pieces && !emulated && plan.model->output().is_logits;
   const std::int64_t pieces =
       resolve_value("numerics.loss_pieces", c.numerics.loss_pieces, stored.loss_pieces,
@@ -309,22 +309,14 @@ std::int64_t resolve_loss_pieces(
   return pieces;
 }
 
-std::string schedule_name(const RunConfig& config) {
-  std::string name(name_of(config.parallel.schedule));
-  if (config.parallel.schedule != pipeline::ScheduleKind::kFile) {
-    return name;
-  }
-  return is_made(config) ? "auto" : name + ":" + config.parallel.schedule_file;
-}
-
-RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
-                         const io::DatasetInfo& data, const VirtualGrid& stored,
-                         std::int64_t total_steps, device::DeviceKind device) {
-  RunConfig config = given;
+config::RunConfig resolve_config(const config::RunConfig& given, const grid::Grid& grid,
+                                 const io::DatasetInfo& data, const VirtualGrid& stored,
+                                 std::int64_t total_steps, device::DeviceKind device) {
+  config::RunConfig config = given;
   if (nn::is_transformer(given.model.transformer.preset)) {
     config.model.transformer = nn::resolved(given.model.transformer);
   }
-  config.model.loss = *enum_from_name<LossChoice>(name_of(resolve_loss(given, data)));
+  config.model.loss = *enum_from_name<config::LossChoice>(name_of(resolve_loss(given, data)));
   if (data.task != io::Task::kNextToken) {
     config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
   }
@@ -333,10 +325,10 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;
-  if (given.parallel.sync == Sync::kAsync) {
+  if (given.parallel.sync == config::Sync::kAsync) {
     check_async(given, grid);
   }
-  if (given.parallel.sync == Sync::kLocal) {
+  if (given.parallel.sync == config::Sync::kLocal) {
     config.parallel.islands = virtual_grid.islands;
     check_local(given, total_steps);
     if (!given.parallel.island_of.empty()) {
@@ -353,7 +345,7 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   return config;
 }
 
-std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples) {
+std::int64_t resolve_steps(const config::RunConfig& config, std::int64_t samples) {
   const auto& t = config.train;
   if ((t.steps > 0) == (t.epochs > 0.0)) {
     fail(ExitCode::kUsage, "{}: set one of train.steps and train.epochs above 0",
@@ -379,7 +371,8 @@ std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples) {
   return static_cast<std::int64_t>(steps);
 }
 
-pipeline::StageCosts emulated_costs(const RunConfig& config, const pipeline::Schedule& schedule) {
+pipeline::StageCosts emulated_costs(const config::RunConfig& config,
+                                    const pipeline::Schedule& schedule) {
   constexpr double kSecondsPerMillisecond = 1e-3;
   pipeline::StageCosts costs{.times = pipeline::parse_chunk_times(
                                  {"emulated.forward", config.emulated.forward},
@@ -404,7 +397,7 @@ void check_optimizer(const optim::OptimizerOptions& options) {
   }
 }
 
-void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
+void apply_parameter_settings(const config::RunConfig& config, nn::Model& model) {
   std::vector<std::string> names;
   for (const nn::ParameterSpec& spec : model.parameters()) {
     if (spec.ownership == nn::Ownership::kOwned && spec.rule != nn::ParameterRule::kAverage) {
@@ -422,7 +415,7 @@ void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
   }
 }
 
-nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data) {
+nn::LossKind resolve_loss(const config::RunConfig& config, const io::DatasetInfo& data) {
   const bool classes = data.task != io::Task::kRegression;
   const nn::LossKind natural =
       classes ? nn::LossKind::kCrossEntropy : nn::LossKind::kMeanSquaredError;
@@ -467,7 +460,7 @@ constexpr double kMostCounted = 2147483647.0;
 
 /// Rejects tensors between stages that are too long for one message.
 void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
     for (const std::int64_t tensor : plan.model->boundary_tensors(plan.split.stages[s].end)) {
       const nn::Port& port = plan.model->port_of(tensor);
@@ -486,7 +479,7 @@ void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
 /// Rejects a reduction over the tensor ranks, of the shape at a layer's input or output, that is
 /// too long for its messages.
 void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   if (port.placement == nn::Placement::kFeatures) {
     return;
   }
@@ -518,23 +511,24 @@ void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
 }  // namespace
 
 nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
-  const RunConfig& c = plan.config;
-  return {.microbatch = c.batch.micro,
-          .dtype = c.numerics.dtype,
-          .shards = {.count = c.numerics.shards,
-                     .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
-          .recompute = c.train.recompute,
-          .concurrent_lanes = plan.concurrent_lanes,
-          .logit_multiple = logit_multiple(plan.device),
-          .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1,
-          .shard_sums = c.numerics.shards > 1 && c.numerics.shard_sums == ShardSums::kBfloat16
-                            ? DType::kBfloat16
-                            : DType::kFloat32,
-          .loss_pieces = c.numerics.loss_pieces};
+  const config::RunConfig& c = plan.config;
+  return {
+      .microbatch = c.batch.micro,
+      .dtype = c.numerics.dtype,
+      .shards = {.count = c.numerics.shards,
+                 .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
+      .recompute = c.train.recompute,
+      .concurrent_lanes = plan.concurrent_lanes,
+      .logit_multiple = logit_multiple(plan.device),
+      .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1,
+      .shard_sums = c.numerics.shards > 1 && c.numerics.shard_sums == config::ShardSums::kBfloat16
+                        ? DType::kBfloat16
+                        : DType::kFloat32,
+      .loss_pieces = c.numerics.loss_pieces};
 }
 
 void check_stages(const Plan& plan) {
-  const RunConfig& c = plan.config;
+  const config::RunConfig& c = plan.config;
   // The first rank of a tensor group has the largest share.
   const nn::PassShape pass = pass_shape(plan, 0);
   check_neighbours(plan, pass);

@@ -11,25 +11,24 @@ namespace strata::plan {
 
 /// The config with pipeline stages and tensor ranks in place of each "auto": the checkpoint's where
 /// `ranks` allow them, else those with the most replicas; 1 in a new run.
-[[nodiscard]] RunConfig with_grid(const RunConfig& given, std::int64_t ranks,
-                                  const io::DatasetInfo& data, const VirtualGrid& stored);
-
-/// All divisors, ascending.
-[[nodiscard]] std::vector<std::int64_t> divisors_of(std::int64_t number);
+[[nodiscard]] config::RunConfig with_grid(const config::RunConfig& given, std::int64_t ranks,
+                                          const io::DatasetInfo& data, const VirtualGrid& stored);
 
 /// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes. `lanes`: of the
 /// checkpoint that the run continues; 0: none.
-[[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks,
+[[nodiscard]] grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks,
                                       std::int64_t lanes);
 
 /// The config with a derived value in place of each 0 and "auto" that prepare() decides.
-[[nodiscard]] RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
-                                       const io::DatasetInfo& data, const VirtualGrid& stored,
-                                       std::int64_t total_steps, device::DeviceKind device);
+[[nodiscard]] config::RunConfig resolve_config(const config::RunConfig& given,
+                                               const grid::Grid& grid, const io::DatasetInfo& data,
+                                               const VirtualGrid& stored, std::int64_t total_steps,
+                                               device::DeviceKind device);
 
-[[nodiscard]] std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples);
+[[nodiscard]] std::int64_t resolve_steps(const config::RunConfig& config, std::int64_t samples);
 
-[[nodiscard]] nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data);
+[[nodiscard]] nn::LossKind resolve_loss(const config::RunConfig& config,
+                                        const io::DatasetInfo& data);
 
 /// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
 /// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
@@ -40,7 +39,7 @@ namespace strata::plan {
     const std::function<std::unique_ptr<nn::Model>()>& replicated_model);
 
 /// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
-[[nodiscard]] pipeline::StageCosts emulated_costs(const RunConfig& config,
+[[nodiscard]] pipeline::StageCosts emulated_costs(const config::RunConfig& config,
                                                   const pipeline::Schedule& schedule);
 
 void check_optimizer(const optim::OptimizerOptions& options);
@@ -48,14 +47,14 @@ void check_optimizer(const optim::OptimizerOptions& options);
 /// Freezes parameters by optimizer.frozen, and in a model with adapters all but these and
 /// lora.train. Throws: Error(kUsage) where a pattern of that setting or of optimizer.groups matches
 /// no parameter.
-void apply_parameter_settings(const RunConfig& config, nn::Model& model);
+void apply_parameter_settings(const config::RunConfig& config, nn::Model& model);
 
 /// Whether a learning rate of this kind ends, at its minimum.
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.
 /// Pre: plan.model, plan.train_data, plan.grid.
-void check_unused(const RunConfig& given, const Plan& plan);
+void check_unused(const config::RunConfig& given, const Plan& plan);
 
 /// Rejects augmentation of samples that are not images or are smaller than its crops.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);

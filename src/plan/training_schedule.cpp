@@ -108,7 +108,7 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
 }
 
 /// The schedule, with early receives where it would deadlock without.
-pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedule,
+pipeline::Schedule for_device(const config::RunConfig& config, pipeline::Schedule schedule,
                               device::DeviceKind device) {
   pipeline::require_sound(schedule);
   if (!pipeline::training_hang(schedule, device).empty()) {
@@ -119,15 +119,15 @@ pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedu
   if (!hang.empty()) {
     fail(ExitCode::kUsage,
          "parallel.schedule = {} would hang in training: {}; choose another schedule",
-         schedule_name(config), hang);
+         config::schedule_name(config), hang);
   }
   return schedule;
 }
 
 /// Whether both gradients of a layer are computed together, with several stages.
-bool computes_both(const RunConfig& config) {
+bool computes_both(const config::RunConfig& config) {
   return config.train.recompute != nn::Recompute::kNone || config.numerics.loss_pieces > 1 ||
-         config.parallel.backward == Backward::kFused;
+         config.parallel.backward == config::Backward::kFused;
 }
 
 /// The schedule with each weight gradient right behind its input gradient.
@@ -150,19 +150,19 @@ pipeline::Schedule with_weights_at_once(pipeline::Schedule schedule) {
 }
 
 /// Rejects more chunks than layers.
-void check_layers(const RunConfig& config, const nn::Model& model, std::int64_t stages,
+void check_layers(const config::RunConfig& config, const nn::Model& model, std::int64_t stages,
                   std::int64_t chunks) {
   if (chunks > model.layer_count() && chunks > stages) {
     fail(ExitCode::kUsage,
          "parallel.schedule = {} has {} chunks on {} stages, but the model has {} layers; a chunk "
          "holds at least one, so use fewer stages or chunks, or parallel.schedule = 1f1b",
-         schedule_name(config), chunks, stages, model.layer_count());
+         config::schedule_name(config), chunks, stages, model.layer_count());
   }
 }
 
 /// Relative times of each stage's chunks. In dense layers forward, input gradient and weight
 /// gradient have about equal costs; a fused backward pass is the input gradient alone.
-pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
+pipeline::StageCosts costs_of(const config::RunConfig& config, const nn::Model& model,
                               const pipeline::ChunkOrder& order) {
   const std::vector<double> layers = model.costs();
   const grid::StageSplit split =
@@ -186,8 +186,8 @@ pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
 
 /// The schedule with the least step time that a search finds within parallel.activations, with the
 /// chunks that parallel.chunks asks for and the layers allow.
-TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, std::int64_t stages,
-                               std::int64_t microbatches) {
+TrainingSchedule made_schedule(const config::RunConfig& config, const nn::Model& model,
+                               std::int64_t stages, std::int64_t microbatches) {
   const auto& p = config.parallel;
   std::vector<std::int64_t> tried;
   for (std::int64_t chunks = 1; chunks <= pipeline::kMostChunks; ++chunks) {
@@ -230,17 +230,18 @@ bool has_chunks(pipeline::ScheduleKind kind) {
 
 }  // namespace
 
-std::int64_t chunks_of(const RunConfig& config) {
+std::int64_t chunks_of(const config::RunConfig& config) {
   const auto& p = config.parallel;
   return p.chunks != 0 ? p.chunks : has_chunks(p.schedule) ? 2 : 1;
 }
 
-nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedule& schedule) {
-  const Backward asked = config.parallel.backward;
+nn::BackwardOrder backward_order(const config::RunConfig& config,
+                                 const pipeline::Schedule& schedule) {
+  const config::Backward asked = config.parallel.backward;
   // Recomputed activations exist only once, so both gradients of a layer must be computed while
   // they are valid.
   const bool recomputes = config.train.recompute != nn::Recompute::kNone;
-  if (asked == Backward::kSplit && recomputes) {
+  if (asked == config::Backward::kSplit && recomputes) {
     fail(ExitCode::kUsage,
          "parallel.backward is split, but train.recompute is {}, which computes both gradients of "
          "a layer together; set parallel.backward to fused or auto",
@@ -248,47 +249,47 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
   }
   // The gradient of a piece of the logits exists only until the next piece.
   const bool in_pieces = config.numerics.loss_pieces > 1;
-  if (asked == Backward::kSplit && in_pieces) {
+  if (asked == config::Backward::kSplit && in_pieces) {
     fail(ExitCode::kUsage,
          "parallel.backward is split, but numerics.loss_pieces is {}, with which both gradients of "
          "a layer are computed together; set parallel.backward to fused or auto, or, in a new run, "
          "numerics.loss_pieces to 1; auto takes more where they save memory",
          config.numerics.loss_pieces);
   }
-  if (asked == Backward::kFused && schedule.stages > 1 &&
+  if (asked == config::Backward::kFused && schedule.stages > 1 &&
       pipeline::defers_weight_gradients(schedule)) {
     fail(ExitCode::kUsage,
          "parallel.backward is fused, but parallel.schedule = {} computes weight gradients later "
          "than input gradients; set parallel.backward to auto, or parallel.schedule to 1f1b",
-         schedule_name(config));
+         config::schedule_name(config));
   }
   // On one stage nobody waits for the input gradient.
-  const bool fused = recomputes || in_pieces || asked == Backward::kFused ||
-                     (schedule.order.chunks().size() == 1 && asked == Backward::kAuto);
+  const bool fused = recomputes || in_pieces || asked == config::Backward::kFused ||
+                     (schedule.order.chunks().size() == 1 && asked == config::Backward::kAuto);
   return fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit;
 }
 
-TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
+TrainingSchedule training_schedule(const config::RunConfig& config, const nn::Model& model,
                                    std::int64_t stages, std::int64_t microbatches,
                                    device::DeviceKind device, ProvenSchedules* proven) {
   const auto& p = config.parallel;
   const auto refuse = [&](const std::string& because) {
     fail(ExitCode::kUsage, "parallel.chunks is {}, but parallel.schedule = {} {}", p.chunks,
-         schedule_name(config), because);
+         config::schedule_name(config), because);
   };
-  if (is_made(config) && p.chunks > 2) {
+  if (config::is_made(config) && p.chunks > 2) {
     refuse("searches for 1 or 2; set one of them, or leave it out");
   }
-  if (p.activations != 0 && !is_made(config)) {
+  if (p.activations != 0 && !config::is_made(config)) {
     fail(ExitCode::kUsage,
          "parallel.activations is {}, but parallel.schedule = {} is no search; leave it out, or "
          "set parallel.schedule to auto",
-         p.activations, schedule_name(config));
+         p.activations, config::schedule_name(config));
   }
-  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile && !is_made(config)) {
+  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile && !config::is_made(config)) {
     refuse("says itself which chunks a rank holds; leave parallel.chunks out");
   }
-  if (p.chunks > 1 && !has_chunks(p.schedule) && !is_made(config)) {
+  if (p.chunks > 1 && !has_chunks(p.schedule) && !config::is_made(config)) {
     refuse("has one chunk a rank; leave it out, or set parallel.schedule to interleaved");
   }
   if (p.chunks != 0 && p.chunks != 2 && p.schedule == pipeline::ScheduleKind::kZbV) {
@@ -298,17 +299,17 @@ TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& mod
     refuse(fmt::format("has 2 to {}; set one of them, or parallel.schedule to 1f1b",
                        pipeline::kMostChunks));
   }
-  if (is_made(config) && stages > 1) {
+  if (config::is_made(config) && stages > 1) {
     TrainingSchedule made = made_schedule(config, model, stages, microbatches);
     made.schedule = for_device(config, std::move(made.schedule), device);
     return made;
   }
-  if (p.schedule == pipeline::ScheduleKind::kFile && !is_made(config)) {
+  if (p.schedule == pipeline::ScheduleKind::kFile && !config::is_made(config)) {
     pipeline::Schedule schedule = schedule_from_file(p.schedule_file, {stages, microbatches});
     check_layers(config, model, stages, std::ssize(schedule.order.chunks()));
     return {for_device(config, std::move(schedule), device), std::nullopt};
   }
-  const bool one = stages == 1 && (has_chunks(p.schedule) || is_made(config));
+  const bool one = stages == 1 && (has_chunks(p.schedule) || config::is_made(config));
   check_layers(config, model, stages, one ? 1 : stages * chunks_of(config));
   const pipeline::ScheduleKind kind = one ? pipeline::ScheduleKind::k1f1b : p.schedule;
   const pipeline::ScheduleSize size{stages, microbatches, one ? 1 : chunks_of(config)};

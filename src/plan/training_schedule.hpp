@@ -3,20 +3,20 @@
 #include <cstdint>
 #include <optional>
 
+#include "strata/config/run_config.hpp"
 #include "strata/device/device.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/schedule.hpp"
-#include "strata/plan/config.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::plan {
 
 /// The chunks of a stage that parallel.schedule and parallel.chunks ask for; 1 for a file.
-[[nodiscard]] std::int64_t chunks_of(const RunConfig& config);
+[[nodiscard]] std::int64_t chunks_of(const config::RunConfig& config);
 
 /// Whether the input gradient leaves a stage before its weight gradients are computed.
 /// Throws: Error(kUsage) where parallel.backward contradicts other settings.
-[[nodiscard]] nn::BackwardOrder backward_order(const RunConfig& config,
+[[nodiscard]] nn::BackwardOrder backward_order(const config::RunConfig& config,
                                                const pipeline::Schedule& schedule);
 
 struct TrainingSchedule {
@@ -31,8 +31,9 @@ struct TrainingSchedule {
 /// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock, and actions
 /// that training does not run.
 /// A schedule made to measure takes the costs of the model's layers.
-[[nodiscard]] TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
-                                                 std::int64_t stages, std::int64_t microbatches,
+[[nodiscard]] TrainingSchedule training_schedule(const config::RunConfig& config,
+                                                 const nn::Model& model, std::int64_t stages,
+                                                 std::int64_t microbatches,
                                                  device::DeviceKind device,
                                                  ProvenSchedules* proven = nullptr);
 

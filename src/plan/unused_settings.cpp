@@ -16,7 +16,7 @@ void check(bool given, bool used, const char* key, const std::string& because,
   }
 }
 
-void check_optimisation(const RunConfig& c, const RunConfig& otherwise) {
+void check_optimisation(const config::RunConfig& c, const config::RunConfig& otherwise) {
   const auto& options = c.optimizer.options;
   const bool sgd = options.kind == optim::OptimizerKind::kSgd;
   const std::string kind = fmt::format("optimizer.kind is {}", name_of(options.kind));
@@ -26,7 +26,7 @@ void check_optimisation(const RunConfig& c, const RunConfig& otherwise) {
         "set optimizer.kind to sgd");
 }
 
-void check_schedule(const RunConfig& c, const RunConfig& otherwise) {
+void check_schedule(const config::RunConfig& c, const config::RunConfig& otherwise) {
   using optim::LearningRateKind;
   const bool steps = c.schedule.kind == LearningRateKind::kStep;
   const bool ends = has_end(c.schedule.kind);
@@ -41,7 +41,8 @@ void check_schedule(const RunConfig& c, const RunConfig& otherwise) {
         kind, to_end);
 }
 
-void check_data(const RunConfig& c, const RunConfig& otherwise, const io::DatasetInfo& data) {
+void check_data(const config::RunConfig& c, const config::RunConfig& otherwise,
+                const io::DatasetInfo& data) {
   const bool tokens = data.task == io::Task::kNextToken;
   const std::string kind =
       fmt::format("the data set {} holds {}", data.path.string(), tokens ? "tokens" : "no tokens");
@@ -56,8 +57,8 @@ void check_data(const RunConfig& c, const RunConfig& otherwise, const io::Datase
         "use one of numbers");
 }
 
-void check_local(const RunConfig& c, const RunConfig& otherwise) {
-  const bool local = c.parallel.sync == Sync::kLocal;
+void check_local(const config::RunConfig& c, const config::RunConfig& otherwise) {
+  const bool local = c.parallel.sync == config::Sync::kLocal;
   const std::string mode = fmt::format("parallel.sync is {}", name_of(c.parallel.sync));
   const auto needs_local = [&](bool given, const char* key) {
     check(given, local, key, mode, "set parallel.sync to local");
@@ -67,12 +68,12 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   check(c.parallel.island != 0, !c.parallel.island_of.empty(), "parallel.island",
         "parallel.island_of is empty", "name a directory where jobs meet");
   const auto needs_step = [&](bool given, const char* key) {
-    check(given, c.parallel.sync == Sync::kStep, key, mode, "set parallel.sync to step");
+    check(given, c.parallel.sync == config::Sync::kStep, key, mode, "set parallel.sync to step");
   };
   needs_step(c.train.check_every != 0, "train.check_every");
   needs_step(c.train.repeat_every.value_or(0) != 0, "train.repeat_every");
-  check(c.parallel.node_ranks > 1, c.parallel.sync != Sync::kAsync, "parallel.node_ranks", mode,
-        "set parallel.sync to step");
+  check(c.parallel.node_ranks > 1, c.parallel.sync != config::Sync::kAsync, "parallel.node_ranks",
+        mode, "set parallel.sync to step");
   needs_local(c.local.steps != otherwise.local.steps, "local.steps");
   needs_local(c.local.outer_rate != otherwise.local.outer_rate, "local.outer_rate");
   needs_local(c.local.outer_momentum != otherwise.local.outer_momentum, "local.outer_momentum");
@@ -80,7 +81,7 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   needs_local(c.local.delay != otherwise.local.delay, "local.delay");
   needs_local(c.local.mix != otherwise.local.mix, "local.mix");
   const auto needs_async = [&](bool given, const char* key) {
-    check(given, c.parallel.sync == Sync::kAsync, key, mode, "set parallel.sync to async");
+    check(given, c.parallel.sync == config::Sync::kAsync, key, mode, "set parallel.sync to async");
   };
   const auto& async = c.async.options;
   needs_async(c.async.servers != 0, "async.servers");
@@ -95,8 +96,8 @@ void check_local(const RunConfig& c, const RunConfig& otherwise) {
   needs_local(c.local.exchange != otherwise.local.exchange, "local.exchange");
 }
 
-void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
-  const bool emulated = c.run.device == DeviceChoice::kEmulated;
+void check_emulated(const config::RunConfig& c, const config::RunConfig& otherwise) {
+  const bool emulated = c.run.device == config::DeviceChoice::kEmulated;
   const std::string kind = fmt::format("run.device is {}", name_of(c.run.device));
   const auto emulates = [&](const std::string& text, const std::string& default_text,
                             const char* key) {
@@ -112,7 +113,7 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
     check(given, !emulated, key, kind + ", which learns nothing and has no checkpoints",
           "choose another device");
   };
-  check(is_made(c), !emulated, "parallel.schedule",
+  check(config::is_made(c), !emulated, "parallel.schedule",
         kind + ", whose times auto does not search with", "make a file with strata schedule make");
   trains(c.run.resume != otherwise.run.resume, "run.resume");
   trains(!c.data.test.empty(), "data.test");
@@ -123,7 +124,7 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
          "checkpoint.minutes");
 }
 
-void check_links(const RunConfig& c, const Plan& plan) {
+void check_links(const config::RunConfig& c, const Plan& plan) {
   const auto emulates_link = [&](bool given, const char* key) {
     check(given, plan.device == device::DeviceKind::kCpu, key,
           "GPUs do not wait for emulated links", "set run.device to cpu");
@@ -145,8 +146,8 @@ bool has_end(optim::LearningRateKind kind) {
   return kind == optim::LearningRateKind::kLinear || kind == optim::LearningRateKind::kCosine;
 }
 
-void check_unused(const RunConfig& config, const Plan& plan) {
-  const RunConfig otherwise;
+void check_unused(const config::RunConfig& config, const Plan& plan) {
+  const config::RunConfig otherwise;
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
@@ -169,7 +170,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
-  const bool tensorboard = config.run.tensorboard == Switch::kOn;
+  const bool tensorboard = config.run.tensorboard == config::Switch::kOn;
   const char* const off = "run.tensorboard is off";
   check(config.run.tensorboard_histograms > 0, tensorboard, "run.tensorboard_histograms", off,
         "set run.tensorboard to on");
@@ -186,12 +187,12 @@ void check_unused(const RunConfig& config, const Plan& plan) {
     check(given, config.train.evaluate_every > 0, key, "train.evaluate_every is 0",
           "set the steps between evaluations");
   };
-  evaluates(config.checkpoint.best != Best::kOff, "checkpoint.best");
+  evaluates(config.checkpoint.best != config::Best::kOff, "checkpoint.best");
   evaluates(config.train.patience > 0, "train.patience");
-  check(config.checkpoint.best == Best::kAccuracy,
+  check(config.checkpoint.best == config::Best::kAccuracy,
         plan.model->loss() == nn::LossKind::kCrossEntropy, "checkpoint.best",
         "the model has no classes and so no accuracy", "set it to loss");
-  const bool rounds = config.numerics.shard_sums == ShardSums::kBfloat16;
+  const bool rounds = config.numerics.shard_sums == config::ShardSums::kBfloat16;
   check(rounds, config.numerics.dtype == DType::kBfloat16, "numerics.shard_sums",
         fmt::format("numerics.dtype is {}, whose sums are not rounded",
                     name_of(config.numerics.dtype)),

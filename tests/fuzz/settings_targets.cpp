@@ -4,17 +4,17 @@
 #include <optional>
 #include <vector>
 
-#include "strata/app/config_file.hpp"
+#include "strata/config/config_file.hpp"
+#include "strata/config/site_file.hpp"
+#include "strata/exchange/model_files.hpp"
+#include "strata/exchange/published_model.hpp"
 #include "strata/io/tensor_files.hpp"
 #include "strata/io/tokenizer.hpp"
-#include "strata/nn/published_model.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/checkpointing.hpp"
-#include "strata/train/model_files.hpp"
 
-#include "config/site_file.hpp"
 #include "huggingface_config.hpp"
 #include "memory_file.hpp"
 #include "refused_or_read.hpp"
@@ -25,7 +25,7 @@ namespace strata::fuzz {
 namespace {
 
 /// Larger runs only take longer to plan.
-bool is_small(const plan::RunConfig& config) {
+bool is_small(const config::RunConfig& config) {
   constexpr std::int64_t kMost = 64;
   const nn::TransformerOptions& transformer = config.model.transformer;
   return config.batch.global <= kMost && config.parallel.data <= kMost &&
@@ -43,7 +43,7 @@ io::DatasetInfo small_data(io::Task task) {
   return data;
 }
 
-io::DatasetInfo small_data(const plan::RunConfig& config) {
+io::DatasetInfo small_data(const config::RunConfig& config) {
   if (config.data.train == "values") {
     return small_data(io::Task::kRegression);
   }
@@ -58,15 +58,15 @@ io::DatasetInfo small_data(const plan::RunConfig& config) {
 int run_config(std::span<const std::byte> bytes) {
   const MemoryFile file(bytes);
   return refused_or_read([&] {
-    const app::GivenConfig given = app::read_config(file.path(), {});
-    static_cast<void>(app::resolved_config_text(given, given.config, {}));
+    const config::GivenConfig given = config::read_config(file.path(), {});
+    static_cast<void>(config::resolved_config_text(given, given.config, {}));
   });
 }
 
 int run_plan(std::span<const std::byte> bytes) {
   const MemoryFile file(bytes);
   return refused_or_read([&] {
-    const plan::RunConfig config = app::read_config(file.path(), {}).config;
+    const config::RunConfig config = config::read_config(file.path(), {}).config;
     if (is_small(config)) {
       const plan::Plan plan = plan::prepare(config, 0, small_data(config), {});
       static_cast<void>(plan::plan_text(plan));
@@ -91,7 +91,7 @@ int run_site(std::span<const std::byte> bytes) {
   const MemoryFile file(bytes);
   ::setenv("STRATA_SITE", file.path().c_str(), 1);
   return refused_or_read([] {
-    static_cast<void>(app::read_site_file({"nodes", "time", "partition"}));
+    static_cast<void>(config::read_site_file({"nodes", "time", "partition"}));
   });
 }
 
@@ -113,13 +113,14 @@ int run_huggingface(std::span<const std::byte> bytes) {
   const fs::path directory = kDirectory.fresh("model");
   std::ofstream(directory / "config.json", std::ios::binary) << text_of(bytes);
   return refused_in_one_line_or_read([&] {
-    const nn::PublishedModel model = train::read_huggingface_config(directory / "config.json");
+    const exchange::PublishedModel model =
+        exchange::read_huggingface_config(directory / "config.json");
     const nn::TransformerOptions& o = model.options;
     std::vector<io::TensorToStore> weights{{"a", io::StoredType::kFloat32, {1}}};
     if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary}) <= 100) {
       weights.clear();
-      for (const nn::PublishedTensor& tensor :
-           nn::published_tensors(model, nn::MatrixOrder::kInputsFirst)) {
+      for (const exchange::PublishedTensor& tensor :
+           exchange::published_tensors(model, exchange::MatrixOrder::kInputsFirst)) {
         weights.push_back({tensor.name, io::StoredType::kFloat32, tensor.shape});
       }
     }
@@ -128,8 +129,8 @@ int run_huggingface(std::span<const std::byte> bytes) {
       file.append(std::vector<std::byte>(static_cast<std::size_t>(weight.shape.count()) * 4));
     }
     file.finish();
-    const train::ForeignModel foreign = train::open_model(directory, std::nullopt);
-    static_cast<void>(nn::layer_lines(foreign.model));
+    const exchange::ForeignModel foreign = exchange::open_model(directory, std::nullopt);
+    static_cast<void>(exchange::layer_lines(foreign.model));
   });
 }
 

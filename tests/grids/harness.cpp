@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/app/config_file.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/import.hpp"
@@ -143,7 +143,7 @@ void enter_scratch_directory() {
 
 /// One part of a run.
 struct Part {
-  plan::RunConfig config;
+  config::RunConfig config;
   std::int64_t ranks = 1;
   std::int64_t stop_rank = -1;
   std::int64_t stop_step = 0;  ///< counted from the part's first
@@ -171,11 +171,11 @@ Part part_of(const std::string& name, const Settings& given, const std::string& 
   for (std::string& setting : settings) {
     setting.insert(0, "--");
   }
-  part.config = app::read_config("empty.ini", settings).config;
+  part.config = config::read_config("empty.ini", settings).config;
   return part;
 }
 
-Result result_of(const plan::RunConfig& config) {
+Result result_of(const config::RunConfig& config) {
   Result result;
   std::ifstream in(fs::path(config.run.dir) / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
@@ -322,7 +322,7 @@ Result train(const Settings& settings, const std::string& run, std::string name)
                    : train::StopRequest::kNone;
       };
       const train::Outcome outcome =
-          train::test::train_rank(world, engine, part.config, app::config_text, stop_request);
+          train::test::train_rank(world, engine, part.config, config::config_text, stop_request);
       require(
           outcome == (part.stop_rank < 0 ? train::Outcome::kFinished : train::Outcome::kStopped),
           "the run ended otherwise");

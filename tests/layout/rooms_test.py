@@ -18,15 +18,22 @@ DESIGN = {
     "nn": "ops comm grid",
     "pipeline": "nn comm grid",
     "optim": "nn comm",
-    "plan": "optim pipeline nn comm ops io device grid core",
-    "train": "plan optim pipeline nn comm ops io device grid core",
-    "app": "train plan optim pipeline nn comm ops io device grid core",
+    "config": "optim pipeline nn comm ops io device grid core",
+    "plan": "config",
+    "forecast": "plan",
+    "train": "plan",
+    "exchange": "train",
+    "app": "exchange forecast",
 }
 
 # The floors (sub-directories) of rooms: each and the floors of its room that it may include. "" is the room's own
 # directory; families of operations share only what lies below them.
 FLOORS = {
-    "app": {"": "commands config environment", "commands": "environment config", "environment": "config", "config": ""},
+    "app": {"": "commands commands/run commands/data commands/models commands/planning commands/watching environment",
+            "commands": "", "commands/run": "commands/planning commands environment", "commands/data": "commands environment",
+            "commands/models": "commands environment", "commands/planning": "commands/run commands/watching commands environment",
+            "commands/watching": "commands/planning commands environment", "environment": ""},
+    "train": {"loop": "replication checkpoint record", "replication": "loop checkpoint", "checkpoint": "record loop", "record": ""},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},
     "comm": {"": "", "mpi": ".", "nccl": ".", "staged": "."},
     "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
@@ -50,7 +57,7 @@ OWNERS = {
     r"(oneapi/)?dnnl.*": "ops",
     r"Random123/.*": "core",
     r"xxhash\.h": "core",
-    r"boost/.*": "app",
+    r"boost/.*": "config",
     r"hwloc.*": "app",
 }
 

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "strata/comm/agree.hpp"
-#include "strata/plan/machine.hpp"
+#include "strata/forecast/machine.hpp"
 
-#include "commands/calibrate.hpp"
+#include "commands/planning/calibrate.hpp"
 
 namespace strata::app {
 namespace {
@@ -21,8 +21,8 @@ void expect(bool holds, const char* what) {
   }
 }
 
-void check(const plan::Machine& machine, std::int64_t ranks) {
-  expect(machine == plan::parse_machine(plan::machine_text(machine), "text"), "round trip");
+void check(const forecast::Machine& machine, std::int64_t ranks) {
+  expect(machine == forecast::parse_machine(forecast::machine_text(machine), "text"), "round trip");
   expect(machine.device == device::DeviceKind::kCpu && machine.device_threads == 1, "the device");
   expect(machine.node_devices == 4, "the cores that were given");
   for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kFloat64}) {
@@ -31,7 +31,7 @@ void check(const plan::Machine& machine, std::int64_t ranks) {
       ops::OperationWork work{
           .name = name, .dtype = dtype, .extents = {64, 96, 32}, .bytes = 16384.0};
       work.flops = std::string_view(name) == "unheard_of" ? 0.0 : 393216.0;
-      const double seconds = plan::seconds_of(machine, work);
+      const double seconds = forecast::seconds_of(machine, work);
       expect(seconds > 1e-7 && seconds < 1.0, name);
     }
   }
@@ -42,7 +42,7 @@ void check(const plan::Machine& machine, std::int64_t ranks) {
     return;
   }
   expect(machine.slowdown_by_ranks.back().ranks == static_cast<double>(ranks), "busy ranks");
-  expect(plan::seconds_of(machine, machine.node, 1.0, 1e6) < 10.0, "a message");
+  expect(forecast::seconds_of(machine, machine.node, 1.0, 1e6) < 10.0, "a message");
 }
 
 int run(comm::MpiSession& mpi, const std::filesystem::path& directory) {
@@ -60,7 +60,7 @@ int run(comm::MpiSession& mpi, const std::filesystem::path& directory) {
   } catch (const comm::AgreedError&) {
   }
   if (mpi.world().rank() == 0) {
-    check(plan::read_machine(file), mpi.world().size());
+    check(forecast::read_machine(file), mpi.world().size());
     std::filesystem::remove_all(directory);
   }
   return failures;

@@ -13,7 +13,7 @@
 /// Training in one process, for tests.
 namespace strata::train::test {
 
-inline io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
+inline io::Dataset open_data(const config::RunConfig& config, const std::string& master) {
   io::Dataset data = io::Dataset::open(master);
   if (data.info().task == io::Task::kNextToken) {
     data.set_context(plan::context_of(config));
@@ -23,8 +23,8 @@ inline io::Dataset open_data(const plan::RunConfig& config, const std::string& m
 
 /// Trains on one rank as the train command does on a process.
 inline Outcome train_rank(
-    comm::Communicator& world, comm::ProgressEngine& engine, const plan::RunConfig& config,
-    const std::function<std::string(const plan::RunConfig&)>& text_of,
+    comm::Communicator& world, comm::ProgressEngine& engine, const config::RunConfig& config,
+    const std::function<std::string(const config::RunConfig&)>& text_of,
     const std::function<StopRequest()>& stop_request = [] { return StopRequest::kNone; }) {
   Log log(Log::Output::kSilent);
   const io::Dataset train_data = open_data(config, config.data.train);
@@ -34,7 +34,7 @@ inline Outcome train_rank(
   }
   std::optional<io::Checkpoint> checkpoint;
   std::optional<io::Checkpoint> initial;
-  if (config.run.resume == plan::Resume::kMust) {
+  if (config.run.resume == config::Resume::kMust) {
     checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
   } else if (!config.checkpoint.init.empty()) {
     initial = initial_checkpoint(world, config.checkpoint.init, log);

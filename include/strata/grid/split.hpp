@@ -27,4 +27,7 @@ struct StageSplit {
 [[nodiscard]] StageSplit explicit_split(std::span<const double> costs,
                                         std::span<const std::int64_t> first_layers);
 
+/// All divisors, ascending.
+[[nodiscard]] std::vector<std::int64_t> divisors_of(std::int64_t number);
+
 }  // namespace strata::grid

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strata/comm/agree.hpp"
+#include "strata/config/run_config.hpp"
 #include "strata/device/device.hpp"
 #include "strata/grid/split.hpp"
 #include "strata/grid/tree.hpp"
@@ -20,7 +21,6 @@
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
-#include "strata/plan/config.hpp"
 
 namespace strata::plan {
 
@@ -35,7 +35,7 @@ struct MadeFor {
 /// rank; holds no tensors and sends no messages.
 struct Plan {
   /// Resolved; the config that the user gave is the caller's.
-  RunConfig config;
+  config::RunConfig config;
   /// Where stages compute and allocate.
   device::DeviceKind device = device::DeviceKind::kCpu;
   grid::Grid grid;
@@ -80,13 +80,13 @@ struct Plan {
 
 /// Whether weights are averaged only now and then.
 [[nodiscard]] inline bool is_local(const Plan& plan) {
-  return plan.config.parallel.sync == Sync::kLocal;
+  return plan.config.parallel.sync == config::Sync::kLocal;
 }
 
 /// Whether workers do not wait for each other. A step has one unit of work for each lane, which is
 /// what an island is elsewhere: grid.islands are the ranks, of which servers may compute nothing.
 [[nodiscard]] inline bool is_async(const Plan& plan) {
-  return plan.config.parallel.sync == Sync::kAsync;
+  return plan.config.parallel.sync == config::Sync::kAsync;
 }
 /// The ranks that hold the parameters of asynchronous training: the first ones.
 [[nodiscard]] inline std::int64_t servers(const Plan& plan) {
@@ -117,9 +117,9 @@ struct Plan {
 /// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =
 /// fast` depend on the assignment.
 [[nodiscard]] inline bool repeats_steps(const Plan& plan) {
-  return plan.config.train.repeat_every != 0 && plan.config.train.check == Switch::kOn &&
+  return plan.config.train.repeat_every != 0 && plan.config.train.check == config::Switch::kOn &&
          plan.config.numerics.mode == comm::Summation::kInvariant &&
-         plan.config.parallel.sync == Sync::kStep;
+         plan.config.parallel.sync == config::Sync::kStep;
 }
 
 /// One kind of messages that a rank sends in a training step, on average.
@@ -168,7 +168,7 @@ struct VirtualGrid {
 
 /// The replicas whose ranks of one stage share a node, where nodes of `node_ranks` consecutive
 /// ranks hold several but not all and the same number everywhere; 1 for all else.
-[[nodiscard]] std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
+[[nodiscard]] std::int64_t node_replicas(const config::RunConfig& config, const grid::Grid& grid,
                                          std::int64_t node_ranks);
 
 /// Sets a plan's node_replicas for a launch on nodes of `node_ranks` ranks, unless the config does.
@@ -176,15 +176,15 @@ void set_node_ranks(Plan& plan, std::int64_t node_ranks);
 
 /// The `layer =` lines of the model: the config's, or the expansion of its preset.
 /// Throws: Error(kUsage) where the config has both or neither.
-[[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config,
+[[nodiscard]] std::vector<std::string> layer_lines(const config::RunConfig& config,
                                                    const io::DatasetInfo& data);
 
 /// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
-[[nodiscard]] std::int64_t context_of(const RunConfig& config);
+[[nodiscard]] std::int64_t context_of(const config::RunConfig& config);
 
 /// A stand-in for a data set that does not exist yet, so that a job can be planned before its data
 /// are imported. Throws: Error(kUsage) where the config does not give the model's vocabulary.
-[[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
+[[nodiscard]] io::DatasetInfo assumed_data(const config::RunConfig& config);
 
 /// Schedules that have been proven, by what they follow from: for many plans of one search.
 using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
@@ -193,7 +193,7 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
 /// the grid needs. `stored`: the virtual grid of the checkpoint that the run continues, if any.
 /// `device`: what all ranks compute on. `proven`: where to find and leave schedules, or null.
 /// Throws: Error(kUsage) that names the setting and a valid value.
-[[nodiscard]] Plan prepare(const RunConfig& given, std::int64_t ranks,
+[[nodiscard]] Plan prepare(const config::RunConfig& given, std::int64_t ranks,
                            const io::DatasetInfo& train_data, const VirtualGrid& stored,
                            device::DeviceKind device = device::DeviceKind::kCpu,
                            ProvenSchedules* proven = nullptr);
@@ -202,8 +202,9 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
 /// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the
 /// most replicas that the virtual grid allows. The results are the same on each grid. Throws:
 /// Error(kUsage) that names valid numbers of ranks.
-[[nodiscard]] RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
-                                          const io::DatasetInfo& data, const VirtualGrid& stored);
+[[nodiscard]] config::RunConfig evaluation_config(const config::RunConfig& config,
+                                                  std::int64_t ranks, const io::DatasetInfo& data,
+                                                  const VirtualGrid& stored);
 
 /// The stages that own and use a tied table; nothing where no parameter is tied.
 [[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);
@@ -293,9 +294,10 @@ inline constexpr std::int64_t kUnitRingWords = 3;
 
 /// Whether a run can be launched on `ranks` ranks. `lanes`: of the checkpoint that it continues; 0:
 /// the config's, or as many as there are replicas.
-[[nodiscard]] bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes);
+[[nodiscard]] bool can_launch(const config::RunConfig& config, std::int64_t ranks,
+                              std::int64_t lanes);
 /// The nearest such numbers below and above `ranks`, as in "2 or 4".
-[[nodiscard]] std::string launchable_ranks(const RunConfig& config, std::int64_t ranks,
+[[nodiscard]] std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
                                            std::int64_t lanes);
 
 /// The report of a plan: the model's table, the grid, the schedule with its bubble, the memory of

@@ -19,11 +19,11 @@
 namespace strata::train {
 
 /// The directory of a run's checkpoints.
-[[nodiscard]] std::filesystem::path checkpoint_root(const plan::RunConfig& config);
+[[nodiscard]] std::filesystem::path checkpoint_root(const config::RunConfig& config);
 
 /// A file in run.dir that exists from the start of a run until its first checkpoint is committed.
 /// With it, a run without a checkpoint may start over; without it, the checkpoints are lost.
-[[nodiscard]] std::filesystem::path unsaved_marker(const plan::RunConfig& config);
+[[nodiscard]] std::filesystem::path unsaved_marker(const config::RunConfig& config);
 
 /// A checkpoint that was verified, or what keeps the ranks from reading it now.
 struct OpenedCheckpoint {
@@ -54,7 +54,7 @@ struct OpenedCheckpoint {
 /// Throws: AgreedError(kUsage) where checkpoint.best is off, AgreedError(kCheckpoint) where none
 /// was evaluated or it is damaged.
 [[nodiscard]] io::Checkpoint best_good_checkpoint(comm::Communicator& world,
-                                                  const plan::RunConfig& config, Log& log);
+                                                  const config::RunConfig& config, Log& log);
 
 /// Deletes what killed saves left, then checks that a checkpoint fits into the free space of
 /// run.dir; warns where a second, which a save needs before it deletes the first, does not fit.

@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "strata/config/run_config.hpp"
 #include "strata/io/checkpoint.hpp"
-#include "strata/plan/config.hpp"
 #include "strata/train/metrics.hpp"
 
 namespace strata::train {
 
 /// The evaluations of a run in the order of their steps, compared by the loss, or by the accuracy
-/// for plan::Best::kAccuracy. Of equal ones the earlier is the better.
+/// for config::Best::kAccuracy. Of equal ones the earlier is the better.
 class EvaluationHistory {
  public:
   /// Reads a metrics file. Throws: Error(kData) where it cannot be read.
-  EvaluationHistory(const std::filesystem::path& metrics, plan::Best by);
+  EvaluationHistory(const std::filesystem::path& metrics, config::Best by);
 
   void add(const EvaluateRecord& record) { records_.push_back(record); }
 
@@ -39,13 +39,13 @@ class EvaluationHistory {
   template <typename Accepts>
   [[nodiscard]] std::optional<EvaluateRecord> best_where(Accepts accepts) const;
 
-  plan::Best by_;
+  config::Best by_;
   std::vector<EvaluateRecord> records_;
 };
 
 /// The checkpoint of `run_directory` that is best by `by`.
 /// Throws: Error(kUsage) where `by` is kOff; Error(kCheckpoint) where no checkpoint was evaluated.
 [[nodiscard]] io::CheckpointEntry best_checkpoint(const std::filesystem::path& run_directory,
-                                                  plan::Best by);
+                                                  config::Best by);
 
 }  // namespace strata::train

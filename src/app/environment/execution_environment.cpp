@@ -76,7 +76,7 @@ GpuSharing sharing_of(comm::Communicator& world, const std::string& uuid) {
 }
 
 /// The published peak of this run's matrix products, in FLOP/s; 0 where it is not known.
-double peak_flops_of(const device::GpuInfo& gpu, const plan::RunConfig& config) {
+double peak_flops_of(const device::GpuInfo& gpu, const config::RunConfig& config) {
   const device::PeakFlops peak = device::published_peak(gpu).value_or(device::PeakFlops());
   switch (config.numerics.dtype) {
     case DType::kBfloat16:
@@ -84,7 +84,7 @@ double peak_flops_of(const device::GpuInfo& gpu, const plan::RunConfig& config) 
     case DType::kFloat64:
       return peak.float64;
     default:
-      return config.numerics.tf32 == plan::Switch::kOn ? peak.tf32 : peak.float32;
+      return config.numerics.tf32 == config::Switch::kOn ? peak.tf32 : peak.float32;
   }
 }
 
@@ -132,12 +132,12 @@ std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
 
 }  // namespace
 
-device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice) {
-  if (choice == plan::DeviceChoice::kCpu || choice == plan::DeviceChoice::kEmulated) {
+device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice choice) {
+  if (choice == config::DeviceChoice::kCpu || choice == config::DeviceChoice::kEmulated) {
     return device::DeviceKind::kCpu;
   }
   comm::request_hardware_queues();
-  if (choice == plan::DeviceChoice::kCuda) {
+  if (choice == config::DeviceChoice::kCuda) {
     return device::DeviceKind::kCuda;
   }
   const std::vector<std::int64_t> mine{device::cuda_device_count()};
@@ -159,7 +159,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
     open_gpu(mpi, inputs, plan, use);
   } else {
     if (const std::string trouble = device::gpu_trouble();
-        !trouble.empty() && plan.config.run.device == plan::DeviceChoice::kAuto) {
+        !trouble.empty() && plan.config.run.device == config::DeviceChoice::kAuto) {
       warning_ = fmt::format(
           "run.device is auto and becomes cpu, because the GPUs do not respond: {}; nvidia-smi "
           "shows details",
@@ -175,7 +175,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
                               world_.engine ? *world_.engine : mpi.engine(), plan.grid,
                               comm::pipeline_routes(plan::chunk_stages(plan)));
   connect_groups(plan, use);
-  if (use == Use::kTraining && plan::emulates_links(plan.config)) {
+  if (use == Use::kTraining && config::emulates_links(plan.config)) {
     emulate_link(plan);
   }
 }
@@ -232,8 +232,8 @@ void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
 
 void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
                                     plan::Plan& plan, Use use) {
-  const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
-  const bool split_k = plan.config.numerics.split_k == plan::Switch::kOn;
+  const bool tf32 = plan.config.numerics.tf32 == config::Switch::kOn;
+  const bool split_k = plan.config.numerics.split_k == config::Switch::kOn;
   device::GpuInfo gpu;
   const GpuAssignment assignment = assign_gpus(mpi);
   comm::agree(mpi.world(), [&] {
@@ -272,7 +272,7 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
         plan);
   }
   choose_transport(mpi, plan, gpu, sharing.on_this_gpu);
-  if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
+  if (use == Use::kTraining && plan.config.run.cuda_graphs == config::Switch::kOn) {
     text_ += ", passes as CUDA graphs";
   }
 }
@@ -284,11 +284,11 @@ void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::P
     world_ = comm::staged(duplicate_of(world), mpi.engine(), context_->stream());
     return;
   }
-  const plan::Transport transport = plan.config.run.transport;
-  const std::string reason = transport == plan::Transport::kMpi
+  const config::Transport transport = plan.config.run.transport;
+  const std::string reason = transport == config::Transport::kMpi
                                  ? "run.transport is mpi"
                                  : nccl_obstacle(world, gpu, sharing, plan);
-  if (transport == plan::Transport::kNccl && !reason.empty()) {
+  if (transport == config::Transport::kNccl && !reason.empty()) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         fmt::format("run.transport is nccl, but {}; set it to auto or mpi", reason));

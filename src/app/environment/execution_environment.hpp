@@ -7,9 +7,9 @@
 #include "strata/comm/groups.hpp"
 #include "strata/comm/mpi.hpp"
 #include "strata/comm/paced_group.hpp"
+#include "strata/config/run_config.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/context.hpp"
-#include "strata/plan/config.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::app {
@@ -18,7 +18,7 @@ struct RunInputs;
 
 /// Resolves run.device: auto becomes cuda where every rank finds a GPU, else cpu.
 /// Communication: collective over the world.
-[[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice);
+[[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice choice);
 
 /// What a rank uses its device for.
 enum class Use { kTraining, kEvaluation };

@@ -50,7 +50,7 @@ void require_shared(comm::MpiSession& mpi, const fs::path& directory, const std:
 }
 
 /// Keeps the history of a run that ended before its first checkpoint.
-void keep_metrics(const plan::RunConfig& config, Log& log) {
+void keep_metrics(const config::RunConfig& config, Log& log) {
   const fs::path metrics = fs::path(config.run.dir) / "metrics.jsonl";
   const std::int64_t step = train::last_metrics_step(metrics);
   if (step == 0) {
@@ -77,7 +77,7 @@ void keep_metrics(const plan::RunConfig& config, Log& log) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log) {
+RunDirectory::RunDirectory(comm::MpiSession& mpi, const config::RunConfig& config, Log& log) {
   comm::Communicator& world = mpi.world();
   const fs::path directory(config.run.dir);
   // Rank 0 may watch the heartbeat of another owner, and a rank retry to see the directory.
@@ -109,7 +109,7 @@ std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan
     if (mpi.world().rank() != 0) {
       return;
     }
-    const plan::RunConfig& config = inputs.config;
+    const config::RunConfig& config = inputs.config;
     if (!plan.emulated && (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps)) {
       train::require_space(plan, log);
     }

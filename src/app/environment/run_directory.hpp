@@ -19,7 +19,7 @@ class RunDirectory {
   /// Makes run.dir and takes its lock. Communication: collective over the world.
   /// Throws: AgreedError(kUsage) where the directory cannot be made, another run holds its lock, or
   /// ranks see another directory than rank 0.
-  RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log);
+  RunDirectory(comm::MpiSession& mpi, const config::RunConfig& config, Log& log);
 
   /// Null on ranks other than 0.
   [[nodiscard]] const io::DirectoryLock* lock() const { return lock_ ? &*lock_ : nullptr; }

@@ -7,7 +7,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
-#include "strata/plan/grid_search.hpp"
+#include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 
@@ -17,7 +17,7 @@
 namespace strata::app {
 namespace {
 
-io::Dataset open_data(const plan::RunConfig& config, const std::string& master, Log& log) {
+io::Dataset open_data(const config::RunConfig& config, const std::string& master, Log& log) {
   io::Dataset data = io::Dataset::open(master);
   if (!data.warning().empty()) {
     log.warn("{}", data.warning());
@@ -46,8 +46,8 @@ void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
 
 /// Reads the config and the number of threads.
 void load_config(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
-                 Arguments settings) {
-  GivenConfig given = read_config(path, settings);
+                 config::Arguments settings) {
+  config::GivenConfig given = config::read_config(path, settings);
   inputs.config = std::move(given.config);
   inputs.origins = std::move(given.origins);
   inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
@@ -61,7 +61,7 @@ void open_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs,
   comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
     step();
     mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-    return {{"config", hash_of(config_text(inputs.config))},
+    return {{"config", hash_of(config::config_text(inputs.config))},
             {"training data", inputs.train_info.checksum},
             {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}};
   });
@@ -98,7 +98,7 @@ void open_data_of_checkpoint(RunInputs& inputs, Log& log) {
 
 /// Opens the data to evaluate on: data.test, else data.train.
 void open_evaluated_data(RunInputs& inputs, Log& log) {
-  const plan::RunConfig& config = inputs.config;
+  const config::RunConfig& config = inputs.config;
   if (config.data.test.empty() && config.data.train.empty()) {
     fail(ExitCode::kUsage,
          "data.test and data.train are empty; name a data set, as in --data.test=DIR/test.h5");
@@ -122,7 +122,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const TrainArguments& given, Lo
   return inputs;
 }
 
-RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::Arguments settings,
                        Evaluates evaluates, WhichCheckpoint which, Log& log) {
   RunInputs inputs;
   open_same_inputs(mpi, inputs, [&] {
@@ -136,7 +136,7 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     all.insert(all.end(), settings.begin(), settings.end());
     load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
-  if (inputs.config.run.device == plan::DeviceChoice::kEmulated) {
+  if (inputs.config.run.device == config::DeviceChoice::kEmulated) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         "run.device is emulated, which only trains, and computes nothing; choose another device");
@@ -160,9 +160,9 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
 }
 
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
-  const plan::RunConfig& config = inputs.config;
+  const config::RunConfig& config = inputs.config;
   const std::filesystem::path root = train::checkpoint_root(config);
-  if (config.run.resume == plan::Resume::kNever) {
+  if (config.run.resume == config::Resume::kNever) {
     comm::agree(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
       if (mpi.world().rank() == 0 &&
@@ -177,7 +177,7 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
     return;
   }
   inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
-  if (!inputs.checkpoint && config.run.resume == plan::Resume::kMust) {
+  if (!inputs.checkpoint && config.run.resume == config::Resume::kMust) {
     throw comm::AgreedError(ExitCode::kCheckpoint,
                             fmt::format("there is no checkpoint in {}, and run.resume is must; set "
                                         "it to auto to start a new run",
@@ -208,7 +208,7 @@ namespace {
 std::set<std::string> given_settings(const RunInputs& inputs) {
   std::set<std::string> given;
   for (const auto& [key, origin] : inputs.origins) {
-    if (origin == Origin::kGiven) {
+    if (origin == config::Origin::kGiven) {
       given.insert(key);
     }
   }
@@ -216,21 +216,21 @@ std::set<std::string> given_settings(const RunInputs& inputs) {
 }
 
 /// The config with the fastest grid on run.machine, where parallel.* asks for one.
-plan::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks, std::int64_t node_ranks,
-                              const plan::VirtualGrid& stored) {
-  const plan::RunConfig& config = inputs.config;
+config::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks,
+                                std::int64_t node_ranks, const plan::VirtualGrid& stored) {
+  const config::RunConfig& config = inputs.config;
   if (config.run.machine.empty() || ranks == 0 ||
       (config.parallel.pipeline != 0 && config.parallel.tensor != 0)) {
     return config;
   }
-  const plan::Machine machine = plan::read_machine(config.run.machine);
-  plan::Forecaster forecaster(machine);
-  const plan::SearchResult found = plan::search_grids(forecaster, config, inputs.train_info,
-                                                      {.ranks = ranks,
-                                                       .node_ranks = node_ranks,
-                                                       .device = inputs.device,
-                                                       .stored = stored,
-                                                       .fixed = given_settings(inputs)});
+  const forecast::Machine machine = forecast::read_machine(config.run.machine);
+  forecast::Forecaster forecaster(machine);
+  const forecast::SearchResult found = forecast::search_grids(forecaster, config, inputs.train_info,
+                                                              {.ranks = ranks,
+                                                               .node_ranks = node_ranks,
+                                                               .device = inputs.device,
+                                                               .stored = stored,
+                                                               .fixed = given_settings(inputs)});
   return found.choices.front().config;
 }
 
@@ -248,7 +248,7 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     if (inputs.initial) {
       train::require_initial(*plan, *inputs.initial);
     }
-    return plan::plan_items(*plan, config_text(plan->config));
+    return plan::plan_items(*plan, config::config_text(plan->config));
   });
   return std::move(*plan);
 }
@@ -294,7 +294,7 @@ WhichCheckpoint which_checkpoint(const std::string& value) {
 
 namespace {
 
-TrainArguments parse(Arguments arguments, std::string_view command) {
+TrainArguments parse(config::Arguments arguments, std::string_view command) {
   constexpr std::string_view kConfusion = "--confusion=";
   constexpr std::string_view kCheckpoint = "--checkpoint=";
   TrainArguments result;
@@ -326,7 +326,7 @@ TrainArguments parse(Arguments arguments, std::string_view command) {
 
 }  // namespace
 
-TrainArguments parse_arguments(comm::MpiSession& mpi, Arguments arguments,
+TrainArguments parse_arguments(comm::MpiSession& mpi, config::Arguments arguments,
                                std::string_view command) {
   TrainArguments given;
   comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {

@@ -6,23 +6,22 @@
 #include <string_view>
 #include <vector>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/mpi.hpp"
+#include "strata/config/command_line.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/plan/plan.hpp"
-
-#include "config/command_line.hpp"
 
 namespace strata::app {
 
 /// Inputs of the commands that use a model: the config, the data sets and the checkpoint.
 struct RunInputs {
   /// As given; plan::Plan holds the resolved one.
-  plan::RunConfig config;
+  config::RunConfig config;
   /// Origins of the settings.
-  std::map<std::string, Origin> origins;
+  std::map<std::string, config::Origin> origins;
   /// Description of data.train, or of the data that a plan without a data set assumes.
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
@@ -58,7 +57,7 @@ struct TrainArguments {
 /// Parses the arguments of a command, whose options must be the same on all ranks.
 /// Communication: collective over the world. Throws: AgreedError(kUsage) where they are not, or
 /// there is no config file.
-[[nodiscard]] TrainArguments parse_arguments(comm::MpiSession& mpi, Arguments arguments,
+[[nodiscard]] TrainArguments parse_arguments(comm::MpiSession& mpi, config::Arguments arguments,
                                              std::string_view command);
 
 /// Reads the config of train and opens the data sets; a dry run goes without.
@@ -74,8 +73,8 @@ enum class Evaluates { kNo, kYes };
 /// opened only where the checkpoint does not describe them. Communication: collective over the
 /// world. Throws: AgreedError(kCheckpoint) where there is no checkpoint.
 [[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
-                                     Arguments settings, Evaluates evaluates, WhichCheckpoint which,
-                                     Log& log);
+                                     config::Arguments settings, Evaluates evaluates,
+                                     WhichCheckpoint which, Log& log);
 
 /// Opens the checkpoint in run.dir, or refuses the directory, as run.resume asks.
 /// Communication: collective over the world.

@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/mpi.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
@@ -66,10 +66,10 @@ bool within(double seconds, bool otherwise, std::function<bool()> work) {
 
 }  // namespace
 
-WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity) {
+WatchdogSetup watchdog_setup(config::Arguments arguments, const comm::Activity& activity) {
   constexpr std::string_view kTimeout = "--run.timeout=";
   const comm::Launch launch = comm::launch_in_environment();
-  WatchdogSetup setup{.timeout_seconds = plan::RunConfig().run.timeout_seconds,
+  WatchdogSetup setup{.timeout_seconds = config::RunConfig().run.timeout_seconds,
                       .run_directory = {},
                       .rank = launch.rank,
                       .ranks = launch.ranks,
@@ -94,7 +94,7 @@ WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity
     path = (std::filesystem::path(path) / "config.ini").string();
   }
   try {
-    const plan::RunConfig config = read_config(path, settings).config;
+    const config::RunConfig config = config::read_config(path, settings).config;
     setup.timeout_seconds = config.run.timeout_seconds;
     setup.run_directory = config.run.dir;
   } catch (const std::exception&) {

@@ -13,9 +13,9 @@
 #include <pthread.h>
 
 #include "strata/comm/activity.hpp"
+#include "strata/config/command_line.hpp"
 #include "strata/core/clock.hpp"
 
-#include "config/command_line.hpp"
 #include "environment/heartbeats.hpp"
 
 namespace strata::app {
@@ -39,7 +39,8 @@ struct WatchdogSetup {
 
 /// Reads a command's config, under a watchdog, and the launcher's environment. Throws nothing: the
 /// command itself reports a bad config.
-[[nodiscard]] WatchdogSetup watchdog_setup(Arguments arguments, const comm::Activity& activity);
+[[nodiscard]] WatchdogSetup watchdog_setup(config::Arguments arguments,
+                                           const comm::Activity& activity);
 
 /// A thread that watches the main thread: where a rank has stopped, a call of MPI or NCCL blocks,
 /// or the main thread stands still, it reports and ends the process after the timeout. The main

@@ -6,8 +6,7 @@
 #include <string_view>
 
 #include "strata/nn/layer.hpp"
-
-#include "layer_line.hpp"
+#include "strata/nn/layer_line.hpp"
 
 namespace strata::nn {
 

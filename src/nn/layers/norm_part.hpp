@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "strata/nn/layer.hpp"
+#include "strata/nn/layer_line.hpp"
 
-#include "layer_line.hpp"
 #include "layers/shard_parts.hpp"
 
 namespace strata::nn {

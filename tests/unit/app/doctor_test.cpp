@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "commands/doctor_report.hpp"
+#include "commands/planning/doctor_report.hpp"
 
 namespace strata::app {
 namespace {

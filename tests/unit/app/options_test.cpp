@@ -1,4 +1,4 @@
-#include "strata/app/options.hpp"
+#include "strata/config/options.hpp"
 
 #include <set>
 #include <string>
@@ -10,11 +10,11 @@ namespace {
 
 TEST(OptionTable, HasSettingsOfEverySectionAndNoOthers) {
   std::set<std::string> listed;
-  for (const Section& section : section_table()) {
+  for (const config::Section& section : config::section_table()) {
     listed.insert(section.name);
   }
   std::set<std::string> used;
-  for (const Option& option : option_table()) {
+  for (const config::Option& option : config::option_table()) {
     used.insert(option.key.substr(0, option.key.find('.')));
   }
   EXPECT_EQ(used, listed);

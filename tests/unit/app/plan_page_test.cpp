@@ -1,4 +1,4 @@
-#include "commands/plan_page.hpp"
+#include "commands/planning/plan_page.hpp"
 
 #include <cstddef>
 #include <cstdlib>
@@ -56,7 +56,7 @@ void expect_well_formed(const std::string& page) {
 
 /// The page; STRATA_TEST_PAGES=DIR keeps it, to look at in a browser.
 std::string page_of(const test::PlannedRun& run, const std::string& name,
-                    const plan::SearchResult* search = nullptr) {
+                    const forecast::SearchResult* search = nullptr) {
   std::string page = plan_page(run.view(), name, 8, search);
   if (const char* directory = std::getenv("STRATA_TEST_PAGES")) {
     std::ofstream(std::string(directory) + "/" + name + ".html") << page;
@@ -66,7 +66,7 @@ std::string page_of(const test::PlannedRun& run, const std::string& name,
 }
 
 TEST(PlanPage, LoadsNothingAndRunsNothing) {
-  const plan::SearchResult search = test::made_choices(60);
+  const forecast::SearchResult search = test::made_choices(60);
   const std::string page =
       page_of(test::planned_run({.data = 2, .pipeline = 2, .tensor = 2}), "small", &search);
   for (const char* part : {"http:", "https:", "<script", "<link", "href=", "url(", "@import",
@@ -105,7 +105,7 @@ TEST(PlanPage, DrawsTheMemoryWithItsLimit) {
 
 TEST(PlanPage, ShowsTheSearchWithTheChosenGrid) {
   const test::PlannedRun run = test::planned_run({.data = 2, .pipeline = 2, .tensor = 2});
-  plan::SearchResult search = test::made_choices(200);
+  forecast::SearchResult search = test::made_choices(200);
   const std::string page = page_of(run, "search", &search);
   EXPECT_EQ(count(page, "r=\"3\""), 200U);
   EXPECT_EQ(count(page, "class=\"limit\" r=\"7\""), 1U);

@@ -1,4 +1,4 @@
-#include "commands/plan_view.hpp"
+#include "commands/planning/plan_view.hpp"
 
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ TEST(PlanView, SaysWhatAStepTakes) {
 }
 
 TEST(PlanView, ListsThePartsWithTheirShares) {
-  plan::Forecast forecast;
+  forecast::Forecast forecast;
   forecast.step_seconds = 2.0;
   forecast.parts = {{.name = "a", .seconds = 1.5, .setting = "x = 1"},
                     {.name = "b", .seconds = 0.5, .setting = ""}};
@@ -93,7 +93,7 @@ TEST(PlanView, WritesTimesWithThreeDigits) {
 }
 
 TEST(PlanView, ShowsTheTenFastestAndThoseThatAreSmaller) {
-  const plan::SearchResult result = test::made_choices(40);
+  const forecast::SearchResult result = test::made_choices(40);
   EXPECT_EQ(choice_rows(result.choices, 10).size(), 11U);
   EXPECT_THAT(choice_rows(result.choices, 10)[2],
               testing::ElementsAre("2 x 2 x 2", "2", "8 x 1", "1f1b", "selective", "25", "1.01 s",

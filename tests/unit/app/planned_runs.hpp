@@ -9,16 +9,16 @@
 #include "strata/pipeline/simulator.hpp"
 #include "strata/plan/memory_fit.hpp"
 
-#include "commands/plan_view.hpp"
+#include "commands/planning/plan_view.hpp"
 
 namespace strata::app::test {
 
 /// A planned run with a forecast whose figures are made up.
 struct PlannedRun {
   plan::Plan plan;
-  plan::Machine machine;
-  plan::Forecast forecast;
-  plan::RunConditions conditions;
+  forecast::Machine machine;
+  forecast::Forecast forecast;
+  forecast::RunConditions conditions;
 
   [[nodiscard]] PlanView view() const {
     return {.plan = plan, .machine = machine, .forecast = forecast, .conditions = conditions};
@@ -27,7 +27,7 @@ struct PlannedRun {
 
 /// A GPT with a block for each stage on nodes of 8 ranks.
 inline PlannedRun planned_run(const grid::Grid& grid, std::int64_t microbatches = 8) {
-  plan::RunConfig config;
+  config::RunConfig config;
   config.model.transformer = {.preset = nn::Preset::kGpt,
                               .blocks = std::max<std::int64_t>(2, grid.pipeline),
                               .width = 64,
@@ -51,10 +51,10 @@ inline PlannedRun planned_run(const grid::Grid& grid, std::int64_t microbatches 
   run.machine.source = "a test";
   run.machine.node_devices = 8;
 
-  plan::Forecast& f = run.forecast;
+  forecast::Forecast& f = run.forecast;
   const std::vector<plan::RankPlan> ranks = plan::largest_rank_plans(run.plan);
   for (std::size_t s = 0; s < ranks.size(); ++s) {
-    plan::StageForecast stage{.rank = ranks[s]};
+    forecast::StageForecast stage{.rank = ranks[s]};
     const double slow = s == 0 ? 1.25 : 1.0;
     stage.chunks.assign(ranks[s].chunks.size(),
                         {.forward_seconds = slow * 0.010, .backward_input_seconds = slow * 0.020});
@@ -77,20 +77,20 @@ inline PlannedRun planned_run(const grid::Grid& grid, std::int64_t microbatches 
               .seconds = f.step_seconds - products - 0.005,
               .setting = "a smaller batch.micro, a larger batch.global"},
              {.name = "optimizer", .seconds = 0.005, .setting = "more replicas (parallel.data)"}};
-  std::ranges::stable_sort(f.parts, std::greater(), &plan::StepPart::seconds);
+  std::ranges::stable_sort(f.parts, std::greater(), &forecast::StepPart::seconds);
   f.bubble_fraction = f.simulation.bubble_fraction;
   f.exposed_seconds = 0.002;
   f.checkpoint_bytes = 3.0 * 1073741824.0;
   f.checkpoint_seconds = 12.0;
-  run.conditions = plan::conditions_of(run.plan, f, run.machine, 8);
+  run.conditions = forecast::conditions_of(run.plan, f, run.machine, 8);
   return run;
 }
 
 /// Made-up choices, the fastest first.
-inline plan::SearchResult made_choices(std::int64_t count) {
-  plan::SearchResult result{.choices = {}, .tried = count + 3, .too_large = 3, .smallest = {}};
+inline forecast::SearchResult made_choices(std::int64_t count) {
+  forecast::SearchResult result{.choices = {}, .tried = count + 3, .too_large = 3, .smallest = {}};
   for (std::int64_t i = 0; i < count; ++i) {
-    plan::GridChoice& choice = result.choices.emplace_back();
+    forecast::GridChoice& choice = result.choices.emplace_back();
     choice.grid = {.data = 1 + i % 4, .pipeline = 1 + i % 3, .tensor = 2};
     choice.lanes = 8;
     choice.microbatch = 1 + i % 4;

@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "strata/app/config_file.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/text.hpp"
 #include "strata/plan/plan.hpp"
 
@@ -48,8 +48,8 @@ void expect_refused(const std::string& config, io::DatasetInfo data, const std::
     }
     const std::string message = strata::test::error_of(
         [&] {
-          const plan::RunConfig given =
-              read_config((directory / "given.ini").string(), arguments).config;
+          const config::RunConfig given =
+              config::read_config((directory / "given.ini").string(), arguments).config;
           if (data.task == io::Task::kNextToken) {
             data.input_shape = data.target_shape = {plan::context_of(given)};
           }
@@ -516,7 +516,7 @@ data import --format=tokens-nanogpt --files=x --vocabulary=9 --separator=no => -
     }
     const std::string message = strata::test::error_of(
         [&] {
-          const Arguments arguments = std::span(words).subspan(1);
+          const config::Arguments arguments = std::span(words).subspan(1);
           static_cast<void>(imports ? data_command(arguments) : schedule_command(arguments));
         },
         ExitCode::kUsage);

@@ -12,8 +12,8 @@
 
 #include "../io/data_files.hpp"
 #include "allocations.hpp"
-#include "commands/chart.hpp"
 #include "commands/commands.hpp"
+#include "commands/watching/chart.hpp"
 
 namespace strata::app {
 namespace {
@@ -105,7 +105,7 @@ class RunPages : public testing::Test {
     write_file(directory_ / "metrics.jsonl", text);
   }
   /// What a command prints.
-  static std::string output_of(const std::function<ExitCode(Arguments)>& command,
+  static std::string output_of(const std::function<ExitCode(config::Arguments)>& command,
                                const std::vector<std::string>& arguments) {
     testing::internal::CaptureStdout();
     EXPECT_EQ(command(arguments), ExitCode::kDone);

@@ -1,4 +1,4 @@
-#include "commands/step_measurement.hpp"
+#include "commands/planning/step_measurement.hpp"
 
 #include <set>
 #include <string>
@@ -27,8 +27,8 @@ io::DatasetInfo images() {
   return {.path = "(none)", .samples = 1000, .input_shape = {1, 28, 28}, .classes = 10};
 }
 
-plan::RunConfig config_of(nn::Preset preset, DType dtype) {
-  plan::RunConfig config;
+config::RunConfig config_of(nn::Preset preset, DType dtype) {
+  config::RunConfig config;
   config.model.transformer = {.preset = preset};
   if (nn::is_transformer(preset)) {
     config.model.transformer.blocks = 2;
@@ -51,7 +51,7 @@ std::string text_of(std::string_view name, DType dtype,
 TEST(StepMeasurement, SeesTheOperationsThatThePlanPredicts) {
   struct Case {
     const char* name;
-    plan::RunConfig config;
+    config::RunConfig config;
     io::DatasetInfo data;
     std::int64_t ranks = 1;
   };
@@ -78,7 +78,7 @@ TEST(StepMeasurement, SeesTheOperationsThatThePlanPredicts) {
       std::set<std::string> measured;
       double sum = 0.0;
       for (const auto& [key, operations] : timer.times()) {
-        for (const plan::MeasuredOperation& operation : operations) {
+        for (const forecast::MeasuredOperation& operation : operations) {
           EXPECT_GT(operation.seconds, 0.0);
           sum += operation.seconds;
           measured.insert(text_of(key.first, key.second, operation.extents));

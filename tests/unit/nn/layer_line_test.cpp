@@ -1,5 +1,5 @@
 // What a `layer =` line gives, and what it says of values that do not fit.
-#include "layer_line.hpp"
+#include "strata/nn/layer_line.hpp"
 
 #include <array>
 #include <cstdint>

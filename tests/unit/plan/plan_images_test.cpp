@@ -18,8 +18,8 @@ io::DatasetInfo images(const Shape& shape = {3, 8, 6}) {
       .path = "train.h5", .samples = 100, .input_shape = shape, .target_shape = {}, .classes = 4};
 }
 
-RunConfig config_of(nn::Preset preset) {
-  RunConfig config;
+config::RunConfig config_of(nn::Preset preset) {
+  config::RunConfig config;
   config.model.transformer.preset = preset;
   config.batch.global = 8;
   config.batch.micro = 2;
@@ -27,13 +27,13 @@ RunConfig config_of(nn::Preset preset) {
   return config;
 }
 
-RunConfig flat() {
-  RunConfig config = config_of(nn::Preset::kNone);
+config::RunConfig flat() {
+  config::RunConfig config = config_of(nn::Preset::kNone);
   config.model.layers = {"flatten", "dense 4"};
   return config;
 }
 
-std::string refusal_of(const RunConfig& config, const io::DatasetInfo& data,
+std::string refusal_of(const config::RunConfig& config, const io::DatasetInfo& data,
                        std::int64_t ranks = 1) {
   return test::error_of([&] { static_cast<void>(prepare(config, ranks, data, {})); },
                         ExitCode::kUsage);
@@ -44,7 +44,7 @@ TEST(PrepareImages, PutsChannelsLast) {
 }
 
 TEST(PrepareImages, AugmentsWithinThem) {
-  RunConfig config = flat();
+  config::RunConfig config = flat();
   config.data.augmentation = {.flip = io::Flip::kOn, .crop_padding = 6, .cutout = 6};
   EXPECT_NO_THROW(prepare(config, 1, images(), {}));
   config.data.augmentation.cutout = 7;
@@ -68,7 +68,7 @@ TEST(PrepareImages, RefusesPresetsThatDoNotFit) {
       refusal_of(config_of(nn::Preset::kLenet), images()),
       testing::AllOf(testing::HasSubstr("model.preset is lenet, made for images of 1 x 28"),
                      testing::HasSubstr("3 x 8 x 6"), testing::HasSubstr("reaches over 5")));
-  RunConfig sized = config_of(nn::Preset::kLenet);
+  config::RunConfig sized = config_of(nn::Preset::kLenet);
   sized.model.transformer.width = 64;
   EXPECT_THAT(refusal_of(sized, images({1, 28, 28})),
               testing::AllOf(testing::HasSubstr("model.preset is lenet"),
@@ -76,7 +76,7 @@ TEST(PrepareImages, RefusesPresetsThatDoNotFit) {
 }
 
 TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
-  RunConfig config = flat();
+  config::RunConfig config = flat();
   config.model.sync_batch_norm = nn::SyncLanes::kYes;
   EXPECT_THAT(refusal_of(config, images()),
               testing::AllOf(testing::HasSubstr("model.sync_batch_norm is set"),
@@ -86,12 +86,12 @@ TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
   EXPECT_NO_THROW(prepare(config, 1, images(), {}));
 }
 
-RunConfig with_graphs(std::int64_t data, std::int64_t tensor, const std::string& norm) {
-  RunConfig config = flat();
+config::RunConfig with_graphs(std::int64_t data, std::int64_t tensor, const std::string& norm) {
+  config::RunConfig config = flat();
   config.model.layers = {norm, "flatten", "dense 8 relu parallel=column", "dense 4 parallel=row"};
   config.parallel.data = data;
   config.parallel.tensor = tensor;
-  config.run.cuda_graphs = Switch::kOn;
+  config.run.cuda_graphs = config::Switch::kOn;
   return config;
 }
 
@@ -101,10 +101,10 @@ TEST(PrepareImages, RefusesGraphsOfPassesWithMessages) {
                              testing::HasSubstr("parallel.tensor is 2"),
                              testing::HasSubstr("choose another grid")));
   // Said by the layer itself or for all.
-  RunConfig by_layer = with_graphs(2, 1, "batch_norm sync=yes");
-  RunConfig by_model = with_graphs(2, 1, "batch_norm");
+  config::RunConfig by_layer = with_graphs(2, 1, "batch_norm sync=yes");
+  config::RunConfig by_model = with_graphs(2, 1, "batch_norm");
   by_model.model.sync_batch_norm = nn::SyncLanes::kYes;
-  for (const RunConfig& config : {by_layer, by_model}) {
+  for (const config::RunConfig& config : {by_layer, by_model}) {
     EXPECT_THAT(refusal_of(config, images(), 2),
                 testing::AllOf(testing::HasSubstr("run.cuda_graphs is set"),
                                testing::HasSubstr("batch_norm over all lanes puts messages"),
@@ -116,14 +116,14 @@ TEST(PrepareImages, RefusesGraphsOfPassesWithMessages) {
 }
 
 TEST(PrepareImages, PlansPresetsWithoutData) {
-  const RunConfig config = config_of(nn::Preset::kResnet50);
+  const config::RunConfig config = config_of(nn::Preset::kResnet50);
   const Plan plan = prepare(config, 0, assumed_data(config), {});
   EXPECT_EQ(plan.model->layer(0).input().shape, (Shape{224, 224, 3}));
   EXPECT_EQ(plan.model->output().shape, Shape{1000});
 }
 
 TEST(PrepareImages, WarnsOfTensorRanksThatAllDoTheSame) {
-  RunConfig config = config_of(nn::Preset::kResnet20);
+  config::RunConfig config = config_of(nn::Preset::kResnet20);
   const auto text = [&](std::int64_t tensor) {
     config.parallel.tensor = tensor;
     return plan_text(prepare(config, 0, images({3, 32, 32}), {}));

@@ -46,8 +46,8 @@ io::DatasetInfo tokens(std::int64_t context = kContext) {
           .classes = kVocabulary};
 }
 
-RunConfig gpt() {
-  RunConfig config;
+config::RunConfig gpt() {
+  config::RunConfig config;
   config.model.transformer = {
       .preset = nn::Preset::kGpt, .blocks = 1, .width = 16, .heads = 4, .context = kContext};
   config.batch.global = 8;
@@ -56,15 +56,15 @@ RunConfig gpt() {
   return config;
 }
 
-RunConfig gpt_on(const grid::Grid& grid) {
-  RunConfig config = gpt();
+config::RunConfig gpt_on(const grid::Grid& grid) {
+  config::RunConfig config = gpt();
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;
   return config;
 }
 
-void expect_refusal(const RunConfig& config, std::int64_t ranks, const VirtualGrid& stored,
+void expect_refusal(const config::RunConfig& config, std::int64_t ranks, const VirtualGrid& stored,
                     const std::vector<std::string>& words, std::int64_t context = kContext) {
   const std::string text =
       test::error_of([&] { static_cast<void>(prepare(config, ranks, tokens(context), stored)); },
@@ -80,7 +80,7 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(plan.config.numerics.lanes, 1);
   EXPECT_EQ(plan.config.numerics.shards, 2);
   EXPECT_EQ(plan.config.parallel.data, 1);
-  EXPECT_EQ(plan.config.model.loss, LossChoice::kCrossEntropy);
+  EXPECT_EQ(plan.config.model.loss, config::LossChoice::kCrossEntropy);
   EXPECT_EQ(plan.microbatches, 4);
   EXPECT_EQ(plan.targets_per_sample, kContext);
   EXPECT_TRUE(is_language_model(plan));
@@ -106,7 +106,7 @@ TEST(RankPlan, CountsTheReceiveBuffersOfATiedTable) {
 TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
   const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2};
   const auto plan_for = [&](const grid::Grid& trained, std::int64_t ranks) {
-    const RunConfig config = evaluation_config(gpt_on(trained), ranks, tokens(), stored);
+    const config::RunConfig config = evaluation_config(gpt_on(trained), ranks, tokens(), stored);
     return prepare(config, ranks, tokens(), stored);
   };
   for (const std::int64_t ranks : {1, 2, 3, 4, 5, 6, 8, 12, 20, 40}) {
@@ -137,7 +137,7 @@ TEST(PlanText, LeavesOutMemoryThatNoStageTakes) {
 }
 
 TEST(PlanText, JoinsStagesThatAreAlike) {
-  RunConfig config = gpt_on({1, 12, 1});
+  config::RunConfig config = gpt_on({1, 12, 1});
   config.model.transformer.blocks = 12;
   const Plan plan = prepare(config, 12, tokens(), {});
   const std::string text = plan_text(plan);
@@ -174,7 +174,7 @@ TEST(Prepare, KeepsPipelineAndTensorOfTheCheckpointWhereTheRanksAllow) {
 }
 
 TEST(Prepare, TakesTheStoredVirtualGrid) {
-  RunConfig config = gpt();
+  config::RunConfig config = gpt();
   config.batch.micro = 0;
   const Plan plan = prepare(config, 1, tokens(), {.lanes = 2, .shards = 4, .microbatch = 1});
   EXPECT_EQ(plan.config.numerics.lanes, 2);
@@ -187,7 +187,7 @@ TEST(Prepare, TakesTheStoredVirtualGrid) {
 }
 
 TEST(Prepare, InFastModeHasAsManyLanesAndShardsAsRanks) {
-  RunConfig config = gpt_on({2, 1, 2});
+  config::RunConfig config = gpt_on({2, 1, 2});
   config.numerics.mode = comm::Summation::kLibrary;
   // What a checkpoint was made with does not matter then.
   const Plan plan = prepare(config, 4, tokens(), {.lanes = 4, .shards = 1, .microbatch = 2});
@@ -203,19 +203,21 @@ TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
     std::int64_t tensor;
     int context;
     comm::Summation mode;
-    Sequence given;
+    config::Sequence given;
     nn::Placement rows;
   };
   using comm::Summation;
   using nn::Placement;
   for (const Case& c : {
-           Case{"can", 2, 8, Summation::kInvariant, Sequence::kAuto, Placement::kTokens},
-           Case{"off", 2, 8, Summation::kInvariant, Sequence::kOff, Placement::kReplicated},
-           Case{"one rank", 1, 8, Summation::kInvariant, Sequence::kAuto, Placement::kReplicated},
-           Case{"odd rows", 2, 5, Summation::kInvariant, Sequence::kAuto, Placement::kReplicated},
-           Case{"fast", 2, 8, Summation::kLibrary, Sequence::kAuto, Placement::kReplicated},
+           Case{"can", 2, 8, Summation::kInvariant, config::Sequence::kAuto, Placement::kTokens},
+           Case{"off", 2, 8, Summation::kInvariant, config::Sequence::kOff, Placement::kReplicated},
+           Case{"one rank", 1, 8, Summation::kInvariant, config::Sequence::kAuto,
+                Placement::kReplicated},
+           Case{"odd rows", 2, 5, Summation::kInvariant, config::Sequence::kAuto,
+                Placement::kReplicated},
+           Case{"fast", 2, 8, Summation::kLibrary, config::Sequence::kAuto, Placement::kReplicated},
        }) {
-    RunConfig config = gpt_on({1, 1, c.tensor});
+    config::RunConfig config = gpt_on({1, 1, c.tensor});
     config.model.transformer.context = c.context;
     config.batch.micro = 1;
     config.numerics.mode = c.mode;
@@ -229,7 +231,7 @@ TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
 
 TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   constexpr std::int64_t kWide = 1 << 20;
-  RunConfig config = gpt_on({1, 1, 4});
+  config::RunConfig config = gpt_on({1, 1, 4});
   config.model.transformer.width = kWide;
   config.model.transformer.hidden = 64;
   config.batch.micro = 1;
@@ -249,12 +251,12 @@ TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   config.parallel.tensor = 2;
   config.model.transformer.context = 1024;
   EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
-  config.parallel.sequence = Sequence::kOn;
+  config.parallel.sequence = config::Sequence::kOn;
   expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
 }
 
 TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
-  RunConfig config = gpt_on({1, 1, 2});
+  config::RunConfig config = gpt_on({1, 1, 2});
   config.model.transformer = {};
   config.model.layers = {"dense 1048576 relu", "dense 10"};
   config.batch.global = config.batch.micro = 8192;
@@ -270,7 +272,7 @@ TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
 
 TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
   const auto chosen = [](std::int64_t context, std::int64_t global) {
-    RunConfig config = gpt();
+    config::RunConfig config = gpt();
     config.model.transformer.context = context;
     config.batch.global = global;
     config.batch.micro = 0;
@@ -284,7 +286,7 @@ TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
 }
 
 TEST(Prepare, TakesItsOwnSettingsAgain) {
-  RunConfig config;
+  config::RunConfig config;
   config.model.layers = {"dense 4"};
   config.train.steps = 3;
   config.data.normalise = io::Normalise::kUnit;
@@ -293,7 +295,7 @@ TEST(Prepare, TakesItsOwnSettingsAgain) {
 }
 
 TEST(AssumedData, NeedsAVocabulary) {
-  RunConfig config = gpt();
+  config::RunConfig config = gpt();
   EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),
               testing::AllOf(testing::HasSubstr("data.train is empty"),
                              testing::HasSubstr("model.vocabulary")));
@@ -312,13 +314,13 @@ TEST(TiedStages, AreWhereTheTableIsOwnedAndUsed) {
   const auto same = tied_stages(prepare(gpt(), 1, tokens(), {}));
   ASSERT_TRUE(same.has_value());
   EXPECT_EQ(same->owner, same->borrower);
-  RunConfig untied = gpt();
+  config::RunConfig untied = gpt();
   untied.model.transformer.tied = nn::Choice::kNo;
   EXPECT_FALSE(tied_stages(prepare(untied, 1, tokens(), {})).has_value());
 }
 
 TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
-  RunConfig config = gpt_on({1, 2, 2});
+  config::RunConfig config = gpt_on({1, 2, 2});
   config.numerics.shards = 4;
   const Plan plan = prepare(config, 4, tokens(), {});
   for (std::int64_t rank = 0; rank < 4; ++rank) {
@@ -341,10 +343,10 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
 // Two stages of two tensor ranks; 4 microbatches of 2 x 8 rows; sums and copies of rows x 16
 // floats are 1024 bytes, of which a rank sends half in one message.
 TEST(RankPlan, CountsTheMessagesOfAStep) {
-  RunConfig config = gpt_on({1, 2, 2});
+  config::RunConfig config = gpt_on({1, 2, 2});
   config.parallel.split = "embedding, norm";
-  config.parallel.sequence = Sequence::kOff;
-  const auto traffic_of = [](const RunConfig& run, std::int64_t rank) {
+  config.parallel.sequence = config::Sequence::kOff;
+  const auto traffic_of = [](const config::RunConfig& run, std::int64_t rank) {
     std::vector<std::string> lines;
     for (const Traffic& traffic : rank_plan(prepare(run, 4, tokens(), {}), rank).traffic) {
       lines.push_back(fmt::format("{} messages, {} bytes", traffic.messages, traffic.bytes));
@@ -370,7 +372,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 1024),
                 line(kMicrobatches * 3, kMicrobatches * (2 * 512 + loss_bytes)), nothing, tied}));
-  config.parallel.sequence = Sequence::kOn;
+  config.parallel.sequence = config::Sequence::kOn;
   // Half of the rows cross the stages. A reduce-scatter and a gather stand for every all-reduce;
   // each sublayer gathers the gradients of its norm, 2 x 16 floats a shard.
   const int norm_bytes = 2 * 16 * 4;
@@ -397,7 +399,7 @@ TEST(RankPlan, SumsItsChunks) {
   const std::vector<Case> cases{
       {pipeline::ScheduleKind::kZbV, 0, {io::Parts::kBoth}, 2},
       {pipeline::ScheduleKind::kInterleaved, 1, {io::Parts::kInputs, io::Parts::kTargets}, 3}};
-  RunConfig config = gpt_on({1, 2, 1});
+  config::RunConfig config = gpt_on({1, 2, 1});
   config.parallel.split = "0, 1, 2, 3";
   for (const Case& c : cases) {
     SCOPED_TRACE(name_of(c.schedule));
@@ -436,7 +438,7 @@ TEST(RankPlan, SumsItsChunks) {
 
 TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
   struct Case {
-    Backward backward;
+    config::Backward backward;
     pipeline::ScheduleKind schedule;
     bool split_fits;
     bool fused_fits;
@@ -444,14 +446,14 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
   };
   using enum nn::BackwardOrder;
   for (const Case& c : std::vector<Case>{
-           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, true, true, kSplit},
-           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, true, kFused},
-           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, false, kSplit},
-           {Backward::kAuto, pipeline::ScheduleKind::kZbH1, false, true, kSplit},
-           {Backward::kSplit, pipeline::ScheduleKind::k1f1b, false, true, kSplit},
+           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, true, true, kSplit},
+           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, true, kFused},
+           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, false, kSplit},
+           {config::Backward::kAuto, pipeline::ScheduleKind::kZbH1, false, true, kSplit},
+           {config::Backward::kSplit, pipeline::ScheduleKind::k1f1b, false, true, kSplit},
        }) {
     SCOPED_TRACE(fmt::format("{} {} {}", name_of(c.schedule), c.split_fits, c.fused_fits));
-    RunConfig config = gpt_on({1, 2, 1});
+    config::RunConfig config = gpt_on({1, 2, 1});
     config.parallel.backward = c.backward;
     config.parallel.schedule = c.schedule;
     const Plan plan =
@@ -461,7 +463,7 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
     EXPECT_EQ(plan.backward, c.becomes);
     EXPECT_EQ(plan.config.parallel.backward, c.backward);
     if (c.becomes == kFused) {
-      config.parallel.backward = Backward::kFused;
+      config.parallel.backward = config::Backward::kFused;
       EXPECT_EQ(device_bytes(rank_plan(plan, 0)),
                 device_bytes(rank_plan(prepare(config, 2, tokens(), {}), 0)));
     }
@@ -489,7 +491,7 @@ TEST(Plan, NodesHoldWholeReplicasAndCarryTheirShareOfTheTraffic) {
                                          {{8, 1, 2}, 6, 0},
                                          {{1, 2, 1}, 2, 1}}) {
     SCOPED_TRACE(fmt::format("{}, nodes of {}", c.grid.text(), c.node_ranks));
-    RunConfig config = gpt_on(c.grid);
+    config::RunConfig config = gpt_on(c.grid);
     config.parallel.node_ranks = c.node_ranks;
     config.batch.micro = 1;
     if (c.replicas == 0) {
@@ -520,7 +522,7 @@ TEST(Plan, DefaultMicrobatchShrinksUntilItFits) {
   constexpr std::int64_t kLaneSamples = 24;
   constexpr std::int64_t kMostFitting = 5;
   const auto chosen = [](std::int64_t given, const VirtualGrid& stored, device::DeviceKind device) {
-    RunConfig config = gpt_on({1, 1, 1});
+    config::RunConfig config = gpt_on({1, 1, 1});
     config.batch.global = kLaneSamples;
     config.batch.micro = given;
     const Plan plan = with_fitting_defaults(
@@ -536,7 +538,7 @@ TEST(Plan, DefaultMicrobatchShrinksUntilItFits) {
 
 TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
   const auto chosen = [](std::int64_t samples, std::int64_t context, device::DeviceKind device) {
-    RunConfig config = gpt_on({1, 1, 1});
+    config::RunConfig config = gpt_on({1, 1, 1});
     config.model.transformer.context = context;
     config.batch.global = samples;
     config.batch.micro = 0;
@@ -551,14 +553,14 @@ TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
 TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
   // A vocabulary much larger than the width, and 2 x 4,096 tokens a microbatch.
   constexpr std::int64_t kLong = 1024;
-  const auto pieces_of = [](RunConfig config, const VirtualGrid& stored = {}) {
+  const auto pieces_of = [](config::RunConfig config, const VirtualGrid& stored = {}) {
     config.model.transformer.context = kLong;
     return prepare(config, config.parallel.data * config.parallel.pipeline * config.parallel.tensor,
                    tokens(kLong), stored)
         .config.numerics.loss_pieces;
   };
   const auto large = [](const grid::Grid& grid) {
-    RunConfig config = gpt_on(grid);
+    config::RunConfig config = gpt_on(grid);
     config.model.transformer.vocabulary = 4000;
     config.numerics.lanes = 1;
     config.numerics.shards = 2;
@@ -567,12 +569,12 @@ TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
   };
   for (const grid::Grid& grid : {grid::Grid{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 3, 2}}) {
     for (const nn::Recompute recompute : {nn::Recompute::kNone, nn::Recompute::kFull}) {
-      RunConfig config = large(grid);
+      config::RunConfig config = large(grid);
       config.train.recompute = recompute;
       EXPECT_EQ(pieces_of(config), 2) << grid.text();
     }
   }
-  RunConfig config = large({1, 1, 1});
+  config::RunConfig config = large({1, 1, 1});
   config.batch.micro = 4;  // less than two pieces of 4,096 tokens
   EXPECT_EQ(pieces_of(config), 1);
   config.batch.micro = 8;
@@ -587,7 +589,7 @@ TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
 }
 
 TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
-  RunConfig config = gpt_on({1, 2, 1});
+  config::RunConfig config = gpt_on({1, 2, 1});
   config.numerics.loss_pieces = 2;
   EXPECT_EQ(prepare(config, 2, tokens(), {}).backward, nn::BackwardOrder::kFused);
 
@@ -602,13 +604,13 @@ TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
   EXPECT_EQ(plan.config.numerics.loss_pieces, 2);
 }
 
-RunConfig local_gpt(std::int64_t islands) {
-  RunConfig config = gpt();
+config::RunConfig local_gpt(std::int64_t islands) {
+  config::RunConfig config = gpt();
   config.batch.global = 24;
   config.batch.micro = 1;
   config.train.steps = 12;
   config.numerics.lanes = 12;
-  config.parallel.sync = Sync::kLocal;
+  config.parallel.sync = config::Sync::kLocal;
   config.parallel.islands = islands;
   config.local.steps = 4;
   return config;
@@ -626,7 +628,7 @@ TEST(Local, IslandsCoverTheBatch) {
                         Case{6, {3, 1, 1}, {1, 1, 1, 3}}, Case{3, {12, 1, 1}, {4, 1, 1, 3}},
                         Case{0, {4, 1, 1}, {1, 1, 1, 4}}}) {
     SCOPED_TRACE(fmt::format("{} islands on {}", c.islands, c.grid.text()));
-    RunConfig config = local_gpt(c.islands);
+    config::RunConfig config = local_gpt(c.islands);
     config.parallel.data = c.grid.data;
     config.parallel.pipeline = c.grid.pipeline;
     config.parallel.tensor = c.grid.tensor;
@@ -656,7 +658,7 @@ TEST(Local, IslandsCoverTheBatch) {
 TEST(Local, AJobHasTheSamplesOfItsIsland) {
   std::vector<int> seen(24, 0);
   for (std::int64_t island = 0; island < 3; ++island) {
-    RunConfig config = local_gpt(3);
+    config::RunConfig config = local_gpt(3);
     config.parallel.island_of = "meet";
     config.parallel.island = island;
     const Plan plan = prepare(config, 2, tokens(), {});
@@ -675,7 +677,7 @@ TEST(Local, AJobHasTheSamplesOfItsIsland) {
 
 TEST(Local, FragmentsCoverTheLayers) {
   for (std::int64_t fragments = 1; fragments <= 4; ++fragments) {
-    RunConfig config = local_gpt(2);
+    config::RunConfig config = local_gpt(2);
     config.local.fragments = fragments;
     const Plan plan = prepare(config, 1, tokens(), {});
     ASSERT_EQ(std::ssize(plan.fragments), fragments);
@@ -691,13 +693,13 @@ TEST(Local, FragmentsCoverTheLayers) {
 }
 
 TEST(Local, KeepsTheIslandsOfTheCheckpoint) {
-  RunConfig config = local_gpt(2);
+  config::RunConfig config = local_gpt(2);
   expect_refusal(config, 1, {.lanes = 12, .shards = 1, .microbatch = 1, .islands = 4},
                  {"parallel.islands is 2", "made with 4"});
 }
 
 TEST(Local, ListsMemoryTrafficAndRounds) {
-  RunConfig config = local_gpt(4);
+  config::RunConfig config = local_gpt(4);
   config.parallel.data = 2;
   config.local.fragments = 2;
   config.local.delay = 1;
@@ -730,7 +732,7 @@ TEST(Local, ListsMemoryTrafficAndRounds) {
   config.parallel.islands = 2;
   config.parallel.pipeline = 2;
   const Plan alone = prepare(config, 2, tokens(), {});
-  config.parallel.sync = Sync::kStep;
+  config.parallel.sync = config::Sync::kStep;
   config.parallel.islands = 0;
   config.local = {};
   const Plan synchronous = prepare(config, 2, tokens(), {});
@@ -744,10 +746,10 @@ TEST(Local, ListsMemoryTrafficAndRounds) {
 }
 
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
-  const auto items = [](const RunConfig& config) {
+  const auto items = [](const config::RunConfig& config) {
     return plan_items(prepare(config, 0, tokens(), {}), "the same text");
   };
-  const auto differing = [&](const RunConfig& config) {
+  const auto differing = [&](const config::RunConfig& config) {
     std::vector<std::string> names;
     const std::vector<comm::PlanItem> a = items(gpt_on({1, 2, 2}));
     const std::vector<comm::PlanItem> b = items(config);
@@ -760,10 +762,10 @@ TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
   };
   EXPECT_TRUE(differing(gpt_on({1, 2, 2})).empty());
   EXPECT_THAT(differing(gpt_on({1, 2, 1})), testing::Contains("grid"));
-  RunConfig gpipe = gpt_on({1, 2, 2});
+  config::RunConfig gpipe = gpt_on({1, 2, 2});
   gpipe.parallel.schedule = pipeline::ScheduleKind::kGpipe;
   EXPECT_EQ(differing(gpipe), std::vector<std::string>{"schedule"});
-  RunConfig longer = gpt_on({1, 2, 2});
+  config::RunConfig longer = gpt_on({1, 2, 2});
   longer.train.steps = 4;
   EXPECT_EQ(differing(longer), std::vector<std::string>{"length"});
 }
@@ -774,48 +776,50 @@ TEST(PlanText, TakesNoMoreThanItsSize) {
   }
   struct Axis {
     const char* name;
-    std::function<void(RunConfig&, std::int64_t)> set;
+    std::function<void(config::RunConfig&, std::int64_t)> set;
     std::int64_t size;
   };
-  const std::vector<Axis> axes{
-      {"replicas",
-       [](RunConfig& config, std::int64_t n) {
-         config.parallel.data = config.batch.global = config.numerics.lanes = n;
-       },
-       512},
-      {"islands",
-       [](RunConfig& config, std::int64_t n) {
-         config.parallel.sync = Sync::kLocal;
-         config.local.steps = 3;
-         config.parallel.data = config.parallel.islands = n;
-         config.batch.global = config.numerics.lanes = n;
-       },
-       512},
-      {"lanes of a rank",
-       [](RunConfig& config, std::int64_t n) { config.batch.global = config.numerics.lanes = n; },
-       4096},
-      {"microbatches",
-       [](RunConfig& config, std::int64_t n) {
-         config.parallel.pipeline = 3;
-         config.batch.global = n;
-       },
-       1024},
-      {"stages",
-       [](RunConfig& config, std::int64_t n) {
-         config.parallel.pipeline = config.model.transformer.blocks = n;
-         config.batch.global = 16;
-       },
-       64},
-      {"tensor ranks",
-       [](RunConfig& config, std::int64_t n) {
-         config.parallel.tensor = config.model.transformer.heads = n;
-         config.model.transformer.width = 2 * n;
-         config.model.transformer.vocabulary = 256;
-       },
-       64}};
+  const std::vector<Axis> axes{{"replicas",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.parallel.data = config.batch.global =
+                                      config.numerics.lanes = n;
+                                },
+                                512},
+                               {"islands",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.parallel.sync = config::Sync::kLocal;
+                                  config.local.steps = 3;
+                                  config.parallel.data = config.parallel.islands = n;
+                                  config.batch.global = config.numerics.lanes = n;
+                                },
+                                512},
+                               {"lanes of a rank",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.batch.global = config.numerics.lanes = n;
+                                },
+                                4096},
+                               {"microbatches",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.parallel.pipeline = 3;
+                                  config.batch.global = n;
+                                },
+                                1024},
+                               {"stages",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.parallel.pipeline = config.model.transformer.blocks = n;
+                                  config.batch.global = 16;
+                                },
+                                64},
+                               {"tensor ranks",
+                                [](config::RunConfig& config, std::int64_t n) {
+                                  config.parallel.tensor = config.model.transformer.heads = n;
+                                  config.model.transformer.width = 2 * n;
+                                  config.model.transformer.vocabulary = 256;
+                                },
+                                64}};
   for (const Axis& axis : axes) {
     const auto work_of = [&](std::int64_t n) {
-      RunConfig config = gpt();
+      config::RunConfig config = gpt();
       config.batch.micro = 1;
       axis.set(config, n);
       const strata::test::Allocations before = strata::test::own_allocations();

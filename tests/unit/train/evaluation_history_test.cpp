@@ -12,9 +12,9 @@
 namespace strata::train {
 namespace {
 
+using config::Best;
 using io::test::TemporaryDirectory;
 using io::test::write_file;
-using plan::Best;
 
 /// An evaluation after step 10, 20, 30 and so on.
 struct Evaluation {

@@ -1,4 +1,4 @@
-#include "histograms.hpp"
+#include "record/histograms.hpp"
 
 #include <cmath>
 #include <limits>

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "replica_check.hpp"
-#include "step_repeat.hpp"
-#include "stragglers.hpp"
+#include "loop/replica_check.hpp"
+#include "loop/step_repeat.hpp"
+#include "record/stragglers.hpp"
 
 namespace strata::train::test {
 namespace {

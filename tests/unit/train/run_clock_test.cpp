@@ -1,4 +1,4 @@
-#include "run_clock.hpp"
+#include "loop/run_clock.hpp"
 
 #include <algorithm>
 

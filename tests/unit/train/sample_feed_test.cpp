@@ -1,4 +1,4 @@
-#include "sample_feed.hpp"
+#include "loop/sample_feed.hpp"
 
 #include <cstdint>
 #include <set>
@@ -26,7 +26,7 @@ class Feed : public testing::Test {
     base_.batch.micro = 4;
     base_.train.steps = kSteps;
     dataset_.emplace(open_data(base_, base_.data.train));
-    plan_.emplace(prepare(base_, 1, dataset_->info(), {}));
+    plan_.emplace(plan::prepare(base_, 1, dataset_->info(), {}));
     rank_.emplace(rank_plan(*plan_, 0));
   }
 
@@ -48,7 +48,7 @@ class Feed : public testing::Test {
   }
 
   io::test::TemporaryDirectory directory_;
-  plan::RunConfig base_;
+  config::RunConfig base_;
   std::optional<io::Dataset> dataset_;
   std::optional<plan::Plan> plan_;
   std::optional<plan::RankPlan> rank_;

@@ -132,7 +132,7 @@ class DeviceWaits : public testing::Test {
   }
 
   io::test::TemporaryDirectory directory_;
-  plan::RunConfig base_;
+  config::RunConfig base_;
   StallingEngine engine_;
 };
 

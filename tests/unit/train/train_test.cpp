@@ -38,13 +38,13 @@ io::Checkpoint checkpoint_with(const io::test::TemporaryDirectory& directory,
 
 TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
   const io::test::TemporaryDirectory directory;
-  plan::RunConfig config;
+  config::RunConfig config;
   config.model.layers = {"dense 3 bias=off"};
   config.batch.global = 4;
   config.train.steps = 1;
   const io::DatasetInfo data{
       .samples = 10, .input_shape = {5}, .input_dtype = DType::kFloat32, .classes = 3};
-  const plan::Plan plan = prepare(config, 1, data, {});
+  const plan::Plan plan = plan::prepare(config, 1, data, {});
   const auto with_metadata = [&](const nlohmann::json& metadata) {
     return checkpoint_with(directory, metadata);
   };
@@ -86,7 +86,7 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
 
 TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
   const io::test::TemporaryDirectory directory;
-  plan::RunConfig config;
+  config::RunConfig config;
   config.model.layers = {"dense 4", "dense 2"};
   config.batch.global = 4;
   config.train.steps = 1;
@@ -97,7 +97,7 @@ TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
                        .class_names = {"bird", "cat"},
                        .column_names = {"a", "b", "y"}};
   const io::Checkpoint checkpoint = checkpoint_with(
-      directory, checkpoint_metadata(prepare(config, 1, data, {}), {.config_text = ""}, 1));
+      directory, checkpoint_metadata(plan::prepare(config, 1, data, {}), {.config_text = ""}, 1));
   EXPECT_EQ(data_of(checkpoint)->column_names, data.column_names);
 
   config.checkpoint.init = "elsewhere";
@@ -110,7 +110,7 @@ TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
            {"dense1.*", {"bird", "cat"}, {"c", "d", "y"}},
            {"dense*", {"dog", "emu"}, {"c", "d", "z"}}}) {
     config.checkpoint.init_except = except;
-    const NamesOfCheckpoint names = initial_names(prepare(config, 1, data, {}), checkpoint);
+    const NamesOfCheckpoint names = initial_names(plan::prepare(config, 1, data, {}), checkpoint);
     EXPECT_EQ(names.data.class_names, classes) << except;
     EXPECT_EQ(names.data.column_names, columns) << except;
     EXPECT_THAT(names.advice, testing::HasSubstr("dense1.* for columns, dense2.* for classes"));

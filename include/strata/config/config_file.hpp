@@ -1,0 +1,43 @@
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "strata/config/run_config.hpp"
+
+namespace strata::config {
+
+/// Origin of a setting that is not the default: given by the user, or derived from other settings,
+/// the data or the launch.
+enum class Origin { kGiven, kDerived };
+
+struct GivenConfig {
+  RunConfig config;
+  std::map<std::string, Origin> origins;  ///< by key; settings without an entry are defaults
+};
+
+/// Reads a config file and the settings of the command line ("--section.key=value"), which override
+/// the file; the last of repeated ones wins. train.steps on the command line replaces train.epochs
+/// of the file, and the other way round. Throws: Error(kUsage) for an unreadable file, a repeated
+/// key in the file, an unknown key (with the nearest known one) or a value out of range.
+[[nodiscard]] GivenConfig read_config(const std::string& path,
+                                      std::span<const std::string> arguments);
+
+/// A complete config file that reads back to the same config.
+[[nodiscard]] std::string config_text(const RunConfig& config);
+
+/// As config_text(), with a comment "default" or "derived" after each value that was not given;
+/// read_config() restores the origins from it. `resolved`: the config with derived values.
+/// `launch`: by key, values derived for this launch only, written to the comment after the given
+/// value.
+[[nodiscard]] std::string resolved_config_text(const GivenConfig& given, const RunConfig& resolved,
+                                               const std::map<std::string, std::string>& launch);
+
+/// Every key with its default, unit and meaning, for --help.
+[[nodiscard]] std::string config_help();
+
+/// The reference page docs/configuration.md.
+[[nodiscard]] std::string config_reference();
+
+}  // namespace strata::config

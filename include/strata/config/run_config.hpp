@@ -1,0 +1,273 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/device/device.hpp"
+#include "strata/io/loader.hpp"
+#include "strata/nn/adapters.hpp"
+#include "strata/nn/model.hpp"
+#include "strata/nn/transformer.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/instruction_set.hpp"
+#include "strata/ops/packing.hpp"
+#include "strata/optim/learning_rate.hpp"
+#include "strata/optim/optimizer.hpp"
+#include "strata/optim/parameter_server.hpp"
+#include "strata/pipeline/schedule.hpp"
+
+namespace strata::config {
+
+/// How a run treats existing checkpoints in its directory.
+enum class Resume {
+  kNever,  ///< rejects a directory that holds a run
+  kAuto,   ///< continues from the newest valid checkpoint; starts a new run where there is none
+  kMust    ///< as auto, but never starts a new run
+};
+
+constexpr auto enum_names(Resume) {
+  return names_in_order("never", "auto", "must");
+}
+
+enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
+
+constexpr auto enum_names(LossChoice) {
+  return names_in_order("auto", "cross_entropy", "mean_squared_error");
+}
+enum class DeviceChoice {
+  kAuto,
+  kCpu,
+  kCuda,
+  kEmulated  ///< sleeps instead of computing; memory and messages are those of CPUs
+};
+
+constexpr auto enum_names(DeviceChoice) {
+  return names_in_order("auto", "cpu", "cuda", "emulated");
+}
+/// The transport of tensors in GPU memory.
+enum class Transport {
+  kAuto,  ///< NCCL where every rank has it and no two ranks share a GPU, else as kMpi
+  kNccl,
+  kMpi  ///< through pinned host memory
+};
+
+constexpr auto enum_names(Transport) {
+  return names_in_order("auto", "nccl", "mpi");
+}
+/// What a run does at a step whose loss or gradient norm is not finite.
+enum class Nonfinite {
+  kStop,   ///< ends
+  kSkip,   ///< leaves the update out
+  kRepeat  ///< computes the step once more and compares the bits
+};
+
+constexpr auto enum_names(Nonfinite) {
+  return names_in_order("stop", "skip", "repeat");
+}
+
+enum class Switch { kOff, kOn };
+
+constexpr auto enum_names(Switch) {
+  return names_in_order("off", "on");
+}
+
+/// The value of evaluations by which one checkpoint is the best.
+enum class Best { kOff, kLoss, kAccuracy };
+
+constexpr auto enum_names(Best) {
+  return names_in_order("off", "loss", "accuracy");
+}
+
+/// The dtype of one shard's contribution to a sum over shards.
+enum class ShardSums { kFloat32, kBfloat16 };
+
+constexpr auto enum_names(ShardSums) {
+  return names_in_order("float32", "bfloat16");
+}
+
+/// Whether tensor ranks share token rows between split layers.
+enum class Sequence { kAuto, kOff, kOn };
+
+constexpr auto enum_names(Sequence) {
+  return names_in_order("auto", "off", "on");
+}
+
+/// Whether the input gradient leaves a stage before its weight gradients are computed.
+enum class Backward { kAuto, kFused, kSplit };
+
+constexpr auto enum_names(Backward) {
+  return names_in_order("auto", "fused", "split");
+}
+
+/// How the data axis exchanges.
+enum class Sync {
+  kStep,   ///< gradients are summed in every step
+  kLocal,  ///< islands train local.steps steps by themselves; then their weights are averaged
+  kAsync   ///< workers fetch weights and push gradients at their own pace
+};
+
+constexpr auto enum_names(Sync) {
+  return names_in_order("step", "local", "async");
+}
+
+/// Steps [first, last], from 1.
+struct StepRange {
+  std::int64_t first = 1;
+  std::int64_t last = 1;
+
+  [[nodiscard]] bool holds(std::int64_t step) const { return first <= step && step <= last; }
+};
+
+/// All settings of the config file and the command line. 0 and "auto" leave a value to prepare(),
+/// which returns the resolved config in its Plan.
+struct RunConfig {
+  struct {
+    std::vector<std::string> layers;
+    nn::TransformerOptions transformer;
+    LossChoice loss = LossChoice::kAuto;
+    nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
+  } model;
+  struct {
+    nn::AdapterOptions adapters;
+    std::string train;  // patterns of parameters that are trained beside adapters
+  } lora;
+  struct {
+    std::string train;
+    std::string test;
+    io::Normalise normalise = io::Normalise::kAuto;
+    io::Sampling sampling = io::Sampling::kBlocks;
+    io::Augmentation augmentation;
+    std::int64_t reader_threads = 1;
+  } data;
+  struct {
+    std::int64_t global = 128;
+    std::int64_t micro = 0;
+  } batch;
+  struct {
+    std::int64_t data = 0;
+    std::int64_t pipeline = 1;
+    std::int64_t tensor = 1;
+    Sequence sequence = Sequence::kAuto;
+    pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
+    std::string schedule_file;     // of ScheduleKind::kFile; empty: made to measure
+    std::int64_t activations = 0;  // for a made one; 0: one for each stage
+    std::int64_t chunks = 0;       // 0: as many as the schedule needs
+    Backward backward = Backward::kAuto;
+    std::string split = "auto";
+    double bucket_mib = 0.0;      // 0: by the device
+    std::int64_t node_ranks = 0;  // 0: as launched
+    std::int64_t islands = 0;     // 0: one for each replica
+    std::string island_of;        // the directory where islands that are jobs meet; empty: one job
+    std::int64_t island = 0;      // this job's, where island_of is set
+    Sync sync = Sync::kStep;
+  } parallel;
+  /// Of parallel.sync = local.
+  struct {
+    std::int64_t steps = 50;
+    double outer_rate = 0.7;
+    double outer_momentum = 0.9;
+    std::int64_t fragments = 1;
+    std::int64_t delay = 0;
+    double mix = 0.0;
+    ops::Packing exchange = ops::Packing::kFull;
+    double deadline_seconds = 600.0;
+    std::string record;  // the directory of rounds to repeat; empty: none
+  } local;
+  struct {
+    std::int64_t lanes = 0;
+    std::int64_t shards = 0;
+    std::int64_t row_pieces = 1;
+    ShardSums shard_sums = ShardSums::kFloat32;
+    std::int64_t loss_pieces = 0;
+    DType dtype = DType::kFloat32;
+    comm::Summation mode = comm::Summation::kInvariant;
+    Switch tf32 = Switch::kOff;
+    Switch split_k = Switch::kOff;
+    ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
+    ops::InstructionSet isa = ops::InstructionSet::kNative;
+  } numerics;
+  /// Of parallel.sync = async.
+  struct {
+    std::int64_t servers = 0;  // 0: every rank holds a share
+    std::int64_t ahead = 0;    // 0: no bound
+    optim::AsyncOptions options;
+  } async;
+  struct {
+    optim::OptimizerOptions options;
+    double clip_norm = 0.0;
+    std::string frozen;  // patterns of parameter names
+  } optimizer;
+  optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
+  struct {
+    std::int64_t steps = 0;
+    double epochs = 0.0;
+    std::int64_t evaluate_every = 0;
+    std::int64_t evaluate_batches = 0;
+    std::int64_t patience = 0;  // 0: off
+    nn::Recompute recompute = nn::Recompute::kNone;
+    std::int64_t log_every = 0;
+    Nonfinite nonfinite = Nonfinite::kStop;
+    Switch check = Switch::kOn;
+    std::int64_t check_every = 0;
+    std::optional<std::int64_t> repeat_every;  // nothing: auto
+  } train;
+  struct {
+    std::int64_t every = 0;
+    double minutes = 30.0;
+    std::int64_t keep = 3;
+    std::int64_t keep_every = 0;
+    Best best = Best::kOff;
+    Switch background = Switch::kOn;
+    std::string init;         // whose weights a new run starts from; empty: none
+    std::string init_except;  // patterns of parameter names
+    Switch drop_state = Switch::kOff;
+  } checkpoint;
+  struct {
+    std::string dir = "runs/run";
+    std::uint64_t seed = 1;
+    std::int64_t threads = 0;
+    DeviceChoice device = DeviceChoice::kAuto;
+    Transport transport = Transport::kAuto;
+    Resume resume = Resume::kNever;
+    double timeout_seconds = 600.0;
+    double time_limit_minutes = 0.0;
+    std::optional<StepRange> timeline;  // nothing: off
+    double peak_tflops = 0.0;
+    std::string machine;  // of Forecaster; empty: none
+    Switch cuda_graphs = Switch::kOff;
+    Switch tensorboard = Switch::kOff;
+    std::int64_t tensorboard_histograms = 0;
+    std::int64_t tensorboard_text = 0;
+  } run;
+  struct {
+    /// Milliseconds of an action of a chunk, of all stages or of each
+    /// (pipeline::parse_chunk_times).
+    std::string forward = "1";
+    std::string backward_input = "1";
+    std::string backward_weight = "1";
+    /// Of links between islands; both 0: no such link.
+    double link_megabits_per_second = 0.0;
+    double link_delay_milliseconds = 0.0;
+  } emulated;
+};
+
+/// The value of parallel.schedule, as in "1f1b", "auto" or "file:made.csv".
+[[nodiscard]] std::string schedule_name(const RunConfig& config);
+
+/// Whether ranks emulate slow links between islands.
+[[nodiscard]] inline bool emulates_links(const RunConfig& config) {
+  return config.emulated.link_megabits_per_second > 0.0 ||
+         config.emulated.link_delay_milliseconds > 0.0;
+}
+
+/// Whether the schedule is made to measure (parallel.schedule = auto).
+[[nodiscard]] inline bool is_made(const RunConfig& config) {
+  return config.parallel.schedule == pipeline::ScheduleKind::kFile &&
+         config.parallel.schedule_file.empty();
+}
+
+}  // namespace strata::config

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "strata/comm/groups.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/directory_lock.hpp"
+#include "strata/plan/plan.hpp"
+#include "strata/train/stop_signal.hpp"
+
+namespace strata::train {
+
+/// The inputs of a run.
+struct TrainerSetup {
+  const plan::Plan& plan;
+  comm::Groups& groups;
+  ops::Context& context;
+  const io::Dataset& train_data;
+  const io::Dataset* test_data = nullptr;      ///< null: no evaluation
+  const io::Checkpoint* checkpoint = nullptr;  ///< null: starts a new run
+  const io::Checkpoint* initial = nullptr;     ///< whose weights a new run starts from; or null
+  const io::DirectoryLock* lock = nullptr;     ///< of run.dir, on rank 0; checked at each save
+  std::string config_text;
+  /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
+  double peak_flops = 0.0;
+  /// When the run must have ended, of now_seconds(); rank 0's counts.
+  double ends = std::numeric_limits<double>::infinity();
+  /// Whether this rank was requested to stop; asked once a step, and in evaluations. The default
+  /// asks for signals of the process, of which it is the only rank.
+  std::function<StopRequest()> stop_request = train::stop_request;
+  /// Called before the trainer's memory and threads are released: where this rank fails alone, and
+  /// then it need not return; with an AgreedError on all ranks.
+  std::function<void(const std::exception&)> on_failure;
+  Log& log;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,428 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/contact_sheet.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/import.hpp"
+
+#include "commands/commands.hpp"
+#include "environment/cpu_cores.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
+constexpr std::int64_t kMostPixels = 1 << 14;
+constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMostShown = 4096;
+
+template <typename Enum>
+Enum enum_argument(const config::CommandLine& line, const std::string& name, Enum otherwise) {
+  const std::string text = line.value(name, std::string(name_of(otherwise)));
+  const auto value = enum_from_name<Enum>(switch_spelling(text));
+  if (!value) {
+    fail(ExitCode::kUsage, "--{}={} is not allowed; give one of {}", name, text,
+         joined_names<Enum>());
+  }
+  return *value;
+}
+
+/// The value of an option; empty where it is not given. Throws: Error(kUsage) for an empty value.
+std::string text_argument(const config::CommandLine& line, const std::string& name) {
+  std::string text = line.value(name, "");
+  if (line.has(name) && text.empty()) {
+    fail(ExitCode::kUsage, "--{} is empty; give --{}=VALUE", name, name);
+  }
+  return text;
+}
+
+std::vector<std::filesystem::path> paths(const config::CommandLine& line, const std::string& name) {
+  const std::vector<std::string> texts = line.values(name);
+  if (std::find(texts.begin(), texts.end(), "") != texts.end()) {
+    fail(ExitCode::kUsage, "--{} names an empty file; give --{}=FILE", name, name);
+  }
+  return {texts.begin(), texts.end()};
+}
+
+/// A progress line on standard error, rewritten at most twice a second.
+class ProgressLine {
+ public:
+  ProgressLine(std::string verb, std::string unit)
+      : verb_(std::move(verb)), unit_(std::move(unit)) {}
+
+  void operator()(std::int64_t done, std::int64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(500)) {
+      return;
+    }
+    last_ = now;
+    shown_ = true;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const std::string of = total > 0 ? fmt::format(" of {}", count_text(total)) : "";
+    print_error(
+        fmt::format("\r{} {}{}{}, {}/s   ", verb_, count_text(done), of, unit_,
+                    count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds))));
+  }
+
+  void finish() {
+    if (shown_) {
+      print_error("\n");
+    }
+  }
+
+ private:
+  std::string verb_;
+  std::string unit_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = start_;
+  bool shown_ = false;
+};
+
+constexpr const char* kImportHelp =
+    R"(strata data import --format=FORMAT ... --output=DIR
+
+Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
+
+  --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
+  --format=csv --files=FILE... --label=COLUMN          a header line, then one sample per line
+  --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
+  --format=cifar10|cifar100 --files=FILE...            CIFAR's binary version
+  --format=images --files=DIR...                       in each DIR one folder per class, with JPEG and PNG files
+    --resize=N or HxW  the shorter side, or height and width, in pixels
+    --crop=N           crops the centre to N x N pixels
+    --channels=3|1     colours, or their luma (default 3)
+    --skip-bad         skips files that are not such images, and lists them; else they fail the import
+    --threads=N        decoder threads (default: the cores)
+  --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, one token per byte or character
+  --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
+                                 byte pairs; with <|endoftext|> between files, unless --separator=off
+  --format=text --tokenizer=FILE --files=FILE...            the tokenizer of another program, a file of one of
+                                 these kinds: Hugging Face's tokenizer.json (byte pairs), SentencePiece's
+                                 tokenizer.model, or ranks as tiktoken and Llama 3 have them; tokens that
+                                 added_tokens.json and tokenizer_config.json beside it add belong to it
+                                 a tokenizer.json's template, or what a tokenizer_config.json beside tokenizer.model adds,
+                                 is put around each file, as <|begin_of_text|> before it, unless --separator=off
+    --split-pattern=gpt2|llama3|o200k|EXPRESSION   how ranks split text into words; only for ranks, which do not say
+                                 it; llama3's is cl100k's too
+    --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
+  --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens and nothing else
+    --token-bits=16|32|64        the width of the tokens; these files do not say it (default 16)
+  --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
+  --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
+                                 with --tokenizer instead of --vocabulary the tokens can be read as text
+  --split=8000,2000 or 0.9,0.1   samples or tokens of train, then of test, in file order
+                                 (default 0.9,0.1)
+  --task=auto|classification|regression   what the targets are (default auto)
+  --classes=N          number of classes (default: one more than the largest label)
+  --shard-mib=N        limit of MiB of inputs or tokens per shard file (default 1024)
+  --overwrite          replaces a data set that is there already
+)";
+
+/// --tokenizer, a name or a file, with the options that belong to it.
+void tokenizer_argument(const config::CommandLine& line, io::ImportOptions& options) {
+  const std::string text = text_argument(line, "tokenizer");
+  const auto kind = enum_from_name<io::TokenizerKind>(text);
+  if (kind && *kind <= io::TokenizerKind::kGpt2) {
+    options.tokenizer = *kind;
+  } else if (std::filesystem::is_regular_file(text) ||
+             text.find_first_of("/.") != std::string::npos) {
+    options.tokenizer_file = text;
+  } else if (!text.empty()) {
+    fail(ExitCode::kUsage,
+         "--tokenizer={} is not allowed; give one of bytes, chars, gpt2, or the path of a "
+         "tokenizer.json, a model of SentencePiece or a file of ranks",
+         text);
+  }
+  if (line.has("split-pattern")) {
+    if (options.tokenizer_file.empty()) {
+      fail(ExitCode::kUsage,
+           "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
+    }
+    options.split_pattern = text_argument(line, "split-pattern");
+  }
+  if (line.has("special-tokens")) {
+    if (options.format != io::ImportFormat::kText ||
+        (options.tokenizer_file.empty() && options.tokenizer != io::TokenizerKind::kGpt2)) {
+      fail(ExitCode::kUsage,
+           "--special-tokens is for --format=text and a tokenizer with special tokens; leave it "
+           "out");
+    }
+    options.markers = io::Markers::kRecognised;
+  }
+}
+
+// Options of text and token files.
+void token_options(const config::CommandLine& line, io::ImportOptions& options) {
+  for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary",
+                           "split-pattern", "special-tokens", "token-bits"}) {
+    if (line.has(name) && !io::holds_tokens(options.format)) {
+      fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
+           name_of(options.format));
+    }
+  }
+  for (const char* name : {"task", "classes", "label"}) {
+    if (line.has(name) && io::holds_tokens(options.format)) {
+      fail(ExitCode::kUsage,
+           "--{} does not apply to --format={}: the targets of tokens are the next tokens", name,
+           name_of(options.format));
+    }
+  }
+  tokenizer_argument(line, options);
+  options.separator = enum_argument(line, "separator", options.separator);
+  options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
+  if (line.has("token-bits")) {
+    if (options.format != io::ImportFormat::kNanoGptTokens) {
+      fail(ExitCode::kUsage,
+           "--token-bits is for --format=tokens-nanogpt; files of {} say it themselves",
+           name_of(options.format));
+    }
+    options.token_bits = line.count("token-bits", 16, 16, 64);
+    if (options.token_bits % 32 != 0 && options.token_bits != 16) {
+      fail(ExitCode::kUsage, "--token-bits is {}; it is 16, 32 or 64", options.token_bits);
+    }
+  }
+  if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
+    fail(ExitCode::kUsage, "--vocabulary is for token files; of a text the tokenizer makes it");
+  }
+  for (const char* name : {"encoder", "merges"}) {
+    if (line.has(name) != (options.tokenizer == io::TokenizerKind::kGpt2)) {
+      fail(ExitCode::kUsage, "--tokenizer=gpt2 and --{} are given together or not at all\n{}", name,
+           kImportHelp);
+    }
+  }
+  options.encoder = text_argument(line, "encoder");
+  options.merges = text_argument(line, "merges");
+}
+
+/// Options of folders of images.
+void image_options(const config::CommandLine& line, io::ImportOptions& options) {
+  for (const char* name : {"resize", "crop", "channels", "skip-bad", "threads"}) {
+    if (line.has(name) && options.format != io::ImportFormat::kImages) {
+      fail(ExitCode::kUsage, "--{} is for --format=images, not for --format={}", name,
+           name_of(options.format));
+    }
+  }
+  for (const char* name : {"task", "classes"}) {
+    if (line.has(name) && io::holds_classes(options.format)) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}, which says itself what the classes are",
+           name, name_of(options.format));
+    }
+  }
+  io::ImageOptions& images = options.images;
+  if (line.has("resize")) {
+    const std::string text = line.value("resize", "");
+    const std::size_t by = text.find('x');
+    const bool both = by != std::string::npos;
+    std::int64_t& first = both ? images.height : images.shorter_side;
+    const auto is_side = [](const std::string& side, std::int64_t& value) {
+      return parse_int64(side, value) && value >= 1 && value <= kMostPixels;
+    };
+    if (!is_side(text.substr(0, by), first) ||
+        (both && !is_side(text.substr(by + 1), images.width))) {
+      fail(ExitCode::kUsage,
+           "--resize is \"{}\"; give the pixels of the shorter side, or height x width as in "
+           "224x224, each from 1 to {}",
+           text, kMostPixels);
+    }
+  }
+  images.crop = line.has("crop") ? line.count("crop", 0, 1, kMostPixels) : 0;
+  images.channels = line.count("channels", 3, 1, 3);
+  if (images.channels == 2) {
+    fail(ExitCode::kUsage, "--channels is 2; give 3 for colours or 1 for grey");
+  }
+  images.bad_files = line.has("skip-bad") ? io::BadFiles::kSkip : io::BadFiles::kFail;
+  images.threads = line.count("threads", default_threads(1), 1, kMostThreads);
+}
+
+/// The options that name a format's files, and for CSV the column with the labels.
+std::vector<std::string> source_names(io::ImportFormat format) {
+  switch (format) {
+    case io::ImportFormat::kIdx:
+      return {"images", "labels"};
+    case io::ImportFormat::kCsv:
+      return {"files", "label"};
+    case io::ImportFormat::kNpy:
+      return {"inputs", "targets"};
+    case io::ImportFormat::kCifar10:
+    case io::ImportFormat::kCifar100:
+    case io::ImportFormat::kImages:
+    case io::ImportFormat::kText:
+    case io::ImportFormat::kNanoGptTokens:
+    case io::ImportFormat::kLlmcTokens:
+    case io::ImportFormat::kMegatronTokens:
+      return {"files"};
+  }
+  return {};
+}
+
+void source_options(const config::CommandLine& line, io::ImportOptions& options) {
+  const std::vector<std::string> own = source_names(options.format);
+  for (const char* name : {"images", "labels", "files", "label", "inputs", "targets"}) {
+    const bool is_own = std::find(own.begin(), own.end(), name) != own.end();
+    if (line.has(name) && !is_own) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}, which takes --{}; leave it out", name,
+           name_of(options.format), fmt::join(own, " and --"));
+    }
+    if (!line.has(name) && is_own) {
+      fail(ExitCode::kUsage, "--format={} needs --{}\n{}", name_of(options.format), name,
+           kImportHelp);
+    }
+  }
+  options.inputs = paths(line, own.front());
+  if (options.format == io::ImportFormat::kCsv) {
+    options.label = text_argument(line, "label");
+  } else if (own.size() > 1) {
+    options.targets = paths(line, own.back());
+  }
+}
+
+io::ImportOptions import_options(const config::CommandLine& line) {
+  if (!line.positions().empty()) {
+    fail(ExitCode::kUsage,
+         "unexpected argument \"{}\"; name files with an option, as in --files {}",
+         line.positions().front(), line.positions().front());
+  }
+  io::ImportOptions options;
+  if (!line.has("format") || !line.has("output")) {
+    fail(ExitCode::kUsage, "--format and --output are needed\n{}", kImportHelp);
+  }
+  options.format = enum_argument(line, "format", io::ImportFormat::kIdx);
+  source_options(line, options);
+  token_options(line, options);
+  image_options(line, options);
+  options.split = line.value("split", options.split);
+  options.task = enum_argument(line, "task", options.task);
+  options.classes = line.count("classes", 0, 0, io::kMostClasses);
+  options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
+  options.output = text_argument(line, "output");
+  options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
+  return options;
+}
+
+/// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
+void refuse_other_ranks() {
+  if (const std::int64_t rank = comm::launch_in_environment().rank; rank > 0) {
+    fail(ExitCode::kUsage,
+         "this is rank {} of a parallel launch, and an import is one process with threads; start "
+         "strata data import without mpirun, under srun with --ntasks=1",
+         rank);
+  }
+}
+
+ExitCode import_command(config::Arguments arguments) {
+  refuse_other_ranks();
+  const config::CommandLine line(
+      arguments, {"format",    "output",   "images",  "labels",        "files",      "label",
+                  "inputs",    "targets",  "split",   "task",          "classes",    "shard-mib",
+                  "tokenizer", "encoder",  "merges",  "separator",     "vocabulary", "resize",
+                  "crop",      "channels", "threads", "split-pattern", "token-bits"},
+      {"overwrite", "skip-bad", "special-tokens"});
+  const io::ImportOptions options = import_options(line);
+  const bool tokens = io::holds_tokens(options.format);
+  const std::string unit = tokens ? "tokens" : "samples";
+  ProgressLine checking("checked", " files");
+  ProgressLine progress("imported", " " + unit);
+  const double start = now_seconds();
+  const io::ImportReport report =
+      io::import_dataset(options, std::ref(progress), std::ref(checking));
+  const double seconds = now_seconds() - start;
+  checking.finish();
+  progress.finish();
+  for (const std::string& file : report.skipped) {
+    print_error(fmt::format("left out: {}\n", printable(file, 1000)));
+  }
+  fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
+  if (!report.test.empty()) {
+    fmt::print("; {}: {} test {}", report.test.string(), count_text(report.test_samples), unit);
+  }
+  if (report.classes > 0) {
+    fmt::print("; {} classes", report.classes);
+  }
+  if (report.unused_samples > 0) {
+    fmt::print("; the last {} {} are in no split", count_text(report.unused_samples), unit);
+  }
+  if (!report.skipped.empty()) {
+    fmt::print("; {} bad file{} left out", count_text(std::ssize(report.skipped)),
+               report.skipped.size() == 1 ? " is" : "s are");
+  }
+  if (tokens) {
+    const std::int64_t all = report.train_samples + report.test_samples + report.unused_samples;
+    fmt::print("; vocabulary of {}; {} tokens/s", count_text(report.vocabulary),
+               count_text(static_cast<std::int64_t>(static_cast<double>(all) / seconds)));
+  }
+  fmt::print("\n");
+  return ExitCode::kDone;
+}
+
+ExitCode inspect_command(config::Arguments arguments) {
+  const config::CommandLine line(arguments, {"contact-sheet", "samples"}, {"verify"},
+                                 config::CommandLine::Values::kOne);
+  if (line.positions().empty()) {
+    fail(ExitCode::kUsage,
+         "strata data inspect needs a master file: strata data inspect DIR/train.h5 [--verify] "
+         "[--contact-sheet=FILE.png [--samples=64]]");
+  }
+  const bool draws = line.has("contact-sheet");
+  if (line.has("samples") && !draws) {
+    fail(ExitCode::kUsage, "--samples is for --contact-sheet=FILE.png; give both or neither");
+  }
+  if (draws && line.positions().size() > 1) {
+    fail(ExitCode::kUsage, "--contact-sheet shows one data set, {} are named; give one",
+         line.positions().size());
+  }
+  const std::string sheet = text_argument(line, "contact-sheet");
+  const std::int64_t shown = line.count("samples", 64, 1, kMostShown);
+  std::int64_t bad = 0;
+  for (const std::string& path : line.positions()) {
+    ProgressLine progress("verified", "");
+    const io::Inspection inspection = io::inspect_dataset(
+        path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
+        std::ref(progress));
+    progress.finish();
+    if (!inspection.warning.empty()) {
+      print_error(fmt::format("warning: {}\n", printable_lines(inspection.warning)));
+    }
+    fmt::print("{}", printable_lines(inspection.text));
+    bad += inspection.bad_shards;
+  }
+  if (draws) {
+    const io::Dataset dataset = io::Dataset::open(line.positions().front());
+    io::write_contact_sheet(dataset, sheet, shown);
+    fmt::print("{}: {} of {} samples\n", sheet, count_text(std::min(shown, dataset.info().samples)),
+               count_text(dataset.info().samples));
+  }
+  if (bad > 0) {
+    fail(ExitCode::kData, "{} shard{} bad; import the data set again", bad,
+         bad == 1 ? " is" : "s are");
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+std::string import_help() {
+  return kImportHelp;
+}
+
+ExitCode data_command(config::Arguments arguments) {
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what == "import") {
+    return import_command(arguments.subspan(1));
+  }
+  if (what == "inspect") {
+    return inspect_command(arguments.subspan(1));
+  }
+  fail(ExitCode::kUsage, "strata data has the commands import and inspect, not \"{}\"", what);
+}
+
+}  // namespace strata::app

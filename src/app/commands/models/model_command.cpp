@@ -1,0 +1,257 @@
+#include "commands/models/model_command.hpp"
+
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/config/config_file.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/exchange/model_files.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/io/tokenizer.hpp"
+#include "strata/io/tokenizer_checksum.hpp"
+#include "strata/train/checkpointing.hpp"
+
+#include "commands/models/check_logits.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModelImportHelp =
+    R"(strata checkpoint import PATH --output=DIR [options]
+
+Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH is a directory of
+Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file of llm.c, or nanoGPT's ckpt.pt. Then:
+
+  strata evaluate DIR --data.test=FILE.h5        loss
+  strata generate DIR --prompt=TEXT              text, if the tokenizer is known
+  strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must       goes on training, on any grid
+
+  --output=DIR          the run's directory, a new one
+  --format=FORMAT       huggingface, llmc or nanogpt (default: found out)
+  --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
+                        else float32)
+  --data=FILE.h5        a data set that was made with the model's tokenizer
+  --tokenizer=FILE      the model's tokenizer.json or tokenizer.model (default: the one in Hugging Face's directory)
+  --encoder=FILE, --merges=FILE   GPT-2's tokenizer (default: vocab.json and merges.txt in a GPT-2's directory)
+)";
+
+constexpr const char* kExportHelp =
+    R"(strata checkpoint export CHECKPOINT|RUN --format=FORMAT --output=DIR [options]
+
+Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every weight is read back and compared
+before DIR appears.
+
+  --format=FORMAT       huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names
+  --output=DIR          a new directory
+  --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
+  --shard-mib=N         the most MiB of a safetensors file (default 5120)
+  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
+                        are written, as PEFT does
+  --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
+  --check-logits        read the files as a model and compare its logits with the checkpoint's, before DIR appears;
+                        needs memory for the weights, and disk for a second copy; exit code 4 where they differ
+  --logits=FILE         with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON
+)";
+
+template <typename Enum>
+std::optional<Enum> choice(const config::CommandLine& line, const char* name) {
+  if (!line.has(name)) {
+    return std::nullopt;
+  }
+  const std::string text = line.value(name, "");
+  const std::optional<Enum> value = enum_from_name<Enum>(text);
+  if (!value) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", expected one of {}", name, text, joined_names<Enum>());
+  }
+  return value;
+}
+
+std::string only_position(const config::CommandLine& line, const char* help) {
+  if (line.positions().size() != 1 || line.value("output", "").empty()) {
+    fail(ExitCode::kUsage, "one path and --output=DIR are needed\n{}", help);
+  }
+  return line.positions().front();
+}
+
+/// The tokenizer that the arguments name, or that lies beside the weights.
+std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const fs::path& path,
+                                          const exchange::ForeignModel& model) {
+  if (line.has("data")) {
+    const io::Dataset data = io::Dataset::open(line.value("data", ""));
+    if (data.info().task != io::Task::kNextToken ||
+        data.info().tokenizer == io::TokenizerKind::kNone) {
+      fail(ExitCode::kUsage, "--data={} has no tokenizer; name a data set made from text",
+           line.value("data", ""));
+    }
+    return io::Tokenizer::of(data.info());
+  }
+  if (line.has("tokenizer")) {
+    return io::Tokenizer::from_file(line.value("tokenizer", ""));
+  }
+  if (line.has("encoder") != line.has("merges")) {
+    fail(ExitCode::kUsage, "--encoder and --merges go together; give both");
+  }
+  if (line.has("encoder")) {
+    return io::Tokenizer::gpt2(line.value("encoder", ""), line.value("merges", ""));
+  }
+  std::error_code error;
+  if (model.format != exchange::ModelFormat::kHuggingface) {
+    return std::nullopt;
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(path / name, error)) {
+      try {
+        return io::Tokenizer::from_file(path / name);
+      } catch (const Error& refusal) {
+        print_error(fmt::format("warning: this tokenizer is left out: {}\n", refusal.what()));
+      }
+    }
+  }
+  if (exchange::architecture_of(model.model) == exchange::Architecture::kGpt2 &&
+      fs::exists(path / "vocab.json", error) && fs::exists(path / "merges.txt", error)) {
+    return io::Tokenizer::gpt2(path / "vocab.json", path / "merges.txt");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string model_import_help() {
+  return kModelImportHelp;
+}
+std::string model_export_help() {
+  return kExportHelp;
+}
+
+ExitCode import_model_command(config::Arguments arguments) {
+  const config::CommandLine line(
+      arguments, {"output", "format", "dtype", "data", "tokenizer", "encoder", "merges"}, {},
+      config::CommandLine::Values::kOne);
+  const fs::path path = only_position(line, kModelImportHelp);
+  const fs::path output = line.value("output", "");
+  const std::optional<DType> chosen = choice<DType>(line, "dtype");
+  if (chosen && *chosen != DType::kFloat32 && *chosen != DType::kFloat64 &&
+      *chosen != DType::kBfloat16) {
+    fail(ExitCode::kUsage, "--dtype is {}, expected float32, float64 or bfloat16",
+         name_of(*chosen));
+  }
+  const exchange::ForeignModel model =
+      exchange::open_model(path, choice<exchange::ModelFormat>(line, "format"));
+  const std::optional<io::Tokenizer> tokenizer = tokenizer_of(line, path, model);
+  const nn::TransformerOptions& sizes = model.model.options;
+  if (tokenizer && tokenizer->vocabulary() > sizes.vocabulary) {
+    fail(ExitCode::kData,
+         "the tokenizer has {} token ids, with those of files beside it, and the model {}; use the "
+         "tokenizer that it learned with",
+         tokenizer->vocabulary(), sizes.vocabulary);
+  }
+  const io::DatasetInfo data{
+      .task = io::Task::kNextToken,
+      .input_shape = {sizes.context},
+      .input_dtype = DType::kInt64,
+      .target_shape = {sizes.context},
+      .classes = tokenizer ? tokenizer->vocabulary() : sizes.vocabulary,
+      .tokenizer = tokenizer ? tokenizer->kind() : io::TokenizerKind::kNone,
+      .tokenizer_checksum = tokenizer ? io::tokenizer_checksum(*tokenizer) : 0};
+  config::GivenConfig given;
+  config::RunConfig& config = given.config;
+  constexpr std::int64_t kSteps = 1000;
+  config.model.layers = exchange::layer_lines(model.model);
+  config.model.transformer.context = sizes.context;
+  config.model.transformer.vocabulary = sizes.vocabulary;
+  config.numerics.dtype = chosen.value_or(exchange::dtype_of(model));
+  config.train.steps = kSteps;
+  config.run.dir = output.string();
+  for (const char* key :
+       {"model.context", "model.vocabulary", "numerics.dtype", "train.steps", "run.dir"}) {
+    given.origins[key] = config::Origin::kGiven;
+  }
+  exchange::fill_new_directory(output, [&](const fs::path& directory) {
+    exchange::import_model(
+        model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
+        train::imported_metadata(
+            config.model.layers, data,
+            fmt::format("{}: {}", name_of(model.format), printable(path.string())), model.texts),
+        tokenizer ? &*tokenizer : nullptr);
+    io::replace_text(directory / "config.ini", config::resolved_config_text(given, config, {}));
+  });
+  if (!model.warning.empty()) {
+    print_error(fmt::format("warning: {}\n", model.warning));
+  }
+  std::int64_t elements = 0;
+  for (const io::StoredTensor* tensor : model.stored) {
+    elements += tensor->shape.count();
+  }
+  const std::int64_t added = tokenizer ? tokenizer->added_tokens() : 0;
+  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}{}\n", output.string(),
+             count_text(elements), name_of(exchange::architecture_of(model.model)),
+             model.stored.size(), name_of(data.tokenizer),
+             added > 0 ? fmt::format(" of {} ids, {} of them added_tokens",
+                                     count_text(tokenizer->vocabulary()), added)
+                       : "");
+  return ExitCode::kDone;
+}
+
+ExitCode export_model_command(config::Arguments arguments, const CheckpointOf& checkpoint_of,
+                              comm::MpiSession* mpi) {
+  const config::CommandLine line(
+      arguments, {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint", "logits"},
+      {"check-logits"}, config::CommandLine::Values::kOne);
+  const std::string path = only_position(line, kExportHelp);
+  const auto format = choice<exchange::ModelFormat>(line, "format");
+  if (!format || *format == exchange::ModelFormat::kNanogpt) {
+    fail(ExitCode::kUsage, "--format is {}, expected huggingface, llmc or safetensors",
+         format ? "nanogpt, which is only read" : "missing");
+  }
+  const auto type = choice<io::StoredType>(line, "dtype");
+  if (type == io::StoredType::kOther) {
+    fail(ExitCode::kUsage, "--dtype is other, expected float64, float32, float16 or bfloat16");
+  }
+  const auto adapters = choice<exchange::AdapterExport>(line, "adapters");
+  constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
+  const fs::path output = line.value("output", "");
+  const io::Checkpoint checkpoint =
+      io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
+  if (!checkpoint.warning().empty()) {
+    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
+  }
+  exchange::ExportOptions options{.format = *format,
+                                  .type = type,
+                                  .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
+                                  .adapters = adapters.value_or(exchange::AdapterExport::kMerged)};
+  const std::string logits = line.value("logits", "");
+  if (mpi == nullptr && !logits.empty()) {
+    fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
+  }
+  std::string checked;
+  if (mpi != nullptr) {
+    const bool apart = options.adapters == exchange::AdapterExport::kApart;
+    if (apart || *format == exchange::ModelFormat::kSafetensors) {
+      fail(ExitCode::kUsage,
+           "--check-logits reads the files as a model, which strata does not do with {}; their "
+           "bytes are compared without it",
+           apart ? "--adapters=apart" : "--format=safetensors");
+    }
+    options.check = [&](const fs::path& directory) {
+      checked = check_logits(*mpi, checkpoint, directory, *format, logits);
+    };
+  }
+  const exchange::ExportedModel written = exchange::export_model(checkpoint, output, options);
+  fmt::print("{}: {} tensors, {}, read back and equal; {}\n", output.string(), written.tensors,
+             bytes_text(written.bytes), fmt::join(written.files, ", "));
+  if (!checked.empty()) {
+    fmt::print("{}\n", checked);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

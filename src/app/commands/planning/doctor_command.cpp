@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/resource.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/comm/clock_offset.hpp"
+#include "strata/comm/nccl.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/core/host_name.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/gpu_info.hpp"
+#include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/instruction_set.hpp"
+#include "strata/ops/matmul.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/planning/doctor_directory.hpp"
+#include "commands/planning/doctor_report.hpp"
+#include "environment/cpu_cores.hpp"
+#include "environment/gpu_assignment.hpp"
+
+namespace strata::app {
+namespace {
+
+/// Tells apart executables of one version that were built from different sources.
+std::string executable_hash() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  StreamingHash hash;
+  std::vector<char> piece(std::size_t{1} << 20);
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    hash.update(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))));
+  }
+  return hash_text(hash.digest());
+}
+
+/// Runs a small product and a small attention, for which cuBLASLt and cuDNN make plans.
+/// Returns: why cuDNN runs no attention; empty where it does, or is not there.
+/// Throws: Error(kPeer) where a library or the GPU fails.
+std::string library_trouble(std::int64_t gpu) {
+  ops::Context context = ops::Context::cuda(device::Device::cuda(gpu));
+  constexpr ops::AttentionShape kShape{.tokens = 128, .head_size = 64};
+  const Shape square{kShape.tokens, kShape.tokens};
+  const Shape rows{kShape.rows(), kShape.width()};
+  const Shape qkv_rows{kShape.rows(), kShape.qkv_width()};
+  const device::Buffer memory(context.device(), square.count() * size_bytes(DType::kFloat32));
+  const auto zeros = [&](const Shape& shape) { return memory.view(0, shape, DType::kBfloat16); };
+  const device::Buffer results(context.device(), square.count() * size_bytes(DType::kFloat32));
+  ops::matmul(context, zeros(square), zeros(square), results.view(0, square, DType::kBfloat16));
+  const device::Buffer log_sums(context.device(), kShape.rows() * size_bytes(DType::kFloat32));
+  ops::causal_attention_forward(context, kShape, zeros(qkv_rows),
+                                results.view(0, rows, DType::kBfloat16),
+                                log_sums.view(0, Shape{1, 1, kShape.tokens}, DType::kFloat32));
+  context.synchronize();
+  for (const auto& [operation, kernels] : context.kernels()) {
+    if (kernels.starts_with("own") && !kernels.ends_with("not found")) {
+      return fmt::format(
+          "{} runs by {}: other GPUs may run it by cuDNN's, with other bits; "
+          "compare the versions of cuDNN and NVRTC",
+          operation, kernels);
+    }
+  }
+  return {};
+}
+
+void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
+  const device::CudaVersions versions = device::cuda_versions();
+  facts.driver_version = versions.driver;
+  facts.runtime_version = versions.runtime;
+  try {
+    const std::vector<device::GpuInfo> gpus = device::gpus();
+    if (gpus.empty()) {
+      if (const std::string trouble = device::gpu_trouble(); !trouble.empty()) {
+        facts.gpu_failure = "the GPUs do not answer: " + trouble + "; nvidia-smi tells more";
+      }
+      return;
+    }
+    const std::int64_t own =
+        device::choose_gpu(assignment.local_rank, assignment.ranks, std::ssize(gpus)).index;
+    const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(own)];
+    facts.gpu_name = gpu.name;
+    facts.gpu_bus_id = gpu.bus_id;
+    facts.gpu_uuid = gpu.uuid;
+    facts.gpu_memory_bytes = gpu.memory_bytes;
+    const std::int64_t used = std::min<std::int64_t>(assignment.ranks, std::ssize(gpus));
+    for (std::int64_t other = 0; other < used; ++other) {
+      if (other != own && !device::has_peer_access(own, other)) {
+        facts.unreachable.push_back(gpus[static_cast<std::size_t>(other)].bus_id);
+      }
+    }
+    facts.gpu_free_bytes = device::free_memory_bytes(own);
+    facts.gpu_failure = library_trouble(own);
+  } catch (const Error& error) {
+    facts.gpu_failure = error.what();
+  }
+}
+
+/// A soft limit of the process; 0 where there is none.
+std::int64_t soft_limit(__rlimit_resource_t resource) {
+  rlimit limit{};
+  const bool known = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return known ? static_cast<std::int64_t>(limit.rlim_cur) : 0;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Network interfaces that are up, without the loopback.
+std::vector<std::string> interfaces_up() {
+  std::set<std::string> names;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) == 0) {
+    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+      if ((entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0) {
+        names.insert(entry->ifa_name);
+      }
+    }
+    freeifaddrs(first);
+  }
+  return {names.begin(), names.end()};
+}
+
+/// Seconds since the epoch.
+double wall_clock_seconds() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count();
+}
+
+/// Communication: collective over the world.
+RankFacts collect_facts(comm::MpiSession& mpi) {
+  RankFacts facts;
+  facts.host = host_name();
+  facts.rank_on_node = mpi.rank_on_node();
+  facts.ranks_on_node = mpi.ranks_on_node();
+  const BoundCores cores = bound_cores();
+  facts.cores = cores.text;
+  facts.core_count = cores.count;
+  facts.threads = default_threads(facts.ranks_on_node);
+  facts.cpu_quota = cpu_quota().value_or(0.0);
+  facts.instruction_set = name_of(ops::native_instruction_set());
+  facts.versions = versions();
+  facts.versions.push_back({"executable", executable_hash()});
+  facts.nccl_absence = comm::nccl_absence();
+  facts.clock_offset_seconds = comm::clock_offset_seconds(mpi.world(), wall_clock_seconds);
+  facts.open_files = soft_limit(RLIMIT_NOFILE);
+  facts.locked_memory_bytes = soft_limit(RLIMIT_MEMLOCK);
+  facts.interfaces = interfaces_up();
+  facts.infiniband = names_in("/sys/class/infiniband");
+  collect_gpu_facts(facts, assign_gpus(mpi));
+  return facts;
+}
+
+std::string gpus_text(std::span<const RankFacts> ranks) {
+  const RankFacts& first = ranks.front();
+  if (first.runtime_version == 0) {
+    return "GPUs: this executable was built without CUDA; ranks compute on their cores\n";
+  }
+  const bool any = std::any_of(ranks.begin(), ranks.end(),
+                               [](const RankFacts& facts) { return !facts.gpu_bus_id.empty(); });
+  return fmt::format("GPUs: {}; CUDA of the driver: {}, of the executable: {}\n",
+                     any ? "as above" : "none, ranks compute on their cores",
+                     device::cuda_version_text(first.driver_version),
+                     device::cuda_version_text(first.runtime_version));
+}
+
+}  // namespace
+
+ExitCode doctor_command(comm::MpiSession& mpi, config::Arguments arguments) {
+  std::string directory;
+  comm::agree(mpi.world(), [&] {
+    const config::CommandLine line(arguments, {"run.dir"}, {}, config::CommandLine::Values::kOne);
+    if (!line.positions().empty()) {
+      fail(ExitCode::kUsage, "strata doctor takes --run.dir=DIR and no \"{}\"; leave it out",
+           line.positions().front());
+    }
+    directory = line.value("run.dir", ".");
+  });
+  std::vector<RankFacts> ranks;
+  for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
+    ranks.push_back(unpacked(text));
+  }
+  std::vector<std::string> found = problems(ranks);
+  const DirectoryReport tried = try_directory(mpi.world(), directory);
+  found.insert(found.end(), tried.problems.begin(), tried.problems.end());
+  if (mpi.world().rank() == 0) {
+    fmt::print("{}\n{}{}", facts_text(ranks), gpus_text(ranks), system_text(ranks));
+    for (const std::string& line : tried.lines) {
+      fmt::print("{}\n", line);
+    }
+    fmt::print("{}\n", versions_text(ranks.front().versions));
+    for (const std::string& problem : found) {
+      fmt::print("- {}\n", problem);
+    }
+    fmt::print("{}\n",
+               found.empty() ? "no problems found" : fmt::format("problems: {}", found.size()));
+  }
+  return found.empty() ? ExitCode::kDone : ExitCode::kPeer;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,349 @@
+#include "commands/planning/doctor_report.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/text.hpp"
+#include "strata/device/gpu_info.hpp"
+
+namespace strata::app {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+/// As in "ranks 0, 1 and 3", "rank 2".
+std::string ranks_text(const std::vector<std::size_t>& ranks) {
+  if (ranks.size() == 1) {
+    return fmt::format("rank {}", ranks.front());
+  }
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "),
+                     ranks.back());
+}
+
+template <typename Holds>
+std::vector<std::size_t> ranks_where(std::span<const RankFacts> ranks, const Holds& holds) {
+  std::vector<std::size_t> found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (holds(ranks[r])) {
+      found.push_back(r);
+    }
+  }
+  return found;
+}
+
+bool has_gpu(const RankFacts& facts) {
+  return !facts.gpu_bus_id.empty();
+}
+
+void check_gpus(std::span<const RankFacts> ranks, Problems& found) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (!ranks[r].gpu_failure.empty()) {
+      found.push_back(fmt::format("rank {} on {}: {}", r, ranks[r].host, ranks[r].gpu_failure));
+    }
+  }
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> users;
+  for (const std::size_t r : ranks_where(ranks, has_gpu)) {
+    // By uuid: MIG slices of one card share its bus id.
+    users[{ranks[r].host, ranks[r].gpu_uuid}].push_back(r);
+  }
+  for (const auto& [gpu, sharers] : users) {
+    if (sharers.size() > 1) {
+      found.push_back(fmt::format(
+          "{} share the GPU {} of {}: start as many ranks on a node as it has GPUs, and let each "
+          "see its own or all of them (srun --gpus-per-task, CUDA_VISIBLE_DEVICES)",
+          ranks_text(sharers), ranks[sharers.front()].gpu_bus_id, gpu.first));
+    }
+  }
+  const std::vector<std::size_t> without =
+      ranks_where(ranks, [](const RankFacts& facts) { return !has_gpu(facts); });
+  if (!without.empty() && without.size() < ranks.size()) {
+    found.push_back(
+        fmt::format("{} see no GPU where others do ({}): ask for GPUs on every node, or set "
+                    "run.device = cpu",
+                    ranks_text(without), ranks[without.front()].host));
+  }
+  for (const std::size_t r :
+       ranks_where(ranks, [](const RankFacts& facts) { return !facts.unreachable.empty(); })) {
+    found.push_back(fmt::format(
+        "the GPU {} of rank {} on {} has no peer-to-peer access to {}: messages between them go "
+        "through host memory. Where the cards are connected, look at the BIOS (ACS, IOMMU) and at "
+        "nvidia-smi topo -p2p r",
+        ranks[r].gpu_bus_id, r, ranks[r].host, fmt::join(ranks[r].unreachable, ", ")));
+  }
+}
+
+void check_drivers(std::span<const RankFacts> ranks, Problems& found) {
+  std::map<std::string, const RankFacts*> hosts;
+  for (const RankFacts& facts : ranks) {
+    hosts.emplace(facts.host, &facts);
+  }
+  for (const auto& [host, facts] : hosts) {
+    // Minor version compatibility: an older driver supports a newer runtime of its major version.
+    if (facts->driver_version > 0 && facts->driver_version / 1000 < facts->runtime_version / 1000) {
+      found.push_back(fmt::format(
+          "the driver of {} supports CUDA up to {} and this executable is built with {}: update "
+          "the "
+          "driver, or build with CUDA {}.x",
+          host, device::cuda_version_text(facts->driver_version),
+          device::cuda_version_text(facts->runtime_version), facts->driver_version / 1000));
+    }
+  }
+}
+
+void check_libraries(std::span<const RankFacts> ranks, Problems& found) {
+  // Without GPUs these libraries are not loaded.
+  const bool needed = std::any_of(ranks.begin(), ranks.end(), has_gpu);
+  std::set<std::string> reported;
+  for (const RankFacts& facts : ranks) {
+    for (const VersionFact& library : facts.versions) {
+      if (needed && library.version.find("not found") != std::string::npos &&
+          reported.insert(facts.host + library.name).second) {
+        found.push_back(
+            fmt::format("{} is {} on {}: install it, or put its directory into LD_LIBRARY_PATH",
+                        library.name, library.version, facts.host));
+      }
+    }
+    if (needed && !facts.nccl_absence.empty() && ranks.size() > 1 &&
+        reported.insert(facts.host + facts.nccl_absence).second) {
+      found.push_back(fmt::format("{}: {}", facts.host, facts.nccl_absence));
+    }
+  }
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    for (const VersionFact& mine : ranks[r].versions) {
+      const std::vector<VersionFact>& first = ranks.front().versions;
+      const auto other = std::find_if(first.begin(), first.end(), [&](const VersionFact& fact) {
+        return fact.name == mine.name;
+      });
+      const std::string theirs = other == first.end() ? "none" : other->version;
+      if (theirs != mine.version && reported.insert(mine.name + mine.version).second) {
+        found.push_back(fmt::format(
+            "rank {} on {} has {} {} and rank 0 on {} {}: start all ranks with the same executable "
+            "and libraries",
+            r, ranks[r].host, mine.name, mine.version, ranks.front().host, theirs));
+      }
+    }
+  }
+}
+
+std::string threads_text(const std::vector<std::size_t>& ranks, std::int64_t threads) {
+  return fmt::format("{} {} thread{}", ranks.size() == 1 ? "has" : "have", threads,
+                     threads == 1 ? "" : "s");
+}
+
+/// A quota of a cgroup is of all ranks of a host.
+void check_quotas(std::span<const RankFacts> ranks, Problems& found) {
+  std::map<std::string, std::vector<std::size_t>> by_host;
+  for (const std::size_t r :
+       ranks_where(ranks, [](const RankFacts& facts) { return facts.cpu_quota > 0.0; })) {
+    by_host[ranks[r].host].push_back(r);
+  }
+  for (const auto& [host, users] : by_host) {
+    std::int64_t threads = 0;
+    double quota = ranks[users.front()].cpu_quota;
+    for (const std::size_t r : users) {
+      threads += ranks[r].threads;
+      quota = std::min(quota, ranks[r].cpu_quota);
+    }
+    if (static_cast<double>(threads) > quota) {
+      found.push_back(fmt::format(
+          "{} {}, but the cgroup on {} has a quota of {:.4g} CPUs and stops them in each period: "
+          "start fewer ranks there, or ask for more CPUs (srun --cpus-per-task, docker --cpus)",
+          ranks_text(users), threads_text(users, threads), host, quota));
+    }
+  }
+}
+
+void check_threads(std::span<const RankFacts> ranks, Problems& found) {
+  struct CoreUsers {
+    std::vector<std::size_t> ranks;
+    std::int64_t threads = 0;
+  };
+  std::map<std::pair<std::string, std::string>, CoreUsers> users_by_cores;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    CoreUsers& users = users_by_cores[{ranks[r].host, ranks[r].cores}];
+    users.ranks.push_back(r);
+    users.threads += ranks[r].threads;
+  }
+  for (const auto& [cores_of_host, users] : users_by_cores) {
+    const std::int64_t cores = ranks[users.ranks.front()].core_count;
+    if (users.threads > cores) {
+      found.push_back(
+          fmt::format("{} {} on {} of {} ({}): start fewer ranks there, or bind them to more or "
+                      "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
+                      ranks_text(users.ranks), threads_text(users.ranks, users.threads),
+                      cores == 1 ? "1 core" : fmt::format("{} cores", cores), cores_of_host.first,
+                      cores_of_host.second));
+    }
+  }
+}
+
+/// The largest difference between two ranks' clocks.
+double clock_skew_seconds(std::span<const RankFacts> ranks) {
+  const auto [least, most] = std::ranges::minmax(ranks, {}, &RankFacts::clock_offset_seconds);
+  return most.clock_offset_seconds - least.clock_offset_seconds;
+}
+
+bool spans_nodes(std::span<const RankFacts> ranks) {
+  return std::ranges::any_of(
+      ranks, [&](const RankFacts& facts) { return facts.host != ranks.front().host; });
+}
+
+/// Reports each problem of the system once for its first host.
+void check_system(std::span<const RankFacts> ranks, Problems& found) {
+  constexpr double kMostSkewSeconds = 1.0;
+  constexpr std::int64_t kLeastOpenFiles = 1024;
+  constexpr std::int64_t kLeastLockedBytes = std::int64_t{64} << 20;
+  if (const double skew = clock_skew_seconds(ranks); skew > kMostSkewSeconds) {
+    found.push_back(fmt::format(
+        "the clocks of the ranks differ by {:.1f} s: synchronize the nodes (chrony, NTP)", skew));
+  }
+  const auto report_first = [&](const auto& holds, const auto& text_of) {
+    const auto facts = std::ranges::find_if(ranks, holds);
+    if (facts != ranks.end()) {
+      found.push_back(facts->host + ": " + text_of(*facts));
+    }
+  };
+  report_first(
+      [&](const RankFacts& facts) {
+        return facts.open_files != 0 && facts.open_files < kLeastOpenFiles;
+      },
+      [&](const RankFacts& facts) {
+        return fmt::format("a rank may open {} files: raise the limit to {} (ulimit -n)",
+                           facts.open_files, kLeastOpenFiles);
+      });
+  report_first(
+      [&](const RankFacts& facts) {
+        return !facts.infiniband.empty() && facts.locked_memory_bytes != 0 &&
+               facts.locked_memory_bytes < kLeastLockedBytes;
+      },
+      [](const RankFacts& facts) {
+        return fmt::format(
+            "a rank may lock {} of memory, which is too little for {}: lift the limit (ulimit -l "
+            "unlimited, LimitMEMLOCK of slurmd)",
+            bytes_text(facts.locked_memory_bytes), facts.infiniband.front());
+      });
+  if (spans_nodes(ranks)) {
+    report_first([](const RankFacts& facts) { return facts.interfaces.empty(); },
+                 [](const RankFacts&) {
+                   return "no network interface is up, so other nodes cannot reach it";
+                 });
+  }
+}
+
+}  // namespace
+
+std::string system_text(std::span<const RankFacts> ranks) {
+  const RankFacts& first = ranks.front();
+  const auto limit = [](std::int64_t value, const std::string& text) {
+    return value == 0 ? std::string("unlimited") : text;
+  };
+  return fmt::format(
+      "clocks: at most {:.3f} s apart\n"
+      "limits: {} open files, {} of locked memory, {} CPUs of time\n"
+      "interfaces of {}: {}; InfiniBand: {}\n",
+      clock_skew_seconds(ranks), limit(first.open_files, count_text(first.open_files)),
+      limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)),
+      first.cpu_quota == 0.0 ? "all" : fmt::format("{:.4g}", first.cpu_quota), first.host,
+      first.interfaces.empty() ? "none" : fmt::format("{}", fmt::join(first.interfaces, ", ")),
+      first.infiniband.empty() ? "none" : fmt::format("{}", fmt::join(first.infiniband, ", ")));
+}
+
+std::string facts_text(std::span<const RankFacts> ranks) {
+  std::vector<std::vector<std::string>> rows{
+      {"rank", "host", "on node", "cores", "threads", "isa", "GPU", "bus", "memory free"}};
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const RankFacts& facts = ranks[r];
+    rows.push_back({fmt::format("{}", r), facts.host,
+                    fmt::format("{} of {}", facts.rank_on_node, facts.ranks_on_node), facts.cores,
+                    fmt::format("{}", facts.threads), facts.instruction_set,
+                    has_gpu(facts) ? facts.gpu_name : "none",
+                    has_gpu(facts) ? facts.gpu_bus_id : "-",
+                    has_gpu(facts) ? fmt::format("{} of {}", bytes_text(facts.gpu_free_bytes),
+                                                 bytes_text(facts.gpu_memory_bytes))
+                                   : "-"});
+  }
+  return table_text(rows);
+}
+
+std::vector<std::string> problems(std::span<const RankFacts> ranks) {
+  Problems found;
+  check_gpus(ranks, found);
+  check_drivers(ranks, found);
+  check_libraries(ranks, found);
+  check_threads(ranks, found);
+  check_quotas(ranks, found);
+  check_system(ranks, found);
+  return found;
+}
+
+std::string packed(const RankFacts& facts) {
+  nlohmann::json versions = nlohmann::json::array();
+  for (const VersionFact& library : facts.versions) {
+    versions.push_back({library.name, library.version});
+  }
+  return nlohmann::json{{"host", facts.host},
+                        {"rank_on_node", facts.rank_on_node},
+                        {"ranks_on_node", facts.ranks_on_node},
+                        {"cores", facts.cores},
+                        {"core_count", facts.core_count},
+                        {"threads", facts.threads},
+                        {"cpu_quota", facts.cpu_quota},
+                        {"instruction_set", facts.instruction_set},
+                        {"gpu_name", facts.gpu_name},
+                        {"gpu_bus_id", facts.gpu_bus_id},
+                        {"gpu_uuid", facts.gpu_uuid},
+                        {"gpu_memory_bytes", facts.gpu_memory_bytes},
+                        {"gpu_free_bytes", facts.gpu_free_bytes},
+                        {"unreachable", facts.unreachable},
+                        {"driver_version", facts.driver_version},
+                        {"runtime_version", facts.runtime_version},
+                        {"gpu_failure", facts.gpu_failure},
+                        {"nccl_absence", facts.nccl_absence},
+                        {"clock_offset_seconds", facts.clock_offset_seconds},
+                        {"open_files", facts.open_files},
+                        {"locked_memory_bytes", facts.locked_memory_bytes},
+                        {"interfaces", facts.interfaces},
+                        {"infiniband", facts.infiniband},
+                        {"versions", versions}}
+      .dump();
+}
+
+RankFacts unpacked(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  RankFacts facts;
+  json.at("host").get_to(facts.host);
+  json.at("rank_on_node").get_to(facts.rank_on_node);
+  json.at("ranks_on_node").get_to(facts.ranks_on_node);
+  json.at("cores").get_to(facts.cores);
+  json.at("core_count").get_to(facts.core_count);
+  json.at("threads").get_to(facts.threads);
+  json.at("cpu_quota").get_to(facts.cpu_quota);
+  json.at("instruction_set").get_to(facts.instruction_set);
+  json.at("gpu_name").get_to(facts.gpu_name);
+  json.at("gpu_bus_id").get_to(facts.gpu_bus_id);
+  json.at("gpu_uuid").get_to(facts.gpu_uuid);
+  json.at("gpu_memory_bytes").get_to(facts.gpu_memory_bytes);
+  json.at("gpu_free_bytes").get_to(facts.gpu_free_bytes);
+  json.at("unreachable").get_to(facts.unreachable);
+  json.at("driver_version").get_to(facts.driver_version);
+  json.at("runtime_version").get_to(facts.runtime_version);
+  json.at("gpu_failure").get_to(facts.gpu_failure);
+  json.at("nccl_absence").get_to(facts.nccl_absence);
+  json.at("clock_offset_seconds").get_to(facts.clock_offset_seconds);
+  json.at("open_files").get_to(facts.open_files);
+  json.at("locked_memory_bytes").get_to(facts.locked_memory_bytes);
+  json.at("interfaces").get_to(facts.interfaces);
+  json.at("infiniband").get_to(facts.infiniband);
+  for (const nlohmann::json& library : json.at("versions")) {
+    facts.versions.push_back({library.at(0), library.at(1)});
+  }
+  return facts;
+}
+
+}  // namespace strata::app

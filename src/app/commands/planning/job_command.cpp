@@ -1,0 +1,286 @@
+#include "commands/planning/job_command.hpp"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "strata/config/config_file.hpp"
+#include "strata/config/site_file.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/io/command_output.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+#include "commands/planning/job_script.hpp"
+#include "commands/planning/job_size.hpp"
+#include "commands/run/sweep.hpp"
+
+namespace strata::app {
+namespace {
+
+struct JobOption {
+  const char* name;
+  const char* value;
+  const char* help;
+};
+
+constexpr std::array<JobOption, 23> kOptions{{
+    {"nodes", "N", "nodes; MIN-MAX: with fewer, fewer replicas (Slurm; default 1)"},
+    {"spares", "K", "further nodes, which replace lost ones without a new job (Slurm, --hostfile)"},
+    {"ranks-per-node", "R", "ranks on a node (default: what parallel.* asks for)"},
+    {"time", "T", "limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
+    {"cpus-per-task", "C", "cores of a rank (default: run.threads, else 8 with a GPU, else 4)"},
+    {"mem", "M", "memory of a node, as in 64G (default: from the plan)"},
+    {"gpu-memory", "M", "memory of a GPU; a plan that does not fit is refused"},
+    {"partition", "P", "partition or queue"},
+    {"account", "A", "account or bank"},
+    {"qos", "Q", "quality of service"},
+    {"constraint", "F", "features that nodes must have"},
+    {"modules", "LIST", "environment modules to load"},
+    {"container", "IMAGE", "image in which apptainer runs the ranks"},
+    {"launcher", "L", "srun or mpirun (default srun; without Slurm mpirun)"},
+    {"fence", "F", "SLURM_PMIX_FENCE, which Open MPI's start under srun uses (default ring)"},
+    {"hostfile", "FILE",
+     "a plain shell script for mpirun on these hosts, for clusters without a scheduler"},
+    {"scheduler", "S", "slurm, pbs, flux or shell (default slurm)"},
+    {"signal", "SECONDS",
+     "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
+    {"starts", "K",
+     "consecutive starts without a new checkpoint, before the job gives up (default 3)"},
+    {"chain", "N",
+     "N jobs, each of which starts where the one before it left off, instead of a requeue"},
+    {"job-name", "NAME", "name of the job (default: that of run.dir)"},
+    {"program", "FILE", "the executable (default: this one)"},
+    {"output", "FILE", "writes the script there instead of to stdout"},
+}};
+
+/// The site's options, then the command line's, which override them.
+config::CommandLine job_line(const std::vector<std::string>& options) {
+  std::vector<std::string> all;
+  for (const auto& [name, value] : config::read_site_file(job_option_names())) {
+    all.push_back(fmt::format("--{}={}", name, value));
+  }
+  all.insert(all.end(), options.begin(), options.end());
+  std::ranges::for_each(all, require_one_line);
+  config::CommandLine line(all, job_option_names(), {"submit"}, config::CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage,
+         "strata job needs one config file: strata job CONFIG.ini --nodes=N --time=T ...");
+  }
+  return line;
+}
+
+template <typename Enum>
+Enum choice_of(const config::CommandLine& line, std::string_view name,
+               const std::string& otherwise) {
+  const std::string value = line.value(name, otherwise);
+  const std::optional<Enum> choice = enum_from_name<Enum>(value);
+  if (!choice) {
+    config::refuse_value(name, value, "one of " + joined_names<Enum>());
+  }
+  return *choice;
+}
+
+/// Seconds of a time limit in Slurm's notation.
+std::int64_t limit_of(const std::string& text) {
+  const auto refuse = [&] {
+    config::refuse_value("time", text,
+                         "MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]], as in 90, 24:00:00 or 2-12");
+  };
+  const std::size_t dash = text.find('-');
+  std::vector<std::int64_t> parts;
+  for (const std::string& word :
+       split_words(text.substr(dash == std::string::npos ? 0 : dash + 1), ":")) {
+    if (!parse_int64(word, parts.emplace_back()) || parts.back() < 0 || parts.back() > 1'000'000) {
+      refuse();
+    }
+  }
+  std::int64_t days = 0;
+  if (parts.empty() || parts.size() > 3 ||
+      (dash != std::string::npos &&
+       (!parse_int64(text.substr(0, dash), days) || days < 0 || days > 1000))) {
+    refuse();
+  }
+  // Without days, one part is minutes and two are minutes and seconds.
+  const bool hours_first = dash != std::string::npos || parts.size() == 3;
+  const auto part = [&](std::size_t i) { return i < parts.size() ? parts[i] : 0; };
+  const std::int64_t seconds =
+      hours_first ? days * 86400 + part(0) * 3600 + part(1) * 60 + part(2) : part(0) * 60 + part(1);
+  if (seconds < 60) {
+    refuse();
+  }
+  return seconds;
+}
+
+void set_times(const config::CommandLine& line, JobScript& script) {
+  const bool shell = script.scheduler == Scheduler::kShell;
+  if (!line.has("time") && !shell) {
+    fail(ExitCode::kUsage, "strata job needs a time limit: --time=HH:MM:SS");
+  }
+  script.limit_seconds = shell ? 0 : limit_of(line.value("time", ""));
+  const std::int64_t most = shell ? 0 : script.limit_seconds - 1;
+  script.signal_seconds =
+      line.count("signal", std::min<std::int64_t>(120, script.limit_seconds / 4), shell ? 0 : 1,
+                 shell ? 3600 : most);
+  script.chain = line.count("chain", 1, 1, 1000);
+  script.starts = line.count("starts", 3, 1, 1000);
+}
+
+/// This executable, relative to the working directory where it lies below it.
+std::string own_path() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path relative = self.lexically_relative(std::filesystem::current_path());
+  return error                                           ? "strata"
+         : relative.empty() || *relative.begin() == ".." ? self.string()
+                                                         : relative.string();
+}
+
+void set_names(const config::CommandLine& line, const config::RunConfig& config,
+               JobScript& script) {
+  const auto text = [&](const char* name) { return line.value(name, ""); };
+  script.partition = text("partition");
+  script.account = text("account");
+  script.qos = text("qos");
+  script.constraint = text("constraint");
+  script.modules = text("modules");
+  script.container = text("container");
+  script.fence = line.value("fence", "ring");
+  script.hostfile = text("hostfile");
+  script.program = line.value("program", own_path());
+  script.config = line.positions().front();
+  script.run_directory = config.run.dir;
+  std::filesystem::path run(config.run.dir);
+  script.name = line.value(
+      "job-name", in_name((run.has_filename() ? run : run.parent_path()).filename().string()));
+  const bool pbs = script.scheduler == Scheduler::kPbs;
+  if (script.name.find_first_of(pbs ? "/ " : "/") != std::string::npos) {
+    config::refuse_value("job-name", script.name,
+                         pbs ? "a name without / and blanks" : "a name without /");
+  }
+  const bool shell = script.scheduler == Scheduler::kShell;
+  script.file = line.value(
+      "output", script.name + (shell ? ".sh" : fmt::format(".{}", name_of(script.scheduler))));
+  if (script.file.starts_with('-')) {
+    script.file.insert(0, "./");  // no option of the command that submits it
+  }
+}
+
+JobScript job_of(const config::CommandLine& line, const std::vector<std::string>& settings) {
+  config::GivenConfig given = config::read_config(line.positions().front(), settings);
+  JobScript script;
+  script.scheduler =
+      choice_of<Scheduler>(line, "scheduler", line.has("hostfile") ? "shell" : "slurm");
+  const bool slurm = script.scheduler == Scheduler::kSlurm;
+  script.launcher = choice_of<Launcher>(line, "launcher", slurm ? "srun" : "mpirun");
+  if (!slurm && script.launcher == Launcher::kSrun) {
+    fail(ExitCode::kUsage, "--launcher=srun needs Slurm; give --launcher=mpirun, or leave it out");
+  }
+  script.settings = settings;
+  set_times(line, script);
+  set_job_size(line, given.config, script);
+  set_names(line, given.config, script);
+  return script;
+}
+
+/// Runs a command and returns its output. Throws: Error(kUsage) with the output where it fails.
+std::string output_of(const std::string& command) {
+  const io::CommandOutput ended = io::output_of(command + " 2>&1");
+  std::string output(trimmed(ended.text));
+  if (!ended.succeeded) {
+    fail(ExitCode::kUsage, "\"{}\" refused the script: {}", command, output);
+  }
+  return output;
+}
+
+/// Hands the script to the scheduler, or a chain of jobs.
+void submit(const JobScript& script) {
+  if (script.scheduler == Scheduler::kShell) {
+    fail(ExitCode::kUsage, "--submit needs a scheduler; run the script with bash {}", script.file);
+  }
+  std::string before;
+  for (std::int64_t job = 0; job < script.chain; ++job) {
+    const std::string after = before.empty() ? "" : " " + submit_after(script.scheduler, before);
+    const std::vector<std::string> lines =
+        split_words(output_of(fmt::format("{}{} {}", submit_command(script.scheduler), after,
+                                          shell_quoted(script.file))),
+                    "\n");
+    // The id stands behind warnings, and before the name of a cluster.
+    before = lines.empty() ? "" : lines.back().substr(0, lines.back().find(';'));
+    fmt::print("{}\n", before);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> job_option_names() {
+  std::vector<std::string> names;
+  names.reserve(std::size(kOptions));
+  for (const JobOption& option : kOptions) {
+    names.emplace_back(option.name);
+  }
+  return names;
+}
+
+std::string job_help() {
+  std::string text =
+      R"(strata job CONFIG.ini --nodes=N --time=T [options] [--section.key=value ...] [--submit]
+
+Writes a job script that trains, stops ahead of the time limit with a checkpoint and restarts. Checks that
+the grid fits the nodes, and prints the memory of a rank.
+
+)";
+  for (const JobOption& option : kOptions) {
+    text += fmt::format("  {:<22} {}\n", fmt::format("--{}={}", option.name, option.value),
+                        option.help);
+  }
+  return text +
+         R"(  --submit               hands the script to the scheduler and prints the job's id
+
+Defaults of a site are [job] lines "name = value" with these names in $STRATA_SITE, ~/.config/strata/site.ini or
+/etc/strata/site.ini, whichever is first.
+)";
+}
+
+ExitCode job_command(config::Arguments arguments) {
+  write_job(arguments, {}, command_text("strata job", arguments));
+  return ExitCode::kDone;
+}
+
+std::string command_text(const std::string& name, config::Arguments arguments) {
+  std::string text = name;
+  for (const std::string& argument : arguments) {
+    text += argument == "--submit" ? "" : " " + shell_quoted(argument);
+  }
+  return text;
+}
+
+void write_job(config::Arguments arguments, std::vector<std::vector<std::string>> elements,
+               const std::string& command) {
+  const config::SplitArguments given = config::split_settings(arguments);
+  const config::CommandLine line = job_line(given.options);
+  JobScript script = job_of(line, given.settings);
+  if (!elements.empty() && (script.scheduler != Scheduler::kSlurm || script.chain > 1)) {
+    fail(ExitCode::kUsage,
+         "a job array needs --scheduler=slurm and no --chain; its elements requeue themselves");
+  }
+  script.elements = std::move(elements);
+  script.command = command;
+  const std::string text = script_text(script);
+  if (!line.has("output") && !line.has("submit")) {
+    fmt::print("{}", text);
+    return;
+  }
+  write_file(script.file, text);
+  if (line.has("submit")) {
+    submit(script);
+  } else {
+    print_error(fmt::format("{}: written\n", script.file));
+  }
+}
+
+}  // namespace strata::app

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "strata/config/command_line.hpp"
+#include "strata/config/run_config.hpp"
+#include "strata/core/error.hpp"
+
+#include "commands/planning/job_script.hpp"
+
+namespace strata::app {
+
+/// Sets a job's nodes, ranks, cores and memory from the command line and the config, and prints the
+/// memory of a rank. A range of nodes fixes the lanes in `config`, and leaves the replicas to the
+/// job. Throws: Error(kUsage) where the grid does not fit the nodes, or the plan their memory.
+void set_job_size(const config::CommandLine& line, config::RunConfig& config, JobScript& script);
+
+}  // namespace strata::app

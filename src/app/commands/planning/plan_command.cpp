@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/config/config_file.hpp"
+#include "strata/core/text.hpp"
+#include "strata/forecast/completion.hpp"
+#include "strata/forecast/forecast.hpp"
+#include "strata/forecast/grid_search.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+#include "commands/planning/calibrate.hpp"
+#include "commands/planning/plan_inputs.hpp"
+#include "commands/planning/plan_page.hpp"
+#include "commands/planning/plan_view.hpp"
+#include "environment/execution_environment.hpp"
+
+namespace strata::app {
+namespace {
+
+struct PlanOption {
+  const char* name;
+  const char* value;  ///< empty: a switch
+  const char* help;
+};
+
+constexpr std::array<PlanOption, 13> kPlanOptions{{
+    {"machine", "M", "a machine's file, or the name of a shipped one (default: run.machine)"},
+    {"nodes", "N", "nodes, all of whose devices are used (default: the config's grid)"},
+    {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
+    {"search", "", "tries all grids that fit, and shows the fastest"},
+    {"write", "FILE", "writes the config with the fastest grid; needs --search"},
+    {"html", "FILE", "writes a page: ranks, memory, a step as a picture, the search"},
+    {"failures", "F", "failures of a node and day, for the end of training (default 0)"},
+    {"restart", "SECONDS", "from a failure to the first repeated step (default 300)"},
+    {"kwh-price", "P", "price of a kWh, in any currency"},
+    {"node-hour-price", "P", "price of a node and hour"},
+    {"calibrate", "FILE", "measures this machine, under mpirun or srun, and writes its file"},
+    {"threads", "T", "with --calibrate: threads of a rank (default: as in training)"},
+    {"cores", "N",
+     "with --calibrate: cores of a node that ranks compute on (default: those found)"},
+}};
+
+config::CommandLine plan_line(const std::vector<std::string>& options) {
+  std::vector<std::string> names;
+  std::vector<std::string> switches;
+  for (const PlanOption& option : kPlanOptions) {
+    (*option.value != '\0' ? names : switches).emplace_back(option.name);
+  }
+  return {options, names, switches, config::CommandLine::Values::kOne};
+}
+
+double number_of(const config::CommandLine& line, std::string_view name, double otherwise) {
+  const std::string text = line.value(name, fmt::format("{}", otherwise));
+  double number = 0.0;
+  if (!parse_double(text, number) || !(number >= 0.0) ||
+      number == std::numeric_limits<double>::infinity()) {
+    config::refuse_value(name, text, "a number from 0");
+  }
+  return number;
+}
+
+forecast::Machine machine_of(const config::CommandLine& line, const config::RunConfig& config) {
+  const std::string name = line.value("machine", config.run.machine);
+  if (name.empty()) {
+    fail(ExitCode::kUsage,
+         "strata plan needs a machine: --machine=FILE, where \"mpirun -n RANKS strata plan "
+         "--calibrate=FILE\" writes the file of this one, or a shipped one: {}",
+         fmt::format("{}", fmt::join(forecast::shipped_machines(), ", ")));
+  }
+  return forecast::read_machine(name);
+}
+
+/// What the ranks of the config's device compute on.
+device::DeviceKind device_of(const forecast::Machine& machine, const config::RunConfig& config) {
+  using config::DeviceChoice;
+  const DeviceChoice choice = config.run.device;
+  const bool cuda = machine.device == device::DeviceKind::kCuda;
+  if ((choice == DeviceChoice::kCuda && !cuda) || (choice == DeviceChoice::kCpu && cuda)) {
+    fail(ExitCode::kUsage,
+         "run.device is {}, but the machine {} computes on {}; give another --machine, or leave "
+         "run.device out",
+         name_of(choice), machine.name, cuda ? "GPUs" : "cores");
+  }
+  return choice == DeviceChoice::kEmulated ? device::DeviceKind::kCpu : machine.device;
+}
+
+/// The names of settings on the command line: a search leaves them as they are.
+std::set<std::string> fixed_settings(const std::vector<std::string>& settings) {
+  std::set<std::string> fixed;
+  for (const std::string& setting : settings) {
+    fixed.insert(setting.substr(2, setting.find('=') - 2));
+  }
+  return fixed;
+}
+
+/// The config with the settings of a choice, which count as given.
+std::string chosen_config_text(config::GivenConfig given, const forecast::GridChoice& choice) {
+  const auto length = given.config.train;
+  given.config = choice.config;
+  given.config.train.steps = length.steps;
+  given.config.train.epochs = length.epochs;
+  given.config.parallel.bucket_mib = choice.bucket_mib;
+  for (const char* key :
+       {"parallel.data", "parallel.pipeline", "parallel.tensor", "parallel.schedule",
+        "parallel.chunks", "parallel.bucket", "batch.micro", "train.recompute"}) {
+    given.origins[key] = config::Origin::kGiven;
+  }
+  return config::resolved_config_text(given, given.config, {});
+}
+
+/// Ranks of the launch; 0: those of the config's grid.
+struct Launch {
+  std::int64_t ranks = 0;
+  std::int64_t node_ranks = 1;
+};
+
+Launch launch_of(const config::CommandLine& line, const forecast::Machine& machine) {
+  constexpr std::int64_t kMost = 65536;
+  const bool gpu = machine.device == device::DeviceKind::kCuda;
+  Launch launch{.node_ranks = line.count("ranks-per-node", machine.node_devices, 1,
+                                         gpu ? machine.node_devices : kMost)};
+  if (line.has("nodes")) {
+    launch.ranks = line.count("nodes", 1, 1, kMost) * launch.node_ranks;
+  }
+  return launch;
+}
+
+void plan_run(const config::SplitArguments& arguments, const config::CommandLine& line) {
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage,
+         "strata plan needs one config file: strata plan CONFIG.ini --nodes=N --machine=M ...");
+  }
+  if (line.has("write") && !line.has("search")) {
+    fail(ExitCode::kUsage, "--write writes the grid that --search finds; give both");
+  }
+  for (const char* name : {"threads", "cores"}) {
+    if (line.has(name)) {
+      fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
+    }
+  }
+  const forecast::RunConditions asked{.failures_per_node_day = number_of(line, "failures", 0.0),
+                                      .restart_seconds = number_of(line, "restart", 300.0),
+                                      .kwh_price = number_of(line, "kwh-price", 0.0),
+                                      .node_hour_price = number_of(line, "node-hour-price", 0.0)};
+  config::GivenConfig given = config::read_config(line.positions().front(), arguments.settings);
+  const forecast::Machine machine = machine_of(line, given.config);
+  const device::DeviceKind device = device_of(machine, given.config);
+  const plan::VirtualGrid stored = stored_grid(given.config);
+  const io::DatasetInfo data = planned_data(given.config);
+  const Launch launch = launch_of(line, machine);
+  config::RunConfig config = with_length(given.config, data);
+  forecast::Forecaster forecaster(machine);
+  std::optional<forecast::SearchResult> found;
+  if (line.has("search")) {
+    const grid::Grid own{std::max<std::int64_t>(1, config.parallel.data),
+                         std::max<std::int64_t>(1, config.parallel.pipeline),
+                         std::max<std::int64_t>(1, config.parallel.tensor)};
+    found = forecast::search_grids(forecaster, config, data,
+                                   {.ranks = launch.ranks > 0 ? launch.ranks : own.ranks(),
+                                    .node_ranks = launch.node_ranks,
+                                    .device = device,
+                                    .stored = stored,
+                                    .fixed = fixed_settings(arguments.settings)});
+    config = found->choices.front().config;
+  }
+  plan::Plan plan = plan::prepare(config, launch.ranks, data, stored, device);
+  plan::set_node_ranks(plan, launch.node_ranks);
+  const forecast::Forecast forecast = forecaster.forecast(plan, launch.node_ranks);
+  forecast::RunConditions conditions =
+      forecast::conditions_of(plan, forecast, machine, launch.node_ranks);
+  conditions.failures_per_node_day = asked.failures_per_node_day;
+  conditions.restart_seconds = asked.restart_seconds;
+  conditions.kwh_price = asked.kwh_price;
+  conditions.node_hour_price = asked.node_hour_price;
+  if (has_unknown_length(given.config, data)) {
+    conditions.steps = 0.0;
+  }
+  const PlanView view{plan, machine, forecast, conditions};
+  if (line.has("html")) {
+    write_file(line.value("html", ""), plan_page(view, line.positions().front(), launch.node_ranks,
+                                                 found ? &*found : nullptr));
+  }
+  if (line.has("write")) {
+    write_file(line.value("write", ""), chosen_config_text(given, found->choices.front()));
+  }
+  fmt::print("{}{}", found ? search_text(*found) + "\n" : "", forecast_text(view));
+}
+
+/// Measures this machine, with the operations of the models of the configs too.
+ExitCode calibrate_for(comm::MpiSession& mpi, const config::SplitArguments& arguments,
+                       const config::CommandLine& line) {
+  CalibrateOptions options;
+  std::vector<plan::Plan> plans;
+  const device::DeviceKind device = resolve_device(mpi, config::DeviceChoice::kAuto);
+  comm::agree(mpi.world(), [&] {
+    options.file = line.value("calibrate", "");
+    options.cores = line.has("cores") ? line.count("cores", 1, 1, 65536) : 0;
+    options.threads = line.has("threads") ? line.count("threads", 1, 1, 4096) : 0;
+    for (const std::string& path : line.positions()) {
+      config::RunConfig config = config::read_config(path, arguments.settings).config;
+      config.parallel.data = config.parallel.pipeline = config.parallel.tensor = 1;
+      config.parallel.split = "auto";
+      const io::DatasetInfo data = planned_data(config);
+      plans.push_back(plan::prepare(with_length(config, data), 1, data, {}, device));
+    }
+  });
+  return calibrate(mpi, options, plans);
+}
+
+}  // namespace
+
+std::string plan_help() {
+  std::string text =
+      R"(strata plan CONFIG.ini --nodes=N --machine=M [options] [--section.key=value ...]
+strata plan [CONFIG.ini ...] --calibrate=FILE
+
+Predicts a run on a machine: the time of a step and where it goes, the memory of each rank, and when training
+will be done. Runs on one core, allocates no tensors and starts no ranks.
+
+)";
+  for (const PlanOption& option : kPlanOptions) {
+    text += fmt::format(
+        "  {:<22} {}\n",
+        fmt::format("--{}{}{}", option.name, *option.value != '\0' ? "=" : "", option.value),
+        option.help);
+  }
+  return text +
+         fmt::format("\nShipped machines: {}. A search keeps the settings of the command line.\n",
+                     fmt::join(forecast::shipped_machines(), ", "));
+}
+
+bool plan_needs_mpi(config::Arguments arguments) {
+  return std::ranges::any_of(
+      arguments, [](const std::string& argument) { return argument.starts_with("--calibrate"); });
+}
+
+ExitCode plan_command(config::Arguments arguments, comm::MpiSession* mpi) {
+  const config::SplitArguments split = config::split_settings(arguments);
+  const config::CommandLine line = plan_line(split.options);
+  if (mpi != nullptr) {
+    return calibrate_for(*mpi, split, line);
+  }
+  plan_run(split, line);
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

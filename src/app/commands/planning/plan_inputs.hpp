@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "strata/io/dataset.hpp"
+#include "strata/plan/plan.hpp"
+
+namespace strata::app {
+
+/// The virtual grid of the newest checkpoint in run.dir that opens; zeros where there is none.
+[[nodiscard]] plan::VirtualGrid stored_grid(const config::RunConfig& config);
+
+/// Description of data.train, or, where it does not exist yet, of what a model with named sizes
+/// assumes. Throws: Error(kUsage) where the config does not say enough.
+[[nodiscard]] io::DatasetInfo planned_data(const config::RunConfig& config);
+
+/// Whether the length of training follows from data that do not exist yet.
+[[nodiscard]] bool has_unknown_length(const config::RunConfig& config, const io::DatasetInfo& data);
+/// The config with some length where has_unknown_length(), which changes neither memory nor steps.
+[[nodiscard]] config::RunConfig with_length(config::RunConfig config, const io::DatasetInfo& data);
+
+}  // namespace strata::app

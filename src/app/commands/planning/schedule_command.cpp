@@ -1,0 +1,504 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/input.hpp"
+#include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/picture.hpp"
+#include "strata/pipeline/schedule_file.hpp"
+#include "strata/pipeline/search.hpp"
+#include "strata/pipeline/simulator.hpp"
+#include "strata/pipeline/stage_times.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kScheduleHelp =
+    R"(strata schedule check SCHEDULE [options]                     prove a pipeline schedule, or say what is wrong
+strata schedule simulate SCHEDULE [options]                  step time, bubble and activations of each rank
+strata schedule draw SCHEDULE --output=FILE.svg [options]    a picture of one step
+strata schedule convert SCHEDULE [--output=FILE.csv] [options]   a file for PyTorch
+strata schedule make [--output=FILE.csv] [options]           search for the fastest for given times and memory
+
+SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.
+strata timeline times prints the measured times of a run as options of simulate, draw and make.
+
+  --stages=N            ranks of a schedule by name or to make (default 4)
+  --microbatches=N      microbatches of a schedule by name or to make (default 8)
+  --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V or interleaved. Without
+                        it, make takes the times for those of a rank's layers and tries 1 to 4 chunks of equal times
+  --memory=N            make: activations of a rank's layers that it holds at once, each from its forward pass to its
+                        weight gradient (default: as many as there are stages); N,N,... gives each rank its own
+  --activation-mib=N    make: MiB of such an activation; --memory then is in MiB. N,N,... as above
+  --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
+                        (default split; for a file its own order)
+  --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in
+                        place of one MS each chunk of a rank
+  --backward-input=MS   time of a chunk's input gradient (default 1)
+  --backward-weight=MS  time of a chunk's weight gradient (default 1)
+  --latency=MS          time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and
+                        last, where the schedule has them, the other pairs, as from the last rank to the first
+                        (default: as the first pair)
+  --bandwidth=GB/S      a message takes its bytes over this besides; GB/S,GB/S,... as for --latency
+  --message-bytes=N     bytes of an activation and of its gradient
+  --gradient-bytes=N    bytes of a gradient (default: as --message-bytes)
+  --reduce=MS           simulate, draw: the gradient reduction that nothing overlaps (default 0); MS,MS,... as above
+  --unshard=MS, --reshard=MS, --reduce-gradient=MS
+                        simulate, draw: the actions UNSHARD, RESHARD and REDUCE_GRAD of a file (default 0); MS,MS,...
+                        as above
+  --optimizer=MS        simulate: the optimizer, once all ranks have ended (default 0); MS,MS,... as above
+  --messages=on|off     convert: with sends and receives, or compute actions only (default off)
+  --output=FILE         where to write; convert without it prints, make writes nothing
+)";
+
+constexpr std::int64_t kMostStages = 4096;
+constexpr std::int64_t kMostMicrobatches = 65536;
+constexpr std::int64_t kMostChunks = 64;
+constexpr std::int64_t kMostMade = pipeline::kMostChunks;  // that training runs
+
+/// A schedule by name, or from a file.
+struct Given {
+  std::string name;
+  std::optional<pipeline::ScheduleFile> file;
+  pipeline::Schedule schedule;
+};
+
+/// Whether messages go between ranks that are no neighbours.
+bool has_other_pairs(const pipeline::Schedule& schedule) {
+  const std::vector<pipeline::StageChunk>& chunks = schedule.order.chunks();
+  return std::ranges::adjacent_find(
+             chunks, [](const pipeline::StageChunk& from, const pipeline::StageChunk& to) {
+               return std::abs(from.stage - to.stage) > 1;
+             }) != chunks.end();
+}
+
+/// The numbers of an option: one, or one for each pair of neighbouring ranks. Where the schedule
+/// has messages between other pairs, one more is theirs, or else they have that of the first pair.
+std::vector<double> link_numbers(const config::CommandLine& line, const char* name,
+                                 const std::string& otherwise, const pipeline::Schedule& schedule) {
+  const std::int64_t neighbours = schedule.stages - 1;
+  const std::int64_t counts[] = {1, neighbours, schedule.stages};
+  const std::size_t allowed = neighbours < 2 ? 1 : has_other_pairs(schedule) ? 3 : 2;
+  return pipeline::parse_times(
+      {.name = fmt::format("--{}", name), .text = line.value(name, otherwise)},
+      std::span(counts).first(allowed));
+}
+
+/// A message takes the latency, and its bytes over the bandwidth.
+std::vector<pipeline::LinkTimes> links_of(const config::CommandLine& line,
+                                          const pipeline::Schedule& schedule) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+  constexpr double kBytesPerMillisecond = 1e6;  // of 1 GB/s
+  std::vector<double> latencies = link_numbers(line, "latency", "0", schedule);
+  std::vector<double> bandwidths = link_numbers(line, "bandwidth", "1", schedule);
+  const auto activation = line.count("message-bytes", 0, 0, kMostBytes);
+  const auto gradient = line.count("gradient-bytes", activation, 0, kMostBytes);
+  if (line.has("bandwidth") != (activation + gradient > 0) ||
+      std::ranges::find(bandwidths, 0.0) != bandwidths.end()) {
+    fail(ExitCode::kUsage,
+         "messages that take their bytes over the bandwidth need --bandwidth above 0 and "
+         "--message-bytes above 0; give both or neither");
+  }
+  const std::size_t links = std::max(latencies.size(), bandwidths.size());
+  latencies.resize(links, latencies.front());
+  bandwidths.resize(links, bandwidths.front());
+  std::vector<pipeline::LinkTimes> all;
+  for (std::size_t i = 0; i < links; ++i) {
+    const double rate = kBytesPerMillisecond * bandwidths[i];
+    all.push_back({.activation_seconds = latencies[i] + static_cast<double>(activation) / rate,
+                   .gradient_seconds = latencies[i] + static_cast<double>(gradient) / rate});
+  }
+  if (links > 1 && std::ssize(all) < schedule.stages) {
+    all.push_back(has_other_pairs(schedule) ? all.front() : pipeline::LinkTimes());
+  }
+  return all;
+}
+
+/// The numbers of an option: one for all ranks, or one for each. 0 without the option.
+std::vector<double> rank_numbers(const config::CommandLine& line, const char* name,
+                                 std::int64_t stages) {
+  const std::int64_t counts[] = {1, stages};
+  std::vector<double> numbers = pipeline::parse_times(
+      {.name = fmt::format("--{}", name), .text = line.value(name, "0")}, counts);
+  numbers.resize(static_cast<std::size_t>(stages), numbers.front());
+  return numbers;
+}
+
+/// The activations of its layers that each rank has memory for.
+/// Throws: Error(kUsage) where that is none of a rank's layers.
+std::vector<std::int64_t> activations_of(const config::CommandLine& line, std::int64_t stages) {
+  if (!line.has("memory")) {
+    return {stages};
+  }
+  const std::vector<double> memory = rank_numbers(line, "memory", stages);
+  const std::vector<double> bytes = rank_numbers(line, "activation-mib", stages);
+  std::vector<std::int64_t> most;
+  for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+    const double activations =
+        line.has("activation-mib") ? std::floor(memory[rank] / bytes[rank]) : memory[rank];
+    if (!(activations >= 1.0 && activations <= static_cast<double>(kMostMicrobatches)) ||
+        activations != std::floor(activations)) {
+      fail(ExitCode::kUsage,
+           "--memory allows {:.6g} activations on rank {}; it must allow from 1 to {}, in whole "
+           "numbers, or as MiB with --activation-mib",
+           activations, rank, kMostMicrobatches);
+    }
+    most.push_back(static_cast<std::int64_t>(activations));
+  }
+  return most;
+}
+
+/// The options of actions that only files have, each time of all chunks of a rank.
+struct ShardingOption {
+  const char* name;
+  double pipeline::ChunkTimes::*seconds;
+};
+constexpr ShardingOption kSharding[] = {
+    {"unshard", &pipeline::ChunkTimes::unshard_seconds},
+    {"reshard", &pipeline::ChunkTimes::reshard_seconds},
+    {"reduce-gradient", &pipeline::ChunkTimes::reduce_gradient_seconds}};
+
+/// In milliseconds, as all times of this command.
+pipeline::StageCosts costs_of(const config::CommandLine& line, const pipeline::Schedule& schedule) {
+  const auto text = [&](const char* name) {
+    return pipeline::TimesText{.name = fmt::format("--{}", name), .text = line.value(name, "1")};
+  };
+  std::vector<std::vector<pipeline::ChunkTimes>> times =
+      pipeline::parse_chunk_times(text("forward"), text("backward-input"), text("backward-weight"),
+                                  schedule.stages, schedule.chunks);
+  for (const ShardingOption& option : kSharding) {
+    const std::vector<double> numbers = rank_numbers(line, option.name, schedule.stages);
+    for (std::size_t rank = 0; rank < times.size(); ++rank) {
+      for (pipeline::ChunkTimes& own : times[rank]) {
+        own.*option.seconds = numbers[rank];
+      }
+    }
+  }
+  return {.times = std::move(times),
+          .links = links_of(line, schedule),
+          .reduce_seconds = rank_numbers(line, "reduce", schedule.stages),
+          .optimizer_seconds = rank_numbers(line, "optimizer", schedule.stages)};
+}
+
+/// Throws: Error(kUsage) where the value is neither.
+bool is_first(const config::CommandLine& line, const char* name, const char* first,
+              const char* second, const char* otherwise) {
+  const std::string text = line.value(name, otherwise);
+  if (text != first && text != second) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be {} or {}", name, text, first, second);
+  }
+  return text == first;
+}
+
+std::optional<pipeline::ScheduleKind> kind_of(const std::string& name) {
+  const auto kind = enum_from_name<pipeline::ScheduleKind>(name);
+  const bool trains = kind && *kind != pipeline::ScheduleKind::kForwardOnly &&
+                      *kind != pipeline::ScheduleKind::kFile;
+  return trains ? kind : std::nullopt;
+}
+
+Given read_file(const config::CommandLine& line, const std::string& name) {
+  if (!std::filesystem::exists(name)) {
+    fail(ExitCode::kUsage,
+         "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
+  }
+  for (const char* option : {"stages", "microbatches", "chunks", "backward"}) {
+    if (line.has(option)) {
+      fail(ExitCode::kUsage, "--{} belongs to a schedule by name; {} says it itself", option, name);
+    }
+  }
+  Given given{.name = name,
+              .file = pipeline::parse_schedule(
+                  io::read_input(name, pipeline::kMostFileBytes, ExitCode::kUsage), name),
+              .schedule = {}};
+  given.schedule = pipeline::schedule_of(*given.file, name);
+  return given;
+}
+
+Given given(const config::CommandLine& line) {
+  const std::string name = line.positions().front();
+  const auto kind = kind_of(name);
+  if (!kind) {
+    return read_file(line, name);
+  }
+  for (const ShardingOption& option : kSharding) {
+    if (line.has(option.name)) {
+      fail(ExitCode::kUsage,
+           "--{} is for the actions of a file; a schedule by name, as {}, has none such",
+           option.name, name);
+    }
+  }
+  const bool interleaved = *kind == pipeline::ScheduleKind::kInterleaved;
+  const std::int64_t chunks = line.count("chunks", interleaved ? 2 : 1, 1, kMostChunks);
+  const bool is_v = *kind == pipeline::ScheduleKind::kZbV;
+  if (line.has("chunks") && !interleaved && chunks != (is_v ? 2 : 1)) {
+    fail(ExitCode::kUsage, "--chunks belongs to interleaved; {} has {} a rank", name,
+         is_v ? "two chunks" : "one chunk");
+  }
+  const bool split = is_first(line, "backward", "split", "fused", "split");
+  const pipeline::ScheduleSize size{
+      .stages = line.count("stages", 4, 1, kMostStages),
+      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .chunks = is_v ? 2 : chunks};
+  pipeline::require_size(size.stages * size.chunks, size.microbatches, name);
+  return {.name = name,
+          .file = std::nullopt,
+          .schedule = pipeline::make_schedule(
+              *kind, size, split ? pipeline::Backward::kSplit : pipeline::Backward::kFused)};
+}
+
+/// Throws: Error(kUsage) with what is wrong.
+pipeline::CheckReport proven(const Given& given) {
+  pipeline::CheckReport report = pipeline::check(given.schedule);
+  if (report.passed()) {
+    return report;
+  }
+  constexpr std::size_t kShown = 20;
+  const std::size_t all = report.errors.size();
+  report.errors.resize(std::min(all, kShown));
+  const std::vector<std::string> errors =
+      given.file ? pipeline::file_errors(*given.file, given.schedule, report, given.name)
+                 : report.errors;
+  fail(ExitCode::kUsage, "the schedule is not sound:\n  {}{}", fmt::join(errors, "\n  "),
+       all > kShown ? fmt::format("\n  and {} more", all - kShown) : "");
+}
+
+pipeline::Simulation simulated(const config::CommandLine& line, const Given& given,
+                               pipeline::Record record) {
+  return pipeline::simulate(given.schedule, costs_of(line, given.schedule), record);
+}
+
+std::string size_text(const pipeline::Schedule& schedule) {
+  return fmt::format("{} rank{}, {} microbatch{}, {} chunk{} a rank", schedule.stages,
+                     schedule.stages == 1 ? "" : "s", schedule.microbatches,
+                     schedule.microbatches == 1 ? "" : "es", schedule.chunks,
+                     schedule.chunks == 1 ? "" : "s");
+}
+
+void print_sends(const pipeline::CheckReport& report) {
+  if (!report.passes_with_rendezvous_sends) {
+    fmt::print("It needs sends that complete before their receive begins\n");
+  }
+}
+
+void print_check(const Given& given) {
+  const pipeline::CheckReport report = proven(given);
+  fmt::print("{}: sound; {}; at most {} activations of a chunk on a rank\n",
+             printable_lines(given.name), size_text(given.schedule),
+             std::ranges::max(report.peak_live));
+  print_sends(report);
+  if (!report.descending_weights.empty()) {
+    fmt::print(
+        "strata cannot train with it: weight gradients do not ascend by microbatch, first at "
+        "{}\n",
+        printable_lines(pipeline::place_text(*given.file, given.schedule,
+                                             report.descending_weights.front(), given.name)));
+  }
+}
+
+void print_ranks(const pipeline::Simulation& result, const pipeline::CheckReport& report) {
+  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
+             "exposed ms", "activations");
+  // Differences of sums are not exactly 0.
+  const auto rounded = [&](double seconds) {
+    constexpr double kRounding = 1e-12;
+    return std::abs(seconds) > kRounding * result.makespan_seconds ? seconds : 0.0;
+  };
+  for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
+    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
+               rounded(result.idle_seconds[rank]), rounded(result.bubble_seconds[rank]),
+               rounded(result.exposed_seconds[rank]), report.peak_live[rank]);
+  }
+}
+
+void print_simulation(const config::CommandLine& line, const Given& given) {
+  const pipeline::CheckReport report = proven(given);
+  const pipeline::Simulation result = simulated(line, given, pipeline::Record::kTotals);
+  fmt::print("{}: {}\nstep {:.6g} ms, bubble {:.1f} % of it", printable_lines(given.name),
+             size_text(given.schedule), result.makespan_seconds, 100.0 * result.bubble_fraction);
+  if (result.step_seconds > result.makespan_seconds) {
+    fmt::print("; {:.6g} ms with the optimizer", result.step_seconds);
+  }
+  fmt::print("\n");
+  print_ranks(result, report);
+}
+
+/// Activations of a chunk, as in "12" or "8 to 12".
+std::string most_text(const std::vector<std::int64_t>& memory, std::int64_t chunks) {
+  const auto [least, most] = std::ranges::minmax(memory);
+  return least == most ? fmt::format("{}", chunks * most)
+                       : fmt::format("{} to {}", chunks * least, chunks * most);
+}
+
+void make(const config::CommandLine& line) {
+  const pipeline::ScheduleSize size{
+      .stages = line.count("stages", 4, 1, kMostStages),
+      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .chunks = line.has("chunks") ? line.count("chunks", 1, 1, 2) : kMostMade};
+  pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
+  const std::vector<std::int64_t> memory = activations_of(line, size.stages);
+  std::vector<std::int64_t> chunks = {size.chunks};
+  if (!line.has("chunks")) {
+    chunks.resize(kMostMade);
+    std::iota(chunks.begin(), chunks.end(), 1);
+  }
+  const auto costs = [&](const pipeline::ChunkOrder& order) {
+    const std::int64_t own = std::ssize(order.chunks()) / size.stages;
+    // Also of interleaved, whose messages go from the last rank to the first too.
+    pipeline::StageCosts own_costs =
+        costs_of(line, {.stages = size.stages,
+                        .microbatches = size.microbatches,
+                        .chunks = own,
+                        .order = pipeline::ChunkOrder::loop(size.stages, own),
+                        .stage_actions = {}});
+    const auto parts = line.has("chunks") ? 1.0 : static_cast<double>(own);
+    for (std::vector<pipeline::ChunkTimes>& stage : own_costs.times) {
+      for (pipeline::ChunkTimes& times : stage) {
+        times.forward_seconds /= parts;
+        times.backward_input_seconds /= parts;
+        times.backward_weight_seconds /= parts;
+      }
+    }
+    return own_costs;
+  };
+  const std::optional<pipeline::FoundChunks> made =
+      pipeline::search({.stages = size.stages,
+                        .microbatches = size.microbatches,
+                        .chunks = std::move(chunks),
+                        .activations = memory,
+                        .costs = costs});
+  const pipeline::FoundSchedule& found = made.value().found;
+  const double step = found.simulation.makespan_seconds;
+  fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
+             100.0 * found.simulation.bubble_fraction);
+  fmt::print(
+      "no order of these chunks takes less than {:.6g} ms with {} activations of a chunk a rank: "
+      "at most {:.2f} % can be saved\n",
+      found.lower_bound_seconds, most_text(memory, found.schedule.chunks),
+      step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
+  if (found.best_named) {
+    fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),
+               found.best_named->makespan_seconds);
+  } else {
+    fmt::print("no schedule by name fits them\n");
+  }
+  const pipeline::CheckReport report = pipeline::check(found.schedule);
+  print_sends(report);
+  print_ranks(found.simulation, report);
+  if (line.has("output")) {
+    const std::string output = line.value("output", "");
+    write_file(output, pipeline::text_of(
+                           pipeline::file_of(found.schedule, pipeline::FileContent::kCompute)));
+    fmt::print("{}\n", printable_lines(output));
+  }
+}
+
+/// The options that a subcommand reads.
+std::vector<std::string> options_of(const std::string& what) {
+  std::vector<std::string> names = {"stages", "microbatches", "chunks"};
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  if (what == "make") {
+    add({"memory", "activation-mib"});
+  } else {
+    add({"backward"});
+  }
+  if (what == "simulate" || what == "draw" || what == "make") {
+    add({"forward", "backward-input", "backward-weight", "latency", "bandwidth", "message-bytes",
+         "gradient-bytes"});
+  }
+  if (what == "simulate" || what == "draw") {
+    add({"reduce"});
+    for (const ShardingOption& option : kSharding) {
+      add({option.name});
+    }
+  }
+  if (what == "simulate") {
+    add({"optimizer"});
+  }
+  if (what == "convert") {
+    add({"messages"});
+  }
+  if (what == "draw" || what == "convert" || what == "make") {
+    add({"output"});
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string schedule_help() {
+  return kScheduleHelp;
+}
+
+ExitCode schedule_command(config::Arguments arguments) {
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what != "check" && what != "simulate" && what != "draw" && what != "convert" &&
+      what != "make") {
+    fail(ExitCode::kUsage,
+         "strata schedule has the commands check, simulate, draw, convert and make, not \"{}\"",
+         what);
+  }
+  const config::CommandLine line(arguments.subspan(1), options_of(what), {},
+                                 config::CommandLine::Values::kOne);
+  if (what == "make") {
+    if (!line.positions().empty()) {
+      fail(ExitCode::kUsage, "strata schedule make takes options only, not \"{}\"",
+           line.positions().front());
+    }
+    make(line);
+    return ExitCode::kDone;
+  }
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
+         kScheduleHelp);
+  }
+  const Given schedule = given(line);
+  const std::string output = line.has("output") ? line.value("output", "") : "";
+  if (what == "check") {
+    print_check(schedule);
+  } else if (what == "simulate") {
+    print_simulation(line, schedule);
+  } else if (what == "draw") {
+    if (output.empty()) {
+      fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
+    }
+    static_cast<void>(proven(schedule));
+    const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
+    write_file(output, pipeline::picture_of(schedule.schedule, simulation));
+    fmt::print("{}\n", printable_lines(output));
+  } else {
+    const auto content = is_first(line, "messages", "on", "off", "off")
+                             ? pipeline::FileContent::kMessages
+                             : pipeline::FileContent::kCompute;
+    static_cast<void>(proven(schedule));
+    const std::string text = pipeline::text_of(
+        schedule.file ? pipeline::converted(*schedule.file, content, schedule.name)
+                      : pipeline::file_of(schedule.schedule, content));
+    if (output.empty()) {
+      fmt::print("{}", text);
+    } else {
+      write_file(output, text);
+      fmt::print("{}\n", printable_lines(output));
+    }
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
+#include "strata/exchange/model_files.hpp"
+#include "strata/io/tokenizer.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/generation.hpp"
+
+#include "environment/execution_environment.hpp"
+#include "environment/run_inputs.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kGenerateHelp =
+    R"(strata generate RUN|CONFIG.ini [options] [--section.key=value ...]
+
+Generates text with the newest good checkpoint. RUN is a run's directory. One rank generates, whatever grid trained;
+other ranks wait.
+
+  --prompt=TEXT        start of the text (default: the separator of documents, else a line feed), after the tokens
+                       that the tokenizer puts before a document, as <|begin_of_text|>
+  --tokens=N           tokens to generate (default 200)
+  --samples=N          texts to generate (default 1)
+  --temperature=X      logits are divided by it; 0: always the most likely token (default 1)
+  --top-k=N            only the N most likely tokens; 0: all (default 0)
+  --top-p=X            only the most likely tokens that together reach this probability (default 1)
+  --seed=N             seed of sampling; the same seed gives the same text (default: run.seed)
+  --checkpoint=best    the best checkpoint of checkpoint.best instead of the newest
+)";
+
+struct GenerateArguments {
+  std::string config;
+  std::vector<std::string> settings;
+  std::optional<std::string> prompt;
+  std::int64_t tokens = 200;
+  std::int64_t samples = 1;
+  train::SamplingOptions sampling;
+  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;
+  bool has_seed = false;
+};
+
+double number_of(const config::CommandLine& line, const char* name, double least, double most) {
+  const std::string text = line.value(name, "1");
+  double value = 0.0;
+  if (!parse_double(text, value) || !(value >= least && value <= most)) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number from {} to {}", name, text, least,
+         most);
+  }
+  return value;
+}
+
+GenerateArguments arguments_of(config::Arguments arguments) {
+  GenerateArguments result;
+  std::vector<std::string> own;
+  for (const std::string& argument : arguments) {
+    // Settings are named section.key.
+    const std::string name = argument.substr(0, argument.find('='));
+    if (argument.starts_with("--") && name.find('.') != std::string::npos) {
+      result.settings.push_back(argument);
+    } else {
+      own.push_back(argument);
+    }
+  }
+  const config::CommandLine line(
+      own, {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed", "checkpoint"},
+      {}, config::CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata generate needs one config file or run's directory\n{}",
+         kGenerateHelp);
+  }
+  result.config = line.positions().front();
+  if (line.has("prompt")) {
+    result.prompt = line.value("prompt", "");
+  }
+  if (result.prompt && result.prompt->empty()) {
+    fail(ExitCode::kUsage,
+         "--prompt is empty; give the text to go on from, or leave --prompt out to begin with the "
+         "separator of documents or a line feed");
+  }
+  constexpr std::int64_t kMost = 1'000'000'000;
+  constexpr double kMostTemperature = 1e6;
+  constexpr double kLeastTopP = 1e-9;
+  result.tokens = line.count("tokens", result.tokens, 1, kMost);
+  result.samples = line.count("samples", result.samples, 1, kMost);
+  result.sampling.temperature = number_of(line, "temperature", 0.0, kMostTemperature);
+  result.sampling.top_k = line.count("top-k", 0, 0, kMost);
+  result.sampling.top_p = number_of(line, "top-p", kLeastTopP, 1.0);
+  result.checkpoint = which_checkpoint(line.value("checkpoint", "newest"));
+  result.has_seed = line.has("seed");
+  result.sampling.seed = static_cast<std::uint64_t>(
+      line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
+  return result;
+}
+
+/// The prompt's ids, after those that the tokenizer puts before a document.
+std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
+                                     const io::Tokenizer& tokenizer) {
+  std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
+                                   tokenizer.frame().before.end());
+  if (given.prompt) {
+    try {
+      std::vector<std::int64_t> ids = tokenizer.encode(*given.prompt);
+      // A prompt may spell them out.
+      if (std::ranges::mismatch(before, ids).in1 != before.end()) {
+        ids.insert(ids.begin(), before.begin(), before.end());
+      }
+      return ids;
+    } catch (const Error& error) {
+      fail(ExitCode::kUsage, "--prompt cannot be turned into tokens: {}", error.what());
+    }
+  }
+  if (!before.empty()) {
+    return before;
+  }
+  if (tokenizer.separator() >= 0) {
+    return {tokenizer.separator()};
+  }
+  try {
+    return tokenizer.encode("\n");
+  } catch (const Error&) {
+    fail(ExitCode::kUsage,
+         "the data set's text has no line feed to begin with; give a text as --prompt=TEXT");
+  }
+}
+
+void write_text(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail(ExitCode::kData, "cannot write to the standard output: {}; redirect it to a writable file",
+         std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+std::string generate_help() {
+  return kGenerateHelp;
+}
+
+ExitCode generate_command(comm::MpiSession& mpi, config::Arguments arguments) {
+  const bool generates = mpi.world().rank() == 0;
+  mpi.separate();
+  if (!generates) {
+    return ExitCode::kDone;  // waits in MPI_Finalize
+  }
+  Log log(log_role(mpi));
+  const GenerateArguments given = arguments_of(arguments);
+  RunInputs inputs =
+      open_trained(mpi, given.config, given.settings, Evaluates::kNo, given.checkpoint, log);
+  if (inputs.train_info.task != io::Task::kNextToken) {
+    fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
+         inputs.checkpoint->directory().string());
+  }
+  const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);
+  inputs.config.train.recompute = nn::Recompute::kNone;
+  plan::Plan plan = make_plan(mpi, inputs, 1);
+  train::require_same_model(plan, *inputs.checkpoint);
+  const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
+  train::require_prompt_fits(plan, prompt);
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  train::Generator generator(environment.context(), plan, environment.groups(), *inputs.checkpoint);
+
+  train::SamplingOptions sampling = given.sampling;
+  sampling.seed = given.has_seed ? sampling.seed : inputs.config.run.seed;
+  const std::set<std::int64_t> ends = exchange::end_tokens(*inputs.checkpoint, tokenizer);
+  std::int64_t generated = 0;
+  const double start = now_seconds();
+  for (; sampling.text < given.samples; ++sampling.text) {
+    write_text(given.prompt.value_or(""));
+    bool starts = !given.prompt;
+    generator.generate(prompt, given.tokens, sampling, [&](std::int64_t token) {
+      ++generated;
+      if (ends.contains(token)) {
+        return false;
+      }
+      const bool first = std::exchange(starts, false);
+      write_text(
+          tokenizer.decode(std::span(&token, 1), first ? io::Continues::kNo : io::Continues::kYes));
+      return true;
+    });
+    write_text(sampling.text + 1 < given.samples ? "\n---\n" : "\n");
+  }
+  print_error(fmt::format(
+      "{} tokens, {} tokens/s\n", count_text(generated),
+      count_text(std::llround(static_cast<double>(generated) / (now_seconds() - start)))));
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

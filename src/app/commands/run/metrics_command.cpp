@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/train/class_counts.hpp"
+#include "strata/train/metrics.hpp"
+#include "strata/train/run_view.hpp"
+
+#include "commands/commands.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kMetricsHelp =
+    R"(strata metrics export RUN [--kind=train|evaluate|checkpoint] [--csv]
+
+Prints the records of a run's metrics.jsonl as CSV: a header, then a line for each record. RUN is a run's directory, of a
+run in progress too. Numbers read back to the same bits; a field is empty where a record lacks the key or has null.
+
+  --kind=KIND    only these records; without it, a table for each kind, with an empty line between
+  --csv          as CSV, which is the only format
+)";
+
+void print(const train::MetricsTable& table) {
+  std::string header;
+  for (const std::string& key : table.keys) {
+    header += (header.empty() ? "" : ",") + train::csv_field(printable(key));
+  }
+  fmt::print("{}\n", header);
+  for (std::size_t record = 0; record < table.records; ++record) {
+    std::string line;
+    for (const std::vector<double>& column : table.columns) {
+      line += &column == table.columns.data() ? "" : ",";
+      line += std::isnan(column[record]) ? "" : fmt::format("{}", column[record]);
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+}  // namespace
+
+std::string metrics_help() {
+  return kMetricsHelp;
+}
+
+ExitCode metrics_command(config::Arguments arguments) {
+  if (arguments.empty() || arguments.front() != "export") {
+    fail(ExitCode::kUsage, "strata metrics has the command export, not \"{}\"",
+         arguments.empty() ? "" : arguments.front());
+  }
+  const config::CommandLine line(arguments.subspan(1), {"kind"}, {"csv"},
+                                 config::CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata metrics export needs one run\n{}", kMetricsHelp);
+  }
+  std::vector<std::string> kinds{"train", "evaluate", "checkpoint"};
+  if (line.has("kind")) {
+    const std::string kind = line.value("kind", "");
+    if (std::ranges::find(kinds, kind) == kinds.end()) {
+      fail(ExitCode::kUsage, "--kind is \"{}\"; it must be {}", kind, fmt::join(kinds, ", "));
+    }
+    kinds = {kind};
+  }
+  const train::RunView run(line.positions().front());
+  bool first = true;
+  for (const std::string& kind : kinds) {
+    if (run.metrics(kind).records > 0) {
+      fmt::print("{}", first ? "" : "\n");
+      print(run.metrics(kind));
+      if (run.metrics(kind).has_more) {
+        print_error(fmt::format(
+            "warning: the records of the kind {} have more than {} keys; the further ones are left "
+            "out\n",
+            kind, train::kMostMetrics));
+      }
+      first = false;
+    }
+  }
+  if (first) {
+    fail(ExitCode::kData, "{} has no records of the kind {} yet; its last step is {}",
+         run.directory().string(), fmt::join(kinds, ", "), run.step());
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

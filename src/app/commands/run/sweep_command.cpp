@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "strata/config/config_file.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/io/directory_lock.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/train/stop_signal.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/planning/job_command.hpp"
+#include "commands/run/sweep.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSweepHelp =
+    R"(strata sweep CONFIG.ini --dir=DIR --set KEY=A,B,... [--set ...] [options] [--section.key=value ...]
+strata sweep DIR --table
+
+Trains once for every combination of the values, one run after the other, each in a directory of its own below DIR, and
+prints a table with the best run first. The same command goes on after a stop or a failure: finished runs are left out.
+A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
+
+  --set KEY=A,B,...    a setting and its values; in a value that is a list, blanks stand for commas
+  --random=N           N random combinations instead of all
+  --seed=S             seed of the choice (default 1)
+  --dir=DIR            where the runs go; sweep.json there says what is swept
+  --ranks=R            ranks of each run, started by mpirun (default 1)
+  --table              prints the table only
+  --submit             hands all runs to Slurm as a job array instead; takes the options of strata job
+  --output=FILE        writes the script of the array there, without --submit for you to submit
+)";
+
+std::string own_program() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? "strata" : self.string();
+}
+
+/// The exit code of a child, which first becomes `words`, with its output in `log`. A stop request
+/// is passed on as USR1 until the child ends.
+int run_child(const std::vector<std::string>& words, const fs::path& log) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (const std::string& word : words) {
+    pointers.push_back(const_cast<char*>(word.c_str()));
+  }
+  pointers.push_back(nullptr);
+  const int output =
+      ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (output < 0 || input < 0) {
+    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another --dir",
+         log.string(), std::strerror(errno));
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A group of its own: Ctrl-C is for the sweep, which asks the ranks to stop.
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::dup2(input, STDIN_FILENO);
+    ::dup2(output, STDOUT_FILENO);
+    ::dup2(output, STDERR_FILENO);
+    ::execvp(pointers.front(), pointers.data());
+    ::dprintf(STDERR_FILENO, "strata: cannot run %s: %s\n", pointers.front(), std::strerror(errno));
+    ::_exit(127);
+  }
+  ::close(output);
+  ::close(input);
+  if (child < 0) {
+    fail(ExitCode::kPeer,
+         "cannot start a process: {}; raise the limits on processes and memory (ulimit -u, "
+         "ulimit -v)",
+         std::strerror(errno));
+  }
+  constexpr auto kPoll = std::chrono::milliseconds(20);
+  constexpr int kPollsBetweenSignals = 50;
+  int status = 0;
+  for (int polls = 0; ::waitpid(child, &status, WNOHANG) == 0;) {
+    if (train::stop_request() == train::StopRequest::kStop && polls++ % kPollsBetweenSignals == 0) {
+      ::kill(child, SIGUSR1);
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// The line of a run's output, behind that of earlier starts, that says why it failed.
+std::string reason_in(const fs::path& log, std::uintmax_t earlier_bytes) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 26;
+  std::string reason;
+  const std::string text =
+      io::read_text(log, ExitCode::kUsage, earlier_bytes + kMostBytes).value_or("");
+  for (const std::string& line :
+       split_words(text.substr(std::min<std::uintmax_t>(earlier_bytes, text.size())), "\n")) {
+    if (line.starts_with("strata: ")) {
+      reason = line.substr(std::strlen("strata: "));
+    }
+  }
+  return reason.empty() ? fmt::format("see {}", log.string()) : reason;
+}
+
+/// The exit code of a failed run, kPeer for one that the design does not list.
+ExitCode exit_code_of(int code) {
+  for (const ExitCode known :
+       {ExitCode::kUsage, ExitCode::kData, ExitCode::kCheckpoint, ExitCode::kDiverged}) {
+    if (code == static_cast<int>(known)) {
+      return known;
+    }
+  }
+  return ExitCode::kPeer;
+}
+
+struct SweepArguments {
+  std::string config;
+  std::vector<std::string> settings;
+  fs::path directory;
+  std::int64_t ranks = 1;
+};
+
+ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
+  const std::vector<SweepRun> runs = runs_of(sweep);
+  auto ended = ExitCode::kDone;
+  std::size_t number = 0;
+  for (const SweepRun& run : runs) {
+    const fs::path directory = given.directory / run.name;
+    const std::string title = fmt::format("run {} of {}, {}", ++number, runs.size(), run.name);
+    if (result_of(directory, config::Best::kLoss).finished) {
+      fmt::print("{}: finished already\n", title);
+      continue;
+    }
+    fmt::print("{}: training\n", title);
+    std::fflush(stdout);
+    std::vector<std::string> words;
+    if (given.ranks > 1) {
+      words = {"mpirun", "-n", std::to_string(given.ranks)};
+    }
+    words.insert(words.end(), {own_program(), "train", given.config});
+    words.insert(words.end(), given.settings.begin(), given.settings.end());
+    words.insert(words.end(), run.settings.begin(), run.settings.end());
+    words.insert(words.end(), {"--run.dir=" + directory.string(), "--run.resume=auto"});
+    const fs::path log = given.directory / (run.name + ".out");
+    std::error_code error;
+    const std::uintmax_t earlier_bytes = fs::exists(log, error) ? fs::file_size(log, error) : 0;
+    const int code = run_child(words, log);
+    if (train::stop_request() == train::StopRequest::kStop) {
+      fmt::print("{}: stopped on request; the same command goes on\n", title);
+      ended = ExitCode::kStoppedEarly;
+      break;
+    }
+    if (code != 0) {
+      const std::string reason = reason_in(log, earlier_bytes);
+      fmt::print("{}: failed with exit code {}: {}\n", title, code, reason);
+      ended = ended == ExitCode::kDone ? exit_code_of(code) : ended;
+    }
+    std::fflush(stdout);
+  }
+  fmt::print("{}", sweep_table(sweep, given.directory));
+  return ended;
+}
+
+/// Writes the script of a Slurm job array, an element for each run.
+void write_array(const config::CommandLine& line, const SweepArguments& given, const Sweep& sweep,
+                 config::Arguments arguments) {
+  std::vector<std::string> words{given.config};
+  for (const std::string& name : job_option_names()) {
+    if (line.has(name)) {
+      words.push_back(fmt::format("--{}={}", name, line.value(name, "")));
+    }
+  }
+  words.insert(words.end(), given.settings.begin(), given.settings.end());
+  words.push_back("--run.dir=" + given.directory.string());
+  if (line.has("submit")) {
+    words.emplace_back("--submit");
+  }
+  std::vector<std::vector<std::string>> elements;
+  for (SweepRun& run : runs_of(sweep)) {
+    run.settings.push_back("--run.dir=" + (given.directory / run.name).string());
+    elements.push_back(std::move(run.settings));
+  }
+  write_job(words, std::move(elements), command_text("strata sweep", arguments));
+}
+
+}  // namespace
+
+std::string sweep_help() {
+  return kSweepHelp;
+}
+
+ExitCode sweep_command(config::Arguments arguments) {
+  SweepArguments given;
+  std::vector<std::string> own;
+  for (const std::string& argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    const bool setting = argument.starts_with("--") && name.find('.') != std::string::npos;
+    (setting ? given.settings : own).push_back(argument);
+  }
+  std::vector<std::string> names{"set", "random", "seed", "dir", "ranks"};
+  const std::vector<std::string> of_jobs = job_option_names();
+  names.insert(names.end(), of_jobs.begin(), of_jobs.end());
+  const config::CommandLine line(own, names, {"table", "submit"});
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage,
+         "strata sweep needs one config file, before the options: strata sweep CONFIG.ini "
+         "--dir=DIR --set KEY=A,B,..., or strata sweep DIR --table");
+  }
+  given.config = line.positions().front();
+  if (line.has("table")) {
+    fmt::print("{}", sweep_table(sweep_in(given.config), given.config));
+    return ExitCode::kDone;
+  }
+  given.directory = line.value("dir", "");
+  if (given.directory.empty() || !line.has("set")) {
+    fail(ExitCode::kUsage, "strata sweep needs --{}; see strata sweep --help",
+         line.has("set") ? "dir=DIR" : "set KEY=A,B,...");
+  }
+  given.ranks = line.count("ranks", 1, 1, 1 << 16);
+  const config::GivenConfig shared = config::read_config(given.config, given.settings);
+  if (shared.config.data.test.empty()) {
+    fail(ExitCode::kUsage,
+         "data.test is empty, and a sweep compares evaluations; name the test split");
+  }
+  Sweep sweep{.config = {}, .swept = {}};
+  for (const std::string& text : line.values("set")) {
+    const SweptSetting setting = swept_setting_of(text);
+    for (const SweptSetting& other : sweep.swept) {
+      if (other.key == setting.key) {
+        fail(ExitCode::kUsage, "--set {} is given twice; give all values at once", setting.key);
+      }
+    }
+    for (const std::string& value : setting.values) {
+      std::vector<std::string> all = given.settings;
+      all.push_back(fmt::format("--{}={}", setting.key, value));
+      static_cast<void>(config::read_config(given.config, all));
+    }
+    sweep.swept.push_back(setting);
+  }
+  config::RunConfig config = shared.config;
+  config.run.dir = given.directory.string();
+  config.run.resume = config::Resume::kAuto;
+  sweep.config = config::config_text(config);
+  sweep.random = line.has("random") ? line.count("random", 1, 1, 10'000) : 0;
+  sweep.seed = static_cast<std::uint64_t>(line.count("seed", 1, 0, 1'000'000'000));
+  static_cast<void>(runs_of(sweep));
+  const bool writes = line.has("submit") || line.has("output");
+  for (const std::string& name : of_jobs) {
+    if (!writes && line.has(name)) {
+      fail(ExitCode::kUsage,
+           "--{} is an option of job arrays; add --submit or --output=FILE, or "
+           "leave it out",
+           name);
+    }
+  }
+  if (writes && line.has("ranks")) {
+    fail(ExitCode::kUsage, "--ranks is for runs by mpirun; give --ranks-per-node and --nodes");
+  }
+  make_sweep_directory(given.directory);
+  Log log(Log::Output::kPrint);
+  const io::DirectoryLock lock(given.directory,
+                               {.name = "sweep.lock",
+                                .setting = "--dir",
+                                .while_watching = train::end_setup_on_stop_request},
+                               log);
+  open_sweep_directory(given.directory, sweep);
+  if (writes) {
+    write_array(line, given, sweep, arguments);
+    return ExitCode::kDone;
+  }
+  return run_all(given, sweep);
+}
+
+}  // namespace strata::app

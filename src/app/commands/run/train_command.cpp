@@ -1,0 +1,372 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/config/config_file.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/core/host_name.hpp"
+#include "strata/core/text.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation.hpp"
+#include "strata/train/file_timeout.hpp"
+#include "strata/train/rank_state.hpp"
+#include "strata/train/stop_signal.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "commands/commands.hpp"
+#include "environment/execution_environment.hpp"
+#include "environment/run_directory.hpp"
+#include "environment/run_inputs.hpp"
+#include "environment/time_limit.hpp"
+#include "environment/versions.hpp"
+
+namespace strata::app {
+namespace {
+
+/// The text of the run's config.ini: resolved values for settings that determine the numbers, given
+/// values for settings that depend on the launch.
+std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
+                            const ExecutionEnvironment& environment) {
+  const config::RunConfig& given = inputs.config;
+  config::RunConfig resolved = plan.config;
+  std::map<std::string, std::string> launch;
+  if (given.parallel.data == 0) {
+    resolved.parallel.data = 0;
+    launch["parallel.data"] = std::to_string(plan.grid.data);
+  }
+  if (given.parallel.pipeline == 0) {
+    resolved.parallel.pipeline = 0;
+    launch["parallel.pipeline"] = std::to_string(plan.grid.pipeline);
+  }
+  if (given.parallel.tensor == 0) {
+    resolved.parallel.tensor = 0;
+    launch["parallel.tensor"] = std::to_string(plan.grid.tensor);
+  }
+  if (plan.config.numerics.mode == comm::Summation::kLibrary) {
+    resolved.numerics.lanes = given.numerics.lanes;
+    resolved.numerics.shards = given.numerics.shards;
+    launch["numerics.lanes"] = std::to_string(plan.config.numerics.lanes);
+    launch["numerics.shards"] = std::to_string(plan.config.numerics.shards);
+  }
+  if (given.parallel.node_ranks == 0) {
+    launch["parallel.node_ranks"] = std::to_string(plan.node_replicas * plan.grid.tensor);
+  }
+  if (given.parallel.split == "auto") {
+    std::vector<std::int64_t> first_layers;
+    for (const grid::Range& stage : plan.split.stages) {
+      first_layers.push_back(stage.begin);
+    }
+    launch["parallel.split"] = fmt::format("{}", fmt::join(first_layers, ","));
+  }
+  if (given.train.steps == 0) {
+    launch["train.steps"] = std::to_string(plan.total_steps);
+  } else {
+    launch["train.epochs"] = fmt::format(
+        "{:.2f}", static_cast<double>(plan.total_steps) * static_cast<double>(given.batch.global) /
+                      static_cast<double>(plan.train_data.samples));
+  }
+  if (plan::is_language_model(plan) && resolved.model.transformer.vocabulary == 0) {
+    launch["model.vocabulary"] = std::to_string(plan.train_data.classes);
+  }
+  if (given.run.threads == 0) {
+    launch["run.threads"] = std::to_string(inputs.threads);
+  }
+  if (given.run.device == config::DeviceChoice::kAuto) {
+    launch["run.device"] = name_of(plan.device);
+  }
+  if (given.run.peak_tflops == 0.0 && environment.peak_flops() > 0.0) {
+    launch["run.peak_tflops"] = fmt::format("{}", environment.peak_flops() / 1e12);
+  }
+  return config::resolved_config_text({.config = given, .origins = inputs.origins}, resolved,
+                                      launch);
+}
+
+/// When the run must have ended, of now_seconds().
+double end_of(const config::RunConfig& config, double started, Log& log) {
+  double end = std::numeric_limits<double>::infinity();
+  if (config.run.time_limit_minutes > 0.0) {
+    end = started + 60.0 * config.run.time_limit_minutes;
+  }
+  if (const std::optional<double> left = allocation_seconds_left()) {
+    end = std::min(end, now_seconds() + *left);
+  }
+  if (std::isfinite(end)) {
+    log.info("time limit: in {}; the run stops before, with a checkpoint",
+             duration_text(std::max(0.0, end - now_seconds())));
+  }
+  return end;
+}
+
+/// As in "2 nodes: n1, n2", of the ranks' hosts.
+std::string nodes_text(const std::vector<std::string>& hosts) {
+  constexpr std::size_t kMostNamed = 16;
+  std::vector<std::string> nodes;
+  for (const std::string& host : hosts) {
+    if (std::ranges::find(nodes, host) == nodes.end()) {
+      nodes.push_back(host);
+    }
+  }
+  return fmt::format(
+      "{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
+      fmt::join(nodes.begin(),
+                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), kMostNamed)),
+                ", "),
+      nodes.size() > kMostNamed ? ", ..." : "");
+}
+
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+/// Resident bytes of mapped files: libraries and the shards of data sets.
+std::int64_t mapped_file_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    std::int64_t kibibytes = 0;
+    if (line.rfind("RssFile:", 0) == 0 &&
+        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
+/// Memory and CUDA graphs that one rank used.
+struct ResourceUsage {
+  std::int64_t resident_bytes = 0;
+  std::int64_t mapped_bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t graphs = 0;
+};
+
+/// Communication: one all-gather over the world.
+void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const ResourceUsage& mine,
+                        Log& log) {
+  std::vector<ResourceUsage> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+  const auto largest = [&](std::int64_t ResourceUsage::*part) {
+    return *std::ranges::max_element(all, {}, part);
+  };
+  const ResourceUsage peak = largest(&ResourceUsage::resident_bytes);
+  log.info("peak memory of a rank: {}, of which {} are mapped files that the system can reclaim",
+           bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
+  if (plan.device != device::DeviceKind::kCuda) {
+    return;
+  }
+  // Workspaces that the plan does not list: only the operations and cuDNN know them.
+  log.info("scratch memory of operations, outside of the plan: up to {} per GPU",
+           bytes_text(largest(&ResourceUsage::scratch_bytes).scratch_bytes));
+  if (plan.config.run.cuda_graphs == config::Switch::kOn) {
+    log.info("CUDA graphs: up to {} per rank", largest(&ResourceUsage::graphs).graphs);
+  }
+}
+
+/// Communication: one all-gather over the world.
+void log_link_usage(comm::MpiSession& mpi, const comm::EmulatedLink& link, Log& log) {
+  struct Usage {
+    std::int64_t sent_bytes = 0;
+    std::int64_t peak_bytes = 0;
+  };
+  const Usage mine{.sent_bytes = link.sent_bytes(), .peak_bytes = link.peak_bytes()};
+  std::vector<Usage> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+  Usage sum;
+  for (const Usage& rank : all) {
+    sum.sent_bytes += rank.sent_bytes;
+    sum.peak_bytes = std::max(sum.peak_bytes, rank.peak_bytes);
+  }
+  log.info("ranks sent {} over emulated links, each at most {} in any one second",
+           bytes_text(sum.sent_bytes), bytes_text(sum.peak_bytes));
+}
+
+}  // namespace
+
+ExitCode train_command(comm::MpiSession& mpi, config::Arguments arguments,
+                       const FailureHandler& on_failure) {
+  const double started = now_seconds();
+  Log log(log_role(mpi));
+  const TrainArguments given = parse_arguments(mpi, arguments, "train");
+  RunInputs inputs = open_run_inputs(mpi, given, log);
+  std::optional<RunDirectory> directory;
+  if (!given.dry_run) {
+    directory.emplace(mpi, inputs.config, log);
+  }
+  if (!given.dry_run || inputs.config.run.resume != config::Resume::kNever) {
+    open_run_directory(mpi, inputs, log);
+  }
+  open_initial(mpi, inputs, log);
+  // A dry run on one rank plans for the grid that will be launched.
+  const bool alone = given.dry_run && mpi.world().size() == 1;
+  plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
+  for (const std::string& line : match_data(mpi, inputs, plan)) {
+    log.info("{}", line);
+  }
+  if (given.dry_run) {
+    log.info("{}", plan::plan_text(plan));
+    return ExitCode::kDone;
+  }
+  const std::string nodes = nodes_text(mpi.hosts());
+  // Before anything is written, because opening the GPU may fail.
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
+  const std::string other_bits = begin_run(mpi, inputs, plan, log);
+  log.info("{}", plan::plan_text(plan));
+  log.info("strata {} on {}", own_version(), nodes);
+  log.info("{}", environment.text());
+  if (plan.emulated) {
+    log.warn(
+        "run.device is emulated: no layer computes, so losses and weights mean nothing, and no "
+        "checkpoint is written");
+  }
+  if (environment.link() != nullptr) {
+    log.warn(
+        "emulated.link_rate and link_delay emulate slow links between islands; steps take longer "
+        "than they would");
+  }
+  if (!environment.warning().empty()) {
+    log.warn("{}", environment.warning());
+  }
+  if (!other_bits.empty()) {
+    log.warn("{}", other_bits);
+  }
+
+  const train::FinishedRun run =
+      train::train({.plan = plan,
+                    .groups = environment.groups(),
+                    .context = environment.context(),
+                    .train_data = *inputs.train_data,
+                    .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
+                    .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                    .initial = inputs.initial ? &*inputs.initial : nullptr,
+                    .lock = directory->lock(),
+                    .config_text = run_config_text(inputs, plan, environment),
+                    .peak_flops = environment.peak_flops(),
+                    .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
+                                                    : std::numeric_limits<double>::infinity(),
+                    .on_failure = on_failure,
+                    .log = log});
+  // No message may be in flight when the groups are destroyed.
+  environment.groups().world->barrier();
+  log_resource_usage(mpi, plan,
+                     {.resident_bytes = peak_resident_bytes(),
+                      .mapped_bytes = mapped_file_bytes(),
+                      .scratch_bytes = environment.context().scratch_bytes(),
+                      .graphs = run.graphs},
+                     log);
+  if (environment.link() != nullptr) {
+    log_link_usage(mpi, *environment.link(), log);
+  }
+  return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
+}
+
+namespace {
+
+/// Counters of a classifier's predictions, where they can be counted. Throws: Error(kUsage) where
+/// they are requested but cannot be counted.
+std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const TrainArguments& given) {
+  // The confusion matrix takes memory quadratic in the classes.
+  constexpr std::int64_t kMostByDefault = 1000;
+  constexpr std::int64_t kMost = 10000;
+  const bool requested = given.each_class || !given.confusion.empty();
+  const std::int64_t classes = plan.train_data.classes;
+  if (train::counts_classes(plan) && classes <= (requested ? kMost : kMostByDefault)) {
+    return train::ClassCounts(classes);
+  }
+  if (requested && train::counts_classes(plan)) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion take at most {} classes, the data set has {}; leave them out",
+         kMost, classes);
+  }
+  if (requested) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion need a classifier whose last layer is not split; leave them "
+         "out, or end the model with a layer without parallel=column");
+  }
+  return std::nullopt;
+}
+
+/// Prints the result with all digits, so that numbers read back to the same bits.
+void print_result(const RunInputs& inputs, const plan::Plan& plan,
+                  const train::EvaluationResult& result,
+                  const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
+  const io::Dataset& data = *inputs.test_data;
+  std::string text = fmt::format("loss {}", result.loss);
+  if (plan::is_language_model(plan)) {
+    text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
+  }
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+    text += fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy);
+  }
+  if (counts && counts->classes() > train::ClassCounts::kFirst) {
+    text += fmt::format(", top-{} {:.4f} %", train::ClassCounts::kFirst,
+                        100.0 * counts->accuracy_in_first());
+  }
+  fmt::print("{}: {} over {} samples of {}\n", inputs.checkpoint->directory().string(), text,
+             result.samples, data.info().path.string());
+  const std::vector<std::string>& names = plan.train_data.class_names;
+  if (given.each_class) {
+    fmt::print("{}", train::class_table(*counts, names));
+  }
+  if (!given.confusion.empty()) {
+    train::write_confusion(*counts, names, given.confusion);
+  }
+}
+
+}  // namespace
+
+ExitCode evaluate_command(comm::MpiSession& mpi, config::Arguments arguments) {
+  Log log(log_role(mpi));
+  const TrainArguments given = parse_arguments(mpi, arguments, "evaluate");
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() == 0 && !given.confusion.empty()) {
+      train::require_confusion_writable(given.confusion);
+    }
+  });
+  RunInputs inputs =
+      open_trained(mpi, given.config, given.settings, Evaluates::kYes, given.checkpoint, log);
+  const io::Dataset& data = *inputs.test_data;
+  plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
+  const std::vector<std::string> matched = match_data(mpi, inputs, plan);
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  comm::Groups& groups = environment.groups();
+  const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());
+  std::optional<train::StageState> state;
+  std::optional<train::ClassCounts> counts;
+  {
+    const train::FileTimeout timeout(mpi.world());
+    comm::agree(mpi.world(), [&] {
+      counts = counts_for(plan, given);
+      train::require_same_model(plan, *inputs.checkpoint);
+      state.emplace(environment.context(), plan, rank, groups);
+      state->load_weights(*inputs.checkpoint);
+    });
+  }
+  pipeline::Executor executor(state->chunks(), *groups.pipeline, *groups.engine);
+  groups.world->enter(comm::Phase::kEvaluation);
+  const train::EvaluationResult result =
+      train::evaluate(environment.context(), plan, rank, groups, executor, data,
+                      counts ? &*counts : nullptr, nullptr, nullptr)
+          .value();
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() == 0) {
+      print_result(inputs, plan, result, counts, given);
+      static_cast<void>(std::fflush(stdout));  // the result is the first line
+    }
+  });
+  for (const std::string& line : matched) {
+    log.info("{}", line);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

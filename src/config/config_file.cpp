@@ -1,0 +1,296 @@
+#include "strata/config/config_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "strata/config/options.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/ini_lines.hpp"
+#include "strata/core/text.hpp"
+
+#include "ini_file.hpp"
+
+namespace strata::config {
+namespace {
+
+namespace po = boost::program_options;
+
+using Settings = std::map<std::string, std::vector<std::string>>;
+
+/// Configs of earlier versions call run.timeout run.patience.
+constexpr const char* kTimeoutKey = "run.timeout";
+constexpr const char* kEarlierTimeoutKey = "run.patience";
+
+po::options_description known_settings() {
+  po::options_description known;
+  for (const Option& option : option_table()) {
+    known.add_options()(option.key.c_str(), po::value<std::string>(), option.help.c_str());
+  }
+  known.add_options()(kLayerKey, po::value<std::vector<std::string>>()->composing(), kLayerHelp);
+  known.add_options()(kEarlierTimeoutKey, po::value<std::string>(), "");
+  return known;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& key, const std::string& where) {
+  std::vector<std::string> keys{kLayerKey};
+  for (const Option& option : option_table()) {
+    keys.push_back(option.key);
+  }
+  fail(ExitCode::kUsage,
+       "{}: there is no setting \"{}\"; the nearest is \"{}\" (strata train --help lists all)",
+       where, key, nearest(key, keys));
+}
+
+/// How a repeated key in one source is treated, apart from model.layer.
+enum class Repeated { kRefused, kLastWins };
+
+/// The settings of one source.
+Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where,
+                     Repeated repeated) {
+  Settings settings;
+  for (const po::option& option : parsed.options) {
+    if (option.string_key.empty()) {
+      fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
+           where, option.value.empty() ? "" : option.value.front());
+    }
+    if (option.unregistered) {
+      refuse_unknown(option.string_key, where);
+    }
+    const std::string key =
+        option.string_key == kEarlierTimeoutKey ? kTimeoutKey : option.string_key;
+    std::vector<std::string>& values = settings[key];
+    if (!values.empty() && key != kLayerKey) {
+      if (repeated == Repeated::kRefused) {
+        fail(ExitCode::kUsage, "{}: {} is given twice; keep one", where, key);
+      }
+      values.clear();
+    }
+    values.insert(values.end(), option.value.begin(), option.value.end());
+  }
+  return settings;
+}
+
+// Comments that resolved_config_text() writes after values.
+constexpr std::string_view kDefault = "default";
+constexpr std::string_view kDerived = "derived";
+
+/// The origins of the settings in a config file, from the comments after their values.
+std::map<std::string, Origin> origins_in(std::string_view text) {
+  std::map<std::string, Origin> origins;
+  for (const IniLine& line : ini_lines(text)) {
+    if (line.comment != kDefault) {
+      const bool derived =
+          line.comment == kDerived || line.comment.starts_with(std::string(kDerived) + ": ");
+      origins[line.key] = derived ? Origin::kDerived : Origin::kGiven;
+    }
+  }
+  return origins;
+}
+
+Settings argument_settings(std::span<const std::string> arguments) {
+  const std::string where = "command line";
+  po::basic_parsed_options<char> parsed(nullptr);
+  for (const std::string& argument : arguments) {
+    const std::size_t equals = argument.find('=');
+    if (argument.rfind("--", 0) != 0 || equals == std::string::npos) {
+      fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
+           where, argument);
+    }
+    const std::string key = argument.substr(2, equals - 2);
+    po::option option(key, {argument.substr(equals + 1)});
+    option.unregistered = known_settings().find_nothrow(key, false) == nullptr;
+    parsed.options.push_back(std::move(option));
+  }
+  return settings_of(parsed, where, Repeated::kLastWins);
+}
+
+/// A run length in steps replaces an earlier one in epochs, and the other way round.
+void replace_length(const Settings& settings, RunConfig& config) {
+  const bool steps = settings.contains("train.steps");
+  const bool epochs = settings.contains("train.epochs");
+  if (steps && !epochs && config.train.steps > 0) {
+    config.train.epochs = 0.0;
+  } else if (epochs && !steps && config.train.epochs > 0.0) {
+    config.train.steps = 0;
+  }
+}
+
+void apply_settings(const Settings& settings, RunConfig& config) {
+  for (const auto& [key, values] : settings) {
+    for (const std::string& value : values) {
+      if (value.find_first_of("#\n") != std::string::npos) {
+        fail(ExitCode::kUsage,
+             "{} = \"{}\" has a '#' or a line break, which a config file cannot hold", key, value);
+      }
+    }
+    if (key == kLayerKey) {
+      config.model.layers = values;
+      continue;
+    }
+    for (const Option& option : option_table()) {
+      if (option.key == key) {
+        option.set(config, values.empty() ? "" : std::string(trimmed(values.front())));
+      }
+    }
+  }
+  replace_length(settings, config);
+}
+
+std::string section_of(const std::string& key) {
+  return key.substr(0, key.find('.'));
+}
+std::string name_in_section(const std::string& key) {
+  return key.substr(key.find('.') + 1);
+}
+
+std::string default_of(const Option& option) {
+  const std::string value = option.get(RunConfig());
+  return value.empty() ? "empty" : value;
+}
+
+}  // namespace
+
+GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
+  GivenConfig given;
+  const std::string text = ini_text(path);
+  apply_settings(settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused),
+                 given.config);
+  given.origins = origins_in(text);
+  const Settings settings = argument_settings(arguments);
+  apply_settings(settings, given.config);
+  for (const auto& [key, values] : settings) {
+    given.origins[key] = Origin::kGiven;
+  }
+  return given;
+}
+
+namespace {
+
+/// A config file with one line per setting; `comment_of(option)` follows its value.
+template <typename Comment>
+std::string config_lines(const RunConfig& config, const Comment& comment_of) {
+  std::string text;
+  for (const Section& section : section_table()) {
+    text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
+    if (section.name == section_of(kLayerKey)) {
+      for (const std::string& layer : config.model.layers) {
+        text += fmt::format("{} = {}\n", name_in_section(kLayerKey), layer);
+      }
+    }
+    for (const Option& option : option_table()) {
+      if (section_of(option.key) == section.name) {
+        text += fmt::format("{} = {}{}\n", name_in_section(option.key), option.get(config),
+                            comment_of(option));
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string config_text(const RunConfig& config) {
+  return config_lines(config, [](const Option&) { return ""; });
+}
+
+std::string resolved_config_text(const GivenConfig& given, const RunConfig& resolved,
+                                 const std::map<std::string, std::string>& launch) {
+  const auto comment_of = [&](const Option& option) -> std::string {
+    const auto now = launch.find(option.key);
+    if (now != launch.end()) {
+      return fmt::format("  # {}: {}", kDerived, now->second);
+    }
+    const auto origin = given.origins.find(option.key);
+    const bool changed = option.get(given.config) != option.get(resolved);
+    if (changed || (origin != given.origins.end() && origin->second == Origin::kDerived)) {
+      return fmt::format("  # {}", kDerived);
+    }
+    return origin == given.origins.end() ? fmt::format("  # {}", kDefault) : "";
+  };
+  return "# Every setting of the run. Those without a comment were given; the others are defaults, "
+         "or "
+         "derived from the rest.\n"
+         "# What depends on the launch is derived anew where this file is used again; the comment "
+         "has its last value.\n\n" +
+         config_lines(resolved, comment_of);
+}
+
+namespace {
+
+/// Settings that most runs set.
+constexpr std::array<std::string_view, 20> kCommon{
+    "model.layer",     "model.preset",   "data.train",           "data.test",
+    "batch.global",    "batch.micro",    "parallel.data",        "parallel.pipeline",
+    "parallel.tensor", "numerics.dtype", "optimizer.kind",       "optimizer.learning_rate",
+    "train.steps",     "train.epochs",   "train.evaluate_every", "checkpoint.every",
+    "run.dir",         "run.seed",       "run.device",           "run.resume"};
+
+enum class Common { kNo, kYes };
+
+/// One line for each common setting of a section, or for each other setting.
+std::string help_lines(const Section& section, Common common) {
+  std::string text;
+  const auto add = [&](const std::string& key, const std::string& help) {
+    if (section_of(key) == section.name &&
+        (std::ranges::count(kCommon, key) > 0) == (common == Common::kYes)) {
+      text += fmt::format("  {:<27} {}\n", key, help);
+    }
+  };
+  add(kLayerKey, kLayerHelp);
+  for (const Option& option : option_table()) {
+    add(option.key,
+        fmt::format("{} ({}{}{}; default {})", option.help, option.values,
+                    option.unit.empty() ? "" : ", in ", option.unit, default_of(option)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string config_help() {
+  std::string first = "\nCommon settings\n";
+  std::string others;
+  for (const Section& section : section_table()) {
+    first += help_lines(section, Common::kYes);
+    const std::string lines = help_lines(section, Common::kNo);
+    others +=
+        lines.empty() ? "" : fmt::format("\n[{}]  {}\n{}", section.name, section.about, lines);
+  }
+  return first + others;
+}
+
+std::string config_reference() {
+  std::string text =
+      "# Configuration\n\n"
+      "A config file has `[section]` lines and `key = value` lines; `#` begins a comment. The "
+      "command line takes every\nsetting as `--section.key=value`, which overrides the file. If a "
+      "setting is given twice on the command line, the last\ncounts. `config.ini` in a run's "
+      "directory has every setting, and says which were defaults and which the program\nderived.\n"
+      "\n"
+      "This page is generated from the program's option table (`strata help reference`); a test "
+      "holds it up to date.\n";
+  for (const Section& section : section_table()) {
+    text += fmt::format(
+        "\n## [{}]: {}\n\n| key | values | unit | default | meaning |\n|---|---|---|---|---|\n",
+        section.name, section.about);
+    if (section.name == section_of(kLayerKey)) {
+      text += fmt::format("| `{}` | a layer | | | {} |\n", name_in_section(kLayerKey), kLayerHelp);
+    }
+    for (const Option& option : option_table()) {
+      if (section_of(option.key) == section.name) {
+        text += fmt::format("| `{}` | {} | {} | `{}` | {} |\n", name_in_section(option.key),
+                            option.values, option.unit, default_of(option), option.help);
+      }
+    }
+  }
+  return text + R"(
+The lines of `model.layer` are described in [layers.md](layers.md).
+)";
+}
+
+}  // namespace strata::config

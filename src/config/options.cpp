@@ -1,0 +1,662 @@
+#include "strata/config/options.hpp"
+
+#include "strata/nn/rotary_scaling.hpp"
+
+#include "option_kinds.hpp"
+
+namespace strata::config {
+namespace {
+
+// Upper bounds: far above any use, and low enough that no product of a layer's sizes overflows.
+constexpr std::int64_t kMostBlocks = 10'000;
+constexpr std::int64_t kMostUnits = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
+constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
+constexpr std::int64_t kMostReaders = 256;
+constexpr std::int64_t kMostRowPieces = 64;
+// On each axis of the grid, and of lanes and shards.
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
+
+constexpr std::string_view kFileSchedule = "file:";
+
+/// Only floating-point types are allowed.
+Option dtype_option() {
+  return {
+      .key = "numerics.dtype",
+      .values = "float32, bfloat16, float64",
+      .unit = {},
+      .help =
+          "type of weights and activations; bfloat16 keeps float32 master weights, gradients and "
+          "optimizer state",
+      .set =
+          [](RunConfig& config, const std::string& value) {
+            const auto dtype = enum_from_name<DType>(value);
+            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kBfloat16 &&
+                           *dtype != DType::kFloat64)) {
+              refuse("numerics.dtype", value, "one of float32, bfloat16, float64");
+            }
+            config.numerics.dtype = *dtype;
+          },
+      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
+}
+
+Option timeline_option() {
+  return {.key = "run.timeline",
+          .values = "off, FIRST-LAST",
+          .unit = "steps",
+          .help =
+              "write timeline.json: when each rank did what in the steps FIRST to LAST, for "
+              "chrome://tracing or Perfetto; as many whole steps as have 20,000 actions a rank",
+          .set =
+              [](RunConfig& config, const std::string& value) {
+                config.run.timeline.reset();
+                if (value == "off") {
+                  return;
+                }
+                const std::size_t dash = value.find('-');
+                StepRange steps;
+                if (dash == std::string::npos || !parse_int64(value.substr(0, dash), steps.first) ||
+                    !parse_int64(value.substr(dash + 1), steps.last) || steps.first < 1 ||
+                    steps.last < steps.first) {
+                  refuse("run.timeline", value, "off, or the first and the last step, as in 5-7");
+                }
+                config.run.timeline = steps;
+              },
+          .get =
+              [](const RunConfig& config) {
+                const std::optional<StepRange>& steps = config.run.timeline;
+                return steps ? fmt::format("{}-{}", steps->first, steps->last) : "off";
+              }};
+}
+
+Option groups_option() {
+  return {
+      .key = "optimizer.groups",
+      .values = "groups, or empty",
+      .unit = {},
+      .help =
+          "factors of learning rate and weight decay for parameters by name with * and ?, as in "
+          "embedding.*: learning_rate=0.1; *.bias, *norm.weight: weight_decay=0; later groups "
+          "replace the factors of earlier ones and of optimizer.decay",
+      .set =
+          [](RunConfig& config, const std::string& value) {
+            auto groups = optim::parse_groups(value);
+            if (!groups) {
+              refuse("optimizer.groups", value,
+                     "PATTERNS: learning_rate=FACTOR weight_decay=FACTOR, with one of the two "
+                     "or both, and ; between groups");
+            }
+            config.optimizer.options.groups = *std::move(groups);
+          },
+      .get =
+          [](const RunConfig& config) { return optim::text_of(config.optimizer.options.groups); }};
+}
+
+Option rotary_scaling_option() {
+  return {.key = "model.rotary_scaling",
+          .values = std::string(nn::kRotaryScalings),
+          .unit = {},
+          .help =
+              "scaling of rotary angles for contexts longer than those of the first training: all "
+              "frequencies over FACTOR (from 1), or those of Llama 3.1, as in llama3:8:1:4:8192",
+          .set =
+              [](RunConfig& config, const std::string& value) {
+                const auto scaling = nn::parse_rotary_scaling(value);
+                if (!scaling) {
+                  refuse("model.rotary_scaling", value, std::string(nn::kRotaryScalings));
+                }
+                config.model.transformer.rotary_scaling = *scaling;
+              },
+          .get =
+              [](const RunConfig& config) {
+                return nn::text_of(config.model.transformer.rotary_scaling);
+              }};
+}
+
+/// Times of stages; plan::prepare() knows how many there are.
+Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
+  Option option = text(key, "number from 0, or one for each stage",
+                       fmt::format("run.device = emulated: time of a microbatch's {}; with commas "
+                                   "between those of the stages, "
+                                   "and slashes between those of a stage's chunks",
+                                   what),
+                       member, Empty::kRefused);
+  option.unit = "ms";
+  return option;
+}
+
+// An accessor for one member of the config.
+#define STRATA_MEMBER(path) (+[](RunConfig & c) -> auto& { return c.path; })
+
+std::vector<Option> transformer() {
+  return {
+      choice("model.preset",
+             "a model by name, instead of layer lines; gpt and llama leave the sizes open",
+             STRATA_MEMBER(model.transformer.preset)),
+      whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.blocks), kMostBlocks),
+      whole("model.width", "elements", "elements of a token's vector; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.width), kMostUnits),
+      whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.heads), kMostUnits),
+      whole("model.kv_heads", "heads",
+            "key-value heads, shared by the query heads in groups; 0: the preset's, else as many "
+            "as query heads",
+            0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
+      whole("model.hidden", "units",
+            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu "
+            "two thirds of that in multiples of 64",
+            0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
+      whole("model.context", "tokens",
+            "tokens of a sample of a language model, and its number of learned positions; 0: the "
+            "preset's",
+            0, STRATA_MEMBER(model.transformer.context), kMostTokens),
+      whole("model.vocabulary", "ids", "token ids; 0: the preset's, else the data set's", 0,
+            STRATA_MEMBER(model.transformer.vocabulary), kMostIds),
+      choice("model.norm", "normalisation before each sublayer; auto: the preset's",
+             STRATA_MEMBER(model.transformer.norm)),
+      choice("model.mlp", "activation of the MLP; auto: the preset's",
+             STRATA_MEMBER(model.transformer.mlp)),
+      choice("model.positions", "how token positions are encoded; auto: the preset's",
+             STRATA_MEMBER(model.transformer.positions)),
+      number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
+             Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
+      rotary_scaling_option(),
+      choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
+             STRATA_MEMBER(model.transformer.bias)),
+      choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
+             STRATA_MEMBER(model.transformer.tied)),
+      number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
+             Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
+      whole("lora.rank", "",
+            "rank of the adapters of attention and mlp layers, which alone are trained; 0: none", 0,
+            STRATA_MEMBER(lora.adapters.rank), kMostUnits),
+      number("lora.alpha", "",
+             "the output of an adapter is multiplied by alpha / rank; 0: alpha = rank",
+             Bound::kFromZero, STRATA_MEMBER(lora.adapters.alpha)),
+      text("lora.products", "names, or empty",
+           "matrix products with adapters, of qkv, output, up, gate, down, with commas between "
+           "them; empty: all",
+           STRATA_MEMBER(lora.adapters.products)),
+      text("lora.train", "patterns, or empty",
+           "parameters that are trained beside adapters, by name with * and ?, as in *norm.*",
+           STRATA_MEMBER(lora.train)),
+  };
+}
+
+std::vector<Option> model_and_data() {
+  return {
+      choice("model.loss",
+             "the loss function; auto: cross_entropy for classes, mean_squared_error for values",
+             STRATA_MEMBER(model.loss)),
+      choice("model.sync_batch_norm",
+             "batch_norm layers without sync=; on: statistics over the microbatches that all lanes "
+             "compute together; off: over each microbatch",
+             STRATA_MEMBER(model.sync_batch_norm)),
+      text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
+      text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
+           STRATA_MEMBER(data.test)),
+      choice("data.normalise",
+             "how inputs are normalised; none: as stored; unit: bytes / 255; standard: minus mean, "
+             "over deviation of the training split; auto: unit for bytes, none for others",
+             STRATA_MEMBER(data.normalise)),
+      choice("data.sampling",
+             "of tokens; blocks: every block of a context's length once an epoch, shuffled; "
+             "windows: at random positions",
+             STRATA_MEMBER(data.sampling)),
+      choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
+             STRATA_MEMBER(data.augmentation.flip)),
+      whole("data.crop_padding", "pixels",
+            "images, in training: padding with zeros, followed by a random crop to the image's "
+            "size; 0: none",
+            0, STRATA_MEMBER(data.augmentation.crop_padding), kMostPixels),
+      whole(
+          "data.cutout", "pixels",
+          "images, in training: side of a square at a random position that is set to zero; 0: none",
+          0, STRATA_MEMBER(data.augmentation.cutout), kMostPixels),
+      whole("data.reader_threads", "threads",
+            "threads of each rank that read and prepare samples; the numbers do not depend on them",
+            1, STRATA_MEMBER(data.reader_threads), kMostReaders),
+      whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
+            STRATA_MEMBER(batch.global), kMostSamples),
+      whole("batch.micro", "samples",
+            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32 "
+            "(language models: up to 4096 tokens); on GPUs up to 64 (16384 tokens) where their "
+            "memory holds it",
+            0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
+  };
+}
+
+std::vector<Option> parallel_and_numerics() {
+  return {
+      or_auto(whole("parallel.data", "replicas",
+                    "data-parallel replicas; 0: what the launched ranks allow", 0,
+                    STRATA_MEMBER(parallel.data), kMostRanks)),
+      or_auto(whole(
+          "parallel.pipeline", "stages",
+          "pipeline stages; 0: what run.machine is fastest with, else the checkpoint's if the "
+          "launched ranks allow, else others; 1 in a new run",
+          0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
+      or_auto(whole("parallel.tensor", "ranks",
+                    "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
+                    0, STRATA_MEMBER(parallel.tensor), kMostRanks)),
+      choice(
+          "parallel.sequence",
+          "on: tensor ranks also share a transformer's token rows between split layers "
+          "(sequence parallelism), with the same bits; auto: on with several tensor ranks, where "
+          "the layers and numbers allow it and numerics.mode is invariant",
+          STRATA_MEMBER(parallel.sequence)),
+      {.key = "parallel.schedule",
+       .values = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, file:PATH",
+       .unit = {},
+       .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
+               "alternating, with fewer microbatches in memory; interleaved: 1f1b with several "
+               "chunks of layers a rank, a smaller bubble for more messages; zb-h1: 1f1b with "
+               "weight gradients in the bubble, with as many microbatches on each stage as 1f1b "
+               "has on the first; zb-h2: almost no bubble, with up to twice as many; zb-v: almost "
+               "no bubble within that of 1f1b, with two chunks a rank; auto: the fastest that a "
+               "search finds for the costs of the stages; file:PATH: a schedule file of "
+               "torch.distributed.pipelining",
+       .set =
+           [](RunConfig& config, const std::string& value) {
+             if (value.starts_with(kFileSchedule) && value.size() > kFileSchedule.size()) {
+               config.parallel.schedule = pipeline::ScheduleKind::kFile;
+               config.parallel.schedule_file = value.substr(kFileSchedule.size());
+               return;
+             }
+             config.parallel.schedule_file.clear();
+             if (value == "auto") {
+               config.parallel.schedule = pipeline::ScheduleKind::kFile;
+               return;
+             }
+             const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
+             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly ||
+                 *kind == pipeline::ScheduleKind::kFile) {
+               refuse("parallel.schedule", value,
+                      "one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, or file:PATH");
+             }
+             config.parallel.schedule = *kind;
+           },
+       .get = [](const RunConfig& config) { return schedule_name(config); }},
+      or_auto(whole("parallel.chunks", "chunks",
+                    "chunks of layers that each rank of interleaved, or of auto, holds; 0: 2 for "
+                    "interleaved and zb-v, the better of 1 and 2 for auto, else 1",
+                    0, STRATA_MEMBER(parallel.chunks), pipeline::kMostChunks)),
+      or_auto(whole("parallel.activations", "activations",
+                    "for auto: the most that a rank holds at once, in activations of its layers; "
+                    "0: as many as there are stages, the most of 1f1b",
+                    0, STRATA_MEMBER(parallel.activations), kMostRanks)),
+      choice("parallel.backward",
+             "fused: a layer's input and weight gradient one after the other, so that the "
+             "gradients of one layer are in memory at a time, and a stage sends its gradient "
+             "after both; split: the input gradients of all layers first, which shortens the "
+             "bubble; auto: split where there are several stages, no recomputation and one "
+             "numerics.loss_pieces, and the GPUs' "
+             "memory is enough",
+             STRATA_MEMBER(parallel.backward)),
+      text("parallel.split", "auto, or layers",
+           "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
+           "chunk in layer order, by name or number",
+           STRATA_MEMBER(parallel.split)),
+      or_auto(number("parallel.bucket", "MiB",
+                     "size of the gradient buckets, each of which is reduced as one message; on "
+                     "GPUs the least size of buckets of whole layers; 0: 64 on GPUs, 4 on CPUs",
+                     Bound::kBucket, STRATA_MEMBER(parallel.bucket_mib))),
+      or_auto(whole("parallel.node_ranks", "ranks",
+                    "ranks of a node, whose gradients are added before they cross nodes; 0: as "
+                    "launched, where all nodes hold as many; 1: added at once",
+                    0, STRATA_MEMBER(parallel.node_ranks), kMostRanks)),
+      choice("parallel.sync",
+             "step: gradients are summed in every step; local: islands of replicas train "
+             "local.steps steps by themselves, then their weights are averaged, for slow networks; "
+             "async: workers fetch weights and push gradients at their own pace",
+             STRATA_MEMBER(parallel.sync)),
+      or_auto(whole("parallel.islands", "islands",
+                    "for local: groups of replicas that train by themselves, each on its part of "
+                    "batch.global; fixes the numbers; 0: one for each replica at first launch",
+                    0, STRATA_MEMBER(parallel.islands), kMostRanks)),
+      text("parallel.island_of", "directory",
+           "for local: where islands that are jobs of their own meet, each with its own ranks and "
+           "run.dir; empty: all islands are in this job",
+           STRATA_MEMBER(parallel.island_of)),
+      whole("parallel.island", "island", "for parallel.island_of: which island this job is, from 0",
+            0, STRATA_MEMBER(parallel.island), kMostRanks),
+      whole("local.steps", "steps",
+            "steps of a round, after which the weights of all islands have been averaged once", 1,
+            STRATA_MEMBER(local.steps)),
+      number("local.outer_rate", "", "learning rate of the outer optimizer; 1: plain averaging",
+             Bound::kAboveZero, STRATA_MEMBER(local.outer_rate)),
+      number("local.outer_momentum", "", "Nesterov momentum of the outer optimizer; 0: none",
+             Bound::kFraction, STRATA_MEMBER(local.outer_momentum)),
+      whole("local.fragments", "fragments",
+            "parts of the layers that are averaged in turns during a round, with smaller peaks of "
+            "traffic; 1: all weights at its end",
+            1, STRATA_MEMBER(local.fragments), kMostRanks),
+      whole("local.delay", "steps",
+            "steps during which a fragment's exchange overlaps with training", 0,
+            STRATA_MEMBER(local.delay)),
+      number("local.mix", "",
+             "share of an island's own weights in what it goes on with after an exchange; the rest "
+             "are the outer weights",
+             Bound::kFraction, STRATA_MEMBER(local.mix)),
+      choice("local.exchange",
+             "how numbers are sent between islands: in full, or rounded, with the error added to "
+             "the next exchange",
+             STRATA_MEMBER(local.exchange)),
+      whole("async.servers", "ranks",
+            "first ranks, which hold the parameters of asynchronous training and compute no "
+            "gradients; 0: every rank holds a share and computes",
+            0, STRATA_MEMBER(async.servers), kMostRanks),
+      whole("async.staleness", "updates",
+            "most updates between a worker's fetch and its push; a staler push is as async.stale "
+            "says, and never waited for; 0: no bound",
+            0, STRATA_MEMBER(async.options.staleness)),
+      choice("async.stale",
+             "what becomes of a staler push; scale: its step is scaled by async.staleness / its "
+             "staleness; drop: it is not applied",
+             STRATA_MEMBER(async.options.stale)),
+      choice("async.rate", "step size of other pushes; divided: by their staleness",
+             STRATA_MEMBER(async.options.rate)),
+      whole("async.ahead", "units",
+            "most units of work, of batch.global / numerics.lanes samples, that a worker may be "
+            "ahead of the slowest, for which it then waits; 0: no bound",
+            0, STRATA_MEMBER(async.ahead)),
+      number("local.deadline", "seconds",
+             "for parallel.island_of: how long an island waits for the others at the end of a "
+             "round; who comes later is left out of it",
+             Bound::kFromZero, STRATA_MEMBER(local.deadline_seconds)),
+      text("local.record", "directory",
+           "repeats, in one job, the rounds of islands that met in this parallel.island_of: an "
+           "island that was left out of a round does not train in it; empty: all train in all",
+           STRATA_MEMBER(local.record)),
+      whole("numerics.lanes", "lanes",
+            "streams of microbatches in a global batch, a multiple of every parallel.data to be "
+            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
+            0, STRATA_MEMBER(numerics.lanes), kMostRanks),
+      whole("numerics.shards", "shards",
+            "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
+            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
+            0, STRATA_MEMBER(numerics.shards), kMostRanks),
+      whole("numerics.row_pieces", "pieces",
+            "language models with several shards: pieces of a microbatch's rows whose messages "
+            "between tensor ranks overlap the products of other pieces; fixes the numbers",
+            1, STRATA_MEMBER(numerics.row_pieces), kMostRowPieces),
+      choice(
+          "numerics.shard_sums",
+          "bfloat16: each shard's contribution to a sum over shards is rounded to bfloat16, which "
+          "halves the bytes of tensor ranks with one shard each; the sum itself is float32",
+          STRATA_MEMBER(numerics.shard_sums)),
+      or_auto(whole("numerics.loss_pieces", "pieces",
+                    "language models: pieces of a microbatch's tokens in which the head computes "
+                    "logits and their gradients, so that those of one piece are in memory at a "
+                    "time, with parallel.backward = fused; fixes the numbers; 0: pieces of about "
+                    "4,096 tokens where that saves more than a tenth of the memory, else 1; stored "
+                    "in the checkpoint",
+                    0, STRATA_MEMBER(numerics.loss_pieces), kMostSamplesAPass)),
+      dtype_option(),
+      choice("numerics.mode",
+             "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "
+             "shards of the grid",
+             STRATA_MEMBER(numerics.mode)),
+      choice("numerics.tf32",
+             "on: a GPU computes float32 matrix products and convolutions in TF32 on tensor cores; "
+             "results differ from off but are the same on every grid. CPUs do not support TF32",
+             STRATA_MEMBER(numerics.tf32)),
+      choice("numerics.split_k",
+             "on: cuBLASLt may cut the long sums of a GPU's matrix products into parts, which it "
+             "adds in a fixed order; results differ from off. Not tried on a GPU: run "
+             "tests/gpu/run.sh there first",
+             STRATA_MEMBER(numerics.split_k)),
+      choice("numerics.attention",
+             "implementation of bfloat16 attention on a GPU. library: cuDNN, where it and NVRTC "
+             "are found and support the shape; own: strata's kernels. Results differ but are the "
+             "same on every grid. CPUs use strata's kernels",
+             STRATA_MEMBER(numerics.attention)),
+      choice("numerics.isa",
+             "CPUs only: class of the instruction sets that oneDNN uses; fixes the numbers; "
+             "native: the highest class that all ranks have; refused if a rank lacks it",
+             STRATA_MEMBER(numerics.isa)),
+  };
+}
+
+std::vector<Option> optimisation() {
+  return {
+      choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
+      number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
+             STRATA_MEMBER(schedule.peak)),
+      number("optimizer.momentum", "", "sgd: fraction of the previous update that is kept",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
+      choice("optimizer.nesterov", "sgd: Nesterov momentum",
+             STRATA_MEMBER(optimizer.options.nesterov)),
+      number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.beta1)),
+      number("optimizer.beta2", "", "adam, adamw: decay of the mean of squared gradients",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.beta2)),
+      number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor",
+             Bound::kAboveZero, STRATA_MEMBER(optimizer.options.epsilon)),
+      number("optimizer.weight_decay", "",
+             "weight decay; adamw: decoupled, others: added to the gradient", Bound::kFromZero,
+             STRATA_MEMBER(optimizer.options.weight_decay)),
+      choice("optimizer.decay",
+             "tensors that weight decay applies to; matrices: those of two dimensions or more",
+             STRATA_MEMBER(optimizer.options.decay_scope)),
+      groups_option(),
+      text("optimizer.frozen", "patterns, or empty",
+           "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; "
+           "they "
+           "have no optimizer state, count in no norm, and matrices have no gradients",
+           STRATA_MEMBER(optimizer.frozen)),
+      number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
+             Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
+      choice("schedule.kind", "how the learning rate decays after warm-up",
+             STRATA_MEMBER(schedule.kind)),
+      whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
+            STRATA_MEMBER(schedule.warmup_steps)),
+      whole("schedule.decay_steps", "steps",
+            "linear, cosine: the minimum is reached at the step after this one; 0: train.steps, so "
+            "that the last step comes just before it",
+            0, STRATA_MEMBER(schedule.decay_steps)),
+      number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
+             Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
+      whole("schedule.every", "steps", "step: steps between two reductions", 1,
+            STRATA_MEMBER(schedule.every_steps)),
+      number("schedule.factor", "", "step: factor of each reduction", Bound::kFactor,
+             STRATA_MEMBER(schedule.factor)),
+  };
+}
+
+std::vector<Option> running() {
+  return {
+      whole("train.steps", "steps", "length of the run; 0: set by train.epochs", 0,
+            STRATA_MEMBER(train.steps)),
+      number("train.epochs", "epochs", "length of the run; 0: set by train.steps", Bound::kFromZero,
+             STRATA_MEMBER(train.epochs)),
+      whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
+            STRATA_MEMBER(train.evaluate_every)),
+      whole("train.evaluate_batches", "batches",
+            "upper bound on the global batches of an evaluation; 0: the whole test split", 0,
+            STRATA_MEMBER(train.evaluate_batches)),
+      whole("train.patience", "evaluations",
+            "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
+            "not improved in so many consecutive evaluations; 0: off",
+            0, STRATA_MEMBER(train.patience)),
+      choice("train.recompute",
+             "what the backward pass recomputes to save memory; selective: norms and the MLP's "
+             "activation; full: all inside a transformer sublayer. The same bits, but for "
+             "selective on a GPU in bfloat16 with a GELU MLP",
+             STRATA_MEMBER(train.recompute)),
+      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
+            0, STRATA_MEMBER(train.log_every)),
+      choice(
+          "train.nonfinite",
+          "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "
+          "update; skip: leave the update out, at most 10 times in a row, and count the step in "
+          "the schedule and in Adam's bias correction; repeat: compute the step once more: go on "
+          "if the result differs and is finite, else stop",
+          STRATA_MEMBER(train.nonfinite)),
+      choice("train.check",
+             "on: replicas compare hashes of their weights after an update, and each rank compares "
+             "its weights and optimizer state before the next one; a difference ends the run with "
+             "exit code 5",
+             STRATA_MEMBER(train.check)),
+      whole("train.check_every", "steps",
+            "steps between these checks; 0: every 100 steps, less often where they would take more "
+            "than 1 % of the time",
+            0, STRATA_MEMBER(train.check_every)),
+      whole_or_auto("train.repeat_every", "steps",
+                    "steps between steps that other ranks compute too, to compare; a difference "
+                    "ends the run with exit code 5; auto: every 200 steps, less often where they "
+                    "would take more than 1 % of the time; 0: none; none either with train.check "
+                    "= off or numerics.mode = fast",
+                    STRATA_MEMBER(train.repeat_every)),
+      whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
+            0, STRATA_MEMBER(checkpoint.every)),
+      number("checkpoint.minutes", "minutes",
+             "time between checkpoints, and one early, after 20 seconds and 3 steps; 0: none by "
+             "the clock",
+             Bound::kFromZero, STRATA_MEMBER(checkpoint.minutes)),
+      whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
+            STRATA_MEMBER(checkpoint.keep)),
+      whole("checkpoint.keep_every", "steps",
+            "steps between checkpoints that are kept permanently, besides the newest; 0: none", 0,
+            STRATA_MEMBER(checkpoint.keep_every)),
+      choice("checkpoint.best",
+             "keeps the checkpoint whose evaluation on data.test has the least loss or the highest "
+             "accuracy, besides the others; an evaluation that improves it saves",
+             STRATA_MEMBER(checkpoint.best)),
+      choice("checkpoint.background",
+             "on: a thread writes a copy of the state while training goes on; off: training waits "
+             "for the files",
+             STRATA_MEMBER(checkpoint.background)),
+      text("checkpoint.init", "directory, or empty",
+           "a run directory or a checkpoint whose weights a new run starts from, at step 0 and "
+           "without its optimizer state; not read when the run is resumed",
+           STRATA_MEMBER(checkpoint.init)),
+      text(
+          "checkpoint.init_except", "patterns, or empty",
+          "parameters that checkpoint.init may lack, have in another shape or have too many of, by "
+          "name with * and ?, as in head.*; the model's are initialized as in a run without it",
+          STRATA_MEMBER(checkpoint.init_except)),
+      choice("checkpoint.drop_state",
+             "on: a resume may change parallel.sync or parallel.islands; it goes on from the "
+             "weights, and the state of the optimizer and of islands is dropped",
+             STRATA_MEMBER(checkpoint.drop_state)),
+      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
+           Empty::kRefused),
+      whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
+            STRATA_MEMBER(run.seed)),
+      whole("run.threads", "threads",
+            "threads of each rank; 0: the cores it may use, at most the CPU quota of its cgroup, "
+            "shared among the ranks of the node",
+            0, STRATA_MEMBER(run.threads), 4096),
+      choice("run.device",
+             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu; emulated: "
+             "each action sleeps for the time that emulated.* says, and all messages are real; "
+             "nothing is learned, no checkpoint is written",
+             STRATA_MEMBER(run.device)),
+      choice("run.transport",
+             "how ranks exchange GPU tensors; auto: NCCL if it is found and no two ranks share a "
+             "GPU, otherwise MPI through pinned memory",
+             STRATA_MEMBER(run.transport)),
+      choice("run.cuda_graphs",
+             "on: from the third step on, each pass of a stage is launched as one CUDA graph; the "
+             "same bits. Refused where messages are part of a pass: under parallel.tensor, and "
+             "with batch_norm over all lanes on several replicas. CPUs have none",
+             STRATA_MEMBER(run.cuda_graphs)),
+      choice("run.resume",
+             "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
+             "auto: continue from the newest good one, or start anew if there is none; must: as "
+             "auto, but refuse to start anew",
+             STRATA_MEMBER(run.resume)),
+      number("run.timeout", "seconds",
+             "how long a rank waits for another rank before the job is aborted", Bound::kAboveZero,
+             STRATA_MEMBER(run.timeout_seconds)),
+      number("run.time_limit", "minutes",
+             "the run stops early enough to end, with a checkpoint and exit code 75, within this "
+             "time; 0: at the end of the Slurm allocation, if there is one",
+             Bound::kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
+      timeline_option(),
+      choice(
+          "run.tensorboard",
+          "on: an event file for TensorBoard in tensorboard/ of run.dir has the numbers of "
+          "metrics.jsonl, the config, the graph of layers and, of image classifiers, test images "
+          "with their predictions",
+          STRATA_MEMBER(run.tensorboard)),
+      whole(
+          "run.tensorboard_histograms", "steps",
+          "run.tensorboard = on: steps between histograms of every parameter and its gradient; 0: "
+          "none",
+          0, STRATA_MEMBER(run.tensorboard_histograms)),
+      whole(
+          "run.tensorboard_text", "tokens",
+          "run.tensorboard = on: at each evaluation a language model continues the beginning of "
+          "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
+          "text",
+          0, STRATA_MEMBER(run.tensorboard_text)),
+      text("run.machine", "file, name or empty",
+           "a machine of strata plan (a file, or the name of a shipped one), on which a launch "
+           "looks for the fastest grid where parallel.pipeline or parallel.tensor is 0, with the "
+           "schedule, batch.micro and train.recompute unless they are given; empty: no search",
+           STRATA_MEMBER(run.machine)),
+      number("run.peak_tflops", "TFLOP/s",
+             "peak throughput of a rank's GPU, or of its cores, in matrix products of "
+             "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
+             Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
+      stage_times("emulated.forward", "forward pass", STRATA_MEMBER(emulated.forward)),
+      stage_times("emulated.backward_input", "input gradient",
+                  STRATA_MEMBER(emulated.backward_input)),
+      stage_times("emulated.backward_weight", "weight gradient",
+                  STRATA_MEMBER(emulated.backward_weight)),
+      number("emulated.link_rate", "Mbit/s",
+             "emulated rate, in each direction, of each rank's link to the replicas of other "
+             "islands, without islands to all other replicas: messages complete no sooner than it "
+             "would carry them; 0: no limit. CPUs only",
+             Bound::kFromZero, STRATA_MEMBER(emulated.link_megabits_per_second)),
+      number("emulated.link_delay", "ms", "emulated delay of each message over such a link",
+             Bound::kFromZero, STRATA_MEMBER(emulated.link_delay_milliseconds)),
+  };
+}
+
+#undef STRATA_MEMBER
+
+std::vector<Option> make_table() {
+  std::vector<Option> table;
+  for (const auto part :
+       {transformer, model_and_data, parallel_and_numerics, optimisation, running}) {
+    for (Option& option : part()) {
+      table.push_back(std::move(option));
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<Option>& option_table() {
+  static const std::vector<Option> kTable = make_table();
+  return kTable;
+}
+
+const std::vector<Section>& section_table() {
+  static const std::vector<Section> kSections{
+      {"model", "the network, layer by layer, and its loss"},
+      {"lora", "low-rank adapters"},
+      {"data", "the data sets, made with strata data import"},
+      {"batch", "how many samples make a step"},
+      {"parallel", "the grid of ranks"},
+      {"local", "rounds of parallel.sync = local"},
+      {"async", "parameters and pushes of parallel.sync = async"},
+      {"numerics", "settings that determine the bits of the result"},
+      {"optimizer", "the update of the weights"},
+      {"schedule", "the learning rate over the steps"},
+      {"train", "length, evaluation and progress"},
+      {"checkpoint", "when the state is saved"},
+      {"run", "where and how the program runs"},
+      {"emulated", "times of run.device = emulated, and emulated links"}};
+  return kSections;
+}
+
+}  // namespace strata::config

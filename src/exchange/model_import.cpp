@@ -1,0 +1,328 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/exchange/model_files.hpp"
+#include "strata/io/json.hpp"
+#include "strata/train/checkpoint_names.hpp"
+
+#include "huggingface_config.hpp"
+#include "transpose.hpp"
+
+namespace strata::exchange {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelFormat detected_format(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    return ModelFormat::kHuggingface;
+  }
+  std::array<char, 4> first{};
+  if (fs::is_regular_file(path, error)) {
+    std::ifstream(path, std::ios::binary).read(first.data(), first.size());
+  }
+  constexpr std::array<char, 4> kLlmcMagic{'\xc6', '\xd7', '\x34', '\x01'};  // 20240326
+  if (first == kLlmcMagic) {
+    return ModelFormat::kLlmc;
+  }
+  // A zip file, or the pickle that older versions of torch.save() wrote.
+  if ((first[0] == 'P' && first[1] == 'K') || first[0] == '\x80') {
+    return ModelFormat::kNanogpt;
+  }
+  fail(ExitCode::kData,
+       "{} is {}; give a directory with config.json and model.safetensors, a model file of llm.c, "
+       "or nanoGPT's ckpt.pt",
+       path.string(), fs::exists(path, error) ? "no model that strata knows" : "missing");
+}
+
+/// The model of llm.c and of nanoGPT: GPT-2 in any size.
+PublishedModel model_of_facts(const fs::path& path, const nlohmann::json& facts) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24U;
+  const auto count = [&](const char* key) {
+    const std::int64_t value =
+        facts.contains(key) ? io::integer_in(facts.at(key)).value_or(0) : std::int64_t{0};
+    if (value < 1 || value > kMost) {
+      fail(ExitCode::kData, "{}: {} is {}, a whole number from 1 to {} was expected", path.string(),
+           key, facts.contains(key) ? printable(facts.at(key).dump()) : "missing", kMost);
+    }
+    return value;
+  };
+  PublishedModel model;
+  nn::TransformerOptions& o = model.options;
+  o.preset = nn::Preset::kGpt;
+  o.blocks = count("n_layer");
+  o.heads = count("n_head");
+  o.width = count("n_embd");
+  o.context = count("block_size");
+  o.vocabulary = count("vocab_size");
+  o.bias = facts.value("bias", nlohmann::json(true)) == false ? nn::Choice::kNo : nn::Choice::kYes;
+  if (o.width % o.heads != 0 || o.blocks > kMostBlocks) {
+    fail(ExitCode::kData,
+         "{}: n_embd is {}, n_head {} and n_layer {}; heads that divide the width and at most {} "
+         "layers were expected",
+         path.string(), o.width, o.heads, o.blocks, kMostBlocks);
+  }
+  model.options = resolved(o);
+  return model;
+}
+
+std::string without_base(const std::string& name) {
+  for (const std::string_view base : {"transformer.", "model."}) {
+    if (name.starts_with(base)) {
+      return name.substr(base.size());
+    }
+  }
+  return name;
+}
+
+/// Buffers that published files hold beside weights: causal masks and rotary frequencies.
+bool is_buffer(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+/// Refuses a config that asks for much more than the files hold, before its tensors are listed.
+void require_size(const fs::path& path, const ForeignModel& foreign) {
+  const nn::TransformerOptions& o = foreign.model.options;
+  const auto& found = foreign.files.tensors();
+  std::int64_t bytes = 0;
+  for (const auto& [name, stored] : found) {
+    bytes += std::ssize(stored.bytes);
+  }
+  // Of 16 bits: the embedding, and a layer's smallest matrix.
+  const double least = 2.0 * static_cast<double>(o.width) *
+                       (static_cast<double>(o.vocabulary) +
+                        static_cast<double>(o.blocks) * static_cast<double>(o.width));
+  if (least > static_cast<double>(bytes) || o.blocks > std::ssize(found)) {
+    fail(ExitCode::kData,
+         "{}: its config asks for {} layers of width {} and {} token ids, which its {} tensors of "
+         "{} in all cannot hold: it is of another model",
+         path.string(), o.blocks, o.width, o.vocabulary, found.size(), bytes_text(bytes));
+  }
+}
+
+/// Finds every tensor of the model, with or without the name of the base model, and refuses others.
+void match_tensors(const fs::path& path, ForeignModel& foreign) {
+  const auto& found = foreign.files.tensors();
+  std::set<std::string> used;
+  for (const PublishedTensor& tensor : foreign.tensors) {
+    auto at = found.find(tensor.name);
+    at = at == found.end() ? found.find(without_base(tensor.name)) : at;
+    if (at == found.end() && tensor.name == "lm_head.weight") {
+      fail(ExitCode::kData,
+           "{} has no tensor lm_head.weight, which a head that is not tied to the embedding needs; "
+           "if it is tied, set tie_word_embeddings to true in config.json, else copy the model "
+           "again",
+           path.string());
+    }
+    if (at == found.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, stored] : found) {
+        if (!used.contains(name)) {
+          names.push_back(name);
+        }
+      }
+      fail(ExitCode::kData,
+           "{} has no tensor {}, {} was expected{}: it is a model of another architecture or size",
+           path.string(), tensor.name, tensor.shape.text(),
+           names.empty()
+               ? ""
+               : fmt::format(" (the nearest is {})", printable(nearest(tensor.name, names))));
+    }
+    if (at->second.shape != tensor.shape) {
+      fail(ExitCode::kData,
+           "{}: tensor {} is {}, its config asks for {}; use the config that the weights were "
+           "saved with",
+           path.string(), at->first, at->second.shape.text(), tensor.shape.text());
+    }
+    if (at->second.type == io::StoredType::kOther) {
+      fail(ExitCode::kData,
+           "{}: tensor {} holds no floating-point numbers of 16, 32 or 64 bits; convert the model",
+           path.string(), at->first);
+    }
+    used.insert(at->first);
+    foreign.stored.push_back(&at->second);
+  }
+  for (const auto& [name, stored] : found) {
+    if (used.contains(name) || is_buffer(name)) {
+      continue;
+    }
+    const bool tied_head =
+        name == "lm_head.weight" && foreign.model.options.tied == nn::Choice::kYes;
+    if (!tied_head) {
+      fail(ExitCode::kData,
+           "{} has the tensor {} ({}), which {} of this config lacks: it is a model of another "
+           "architecture or size",
+           path.string(), printable(name), stored.shape.text(),
+           name_of(architecture_of(foreign.model)));
+    }
+    if (!std::ranges::equal(stored.bytes, foreign.stored.front()->bytes)) {
+      fail(ExitCode::kData,
+           "{}: lm_head.weight differs from the embedding's table, but the head is tied to it; "
+           "set tie_word_embeddings to false",
+           path.string());
+    }
+  }
+}
+
+/// Rows of a parameter and where a stored tensor has them.
+struct Piece {
+  std::size_t tensor = 0;
+  std::int64_t first = 0;  ///< row of the stored tensor, transposed back
+  grid::Range rows;        ///< of the parameter
+};
+
+/// The parameters of one file of a checkpoint.
+struct PartInMemory {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<io::TensorSlice> slices;
+  std::int64_t bytes = 0;
+};
+
+void read_piece(const ForeignModel& foreign, const Piece& piece, const Shape& shape,
+                const TensorView& parameter) {
+  const io::StoredTensor& stored = *foreign.stored[piece.tensor];
+  const std::int64_t columns = shape.tail().count();
+  const std::int64_t rows = piece.rows.count();
+  if (foreign.tensors[piece.tensor].order == MatrixOrder::kOutputsFirst) {
+    io::read_elements(stored, piece.first * columns,
+                      parameter.flat_slice(piece.rows.begin * columns, rows * columns));
+    return;
+  }
+  // A few columns at a time, so that neither side is read element by element.
+  constexpr std::int64_t kColumns = 16;
+  const std::int64_t stored_rows = stored.shape[1];
+  with_floating(parameter.dtype(), [&]<typename T>(T) {
+    std::vector<T> block(static_cast<std::size_t>(kColumns * rows));
+    const TensorView view(std::span<T>(block), Shape{kColumns, rows});
+    const std::span<T> out = parameter.host<T>();
+    for (std::int64_t c = 0; c < columns; c += kColumns) {
+      const std::int64_t count = std::min(kColumns, columns - c);
+      for (std::int64_t i = 0; i < count; ++i) {
+        io::read_elements(stored, (c + i) * stored_rows + piece.first,
+                          view.flat_slice(i * rows, rows));
+      }
+      transpose<T>({block.data(), rows}, count, rows,
+                   {out.data() + piece.rows.begin * columns + c, columns});
+    }
+  });
+}
+
+}  // namespace
+
+ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format) {
+  ForeignModel foreign = [&]() -> ForeignModel {
+    const ModelFormat kind = format ? *format : detected_format(path);
+    switch (kind) {
+      case ModelFormat::kHuggingface: {
+        const PublishedModel model = read_huggingface_config(path / "config.json");
+        train::ModelTexts texts = read_model_texts(path);
+        return {kind, model, io::TensorFiles::open_safetensors(path), {}, {}, "", std::move(texts)};
+      }
+      case ModelFormat::kLlmc: {
+        io::TensorFiles files = io::TensorFiles::open_llmc(path);
+        PublishedModel model = model_of_facts(path, files.facts());
+        return {kind, model, std::move(files), {}, {}, ""};
+      }
+      case ModelFormat::kNanogpt: {
+        io::TensorFiles files = io::TensorFiles::open_torch(path);
+        PublishedModel model = model_of_facts(path, files.facts());
+        return {kind,
+                model,
+                std::move(files),
+                {},
+                {},
+                "nanoGPT computes the exact GELU and strata its tanh form: losses differ slightly"};
+      }
+      default:
+        fail(ExitCode::kUsage, "--format={} is only written; import huggingface, llmc or nanogpt",
+             name_of(kind));
+    }
+  }();
+  require_size(path, foreign);
+  foreign.tensors = published_tensors(foreign.model, foreign.format == ModelFormat::kHuggingface
+                                                         ? MatrixOrder::kInputsFirst
+                                                         : MatrixOrder::kOutputsFirst);
+  match_tensors(path, foreign);
+  return foreign;
+}
+
+DType dtype_of(const ForeignModel& model) {
+  return std::ranges::any_of(model.stored,
+                             [](const io::StoredTensor* tensor) {
+                               return tensor->type == io::StoredType::kFloat64;
+                             })
+             ? DType::kFloat64
+             : DType::kFloat32;
+}
+
+void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype,
+                  const nlohmann::json& metadata, const io::Tokenizer* tokenizer) {
+  constexpr std::int64_t kPartBytes = std::int64_t{512} << 20U;
+  std::map<std::string, std::vector<Piece>> parameters;
+  std::map<std::string, Shape> shapes;
+  for (std::size_t t = 0; t < foreign.tensors.size(); ++t) {
+    std::int64_t first = 0;
+    for (const ParameterRows& rows : foreign.tensors[t].rows) {
+      parameters[rows.parameter].push_back({t, first, rows.rows});
+      shapes[rows.parameter] = rows.shape;
+      first += rows.rows.count();
+    }
+  }
+  const fs::path directory = io::begin_checkpoint(root, 0);
+  std::vector<io::PartRecord> records;
+  PartInMemory part;
+  // A part is written while the next one is read.
+  std::future<io::PartRecord> written;
+  const auto finish = [&] {
+    if (written.valid()) {
+      records.push_back(written.get());
+    }
+  };
+  const auto write = [&] {
+    finish();
+    written = std::async(std::launch::async,
+                         [&directory, index = std::ssize(records), full = std::move(part)] {
+                           return io::write_part(directory, index, full.slices);
+                         });
+    part = {};
+  };
+  for (const auto& [name, pieces] : parameters) {
+    const Shape& shape = shapes.at(name);
+    const std::int64_t size = shape.count() * size_bytes(dtype);
+    if (!part.slices.empty() && part.bytes + size > kPartBytes) {
+      write();
+    }
+    part.bytes += size;
+    part.memory.emplace_back(static_cast<std::size_t>(size));
+    const TensorView parameter(part.memory.back().data(), shape, dtype);
+    for (const Piece& piece : pieces) {
+      read_piece(foreign, piece, shape, parameter);
+    }
+    for (const Piece& piece : pieces) {
+      io::release_pages(foreign.stored[piece.tensor]->bytes);
+    }
+    part.slices.push_back({.name = fmt::format("{}{}", train::kWeightPrefix, name),
+                           .global_shape = shape,
+                           .range = {0, shape.count()},
+                           .data = parameter,
+                           .shard = {}});
+  }
+  write();
+  finish();
+  io::commit_checkpoint(root, 0, records, metadata, tokenizer);
+}
+
+}  // namespace strata::exchange

@@ -1,0 +1,139 @@
+#include "step_trace.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "strata/optim/gradient_norm.hpp"
+#include "strata/optim/gradient_reducer.hpp"
+#include "strata/optim/optimizer.hpp"
+#include "strata/optim/tied_exchange.hpp"
+#include "strata/optim/weight_gather.hpp"
+
+namespace strata::forecast {
+namespace {
+
+bool has_streams(const plan::Plan& plan) {
+  return plan.device == device::DeviceKind::kCuda;
+}
+
+/// Lists the layers of all chunks from the last to the first.
+template <typename Use>
+void for_layers_backward(const plan::RankPlan& rank, const Use& use) {
+  for (auto chunk = rank.chunks.rbegin(); chunk != rank.chunks.rend(); ++chunk) {
+    for (std::int64_t layer = chunk->layers.end; layer-- > chunk->layers.begin;) {
+      use(chunk->layers, layer);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t ranks_in_node(std::int64_t ranks, std::int64_t stride, std::int64_t node_ranks) {
+  return std::clamp<std::int64_t>(node_ranks / stride, 1, ranks);
+}
+
+comm::GroupSite data_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
+                          std::int64_t node_ranks) {
+  return {.axis = grid::Axis::kData,
+          .rank = coordinates.data,
+          .ranks = plan.grid.data,
+          .in_node = ranks_in_node(plan.grid.data, plan.grid.tensor, node_ranks),
+          .has_streams = has_streams(plan)};
+}
+
+comm::GroupSite tensor_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
+                            std::int64_t node_ranks) {
+  return {.axis = grid::Axis::kTensor,
+          .rank = coordinates.tensor,
+          .ranks = plan.grid.tensor,
+          .in_node = ranks_in_node(plan.grid.tensor, 1, node_ranks),
+          .has_streams = has_streams(plan)};
+}
+
+StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::int64_t node_ranks) {
+  const config::RunConfig& c = plan.config;
+  const grid::Coordinates& at = rank.coordinates;
+  comm::Trace trace;
+  ops::Context context = ops::Context::planned(trace);
+  comm::PlannedGroup data(trace, data_site(plan, at, node_ranks));
+  const device::Buffer weight_memory(device::Device::planned(),
+                                     rank.layout.weight_elements * size_bytes(c.numerics.dtype));
+  const TensorView weights =
+      weight_memory.view(0, Shape{rank.layout.weight_elements}, c.numerics.dtype);
+  optim::GradientReducer reducer(context, data, plan.lanes, rank.buckets, rank.reducer_sizes);
+
+  StepTrace result;
+  const std::int64_t lanes = plan.microbatches / plan.microbatches_per_lane;
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    const std::int64_t m = (lane + 1) * plan.microbatches_per_lane - 1;
+    const bool last = lane + 1 == lanes;
+    const nn::StageSpec* chunk = nullptr;
+    for_layers_backward(rank, [&](const grid::Range& layers, std::int64_t layer) {
+      if (chunk == nullptr || chunk->layers != layers) {
+        chunk = &*std::ranges::find(rank.chunks, layers, &nn::StageSpec::layers);
+        static_cast<void>(reducer.begin_microbatch(m, layers));
+      }
+      reducer.layer_done(m, layer);
+      if (last) {
+        result.reduction.push_back({layer, trace.take()});
+      }
+    });
+    if (!last) {
+      std::ranges::move(trace.take(), std::back_inserter(result.own_lanes));
+    }
+  }
+  reducer.finish();
+  result.finish = trace.take();
+
+  std::optional<optim::TiedExchange> tie;
+  std::optional<comm::PlannedGroup> pipeline;
+  if (const auto stages = plan::tied_stages(plan)) {
+    pipeline.emplace(trace, comm::GroupSite{.axis = grid::Axis::kPipeline,
+                                            .rank = at.pipeline,
+                                            .ranks = plan.grid.pipeline,
+                                            .in_node = ranks_in_node(
+                                                plan.grid.pipeline,
+                                                plan.grid.ranks() / plan.grid.pipeline, node_ranks),
+                                            .has_streams = has_streams(plan)});
+    tie.emplace(context, *pipeline, rank.layout, rank.buckets, at.data, *stages, c.numerics.dtype);
+    static_cast<void>(tie->combine(reducer.sums()));
+  }
+  result.tied = trace.take();
+
+  optim::GradientNorm norm(context, rank.layout, rank.buckets, at.data);
+  norm.begin(reducer.sums());
+  result.norm = trace.take();
+
+  optim::Optimizer optimizer(context, plan::rank_optimizer(plan), rank.layout, rank.buckets,
+                             at.data, weights);
+  static_cast<void>(trace.take());
+  optim::WeightGather gather(data, rank.layout, rank.buckets, weights, plan.node_replicas);
+  const std::vector<optim::Bucket>& buckets = rank.buckets.buckets();
+  const auto borrowed = [&](std::size_t b) {
+    return buckets[b].use == optim::Bucket::Use::kBorrowed;
+  };
+  for (std::size_t b = buckets.size(); b-- > 0;) {
+    if (!borrowed(b)) {
+      optimizer.update(b, reducer.sums(), c.optimizer.options.epsilon, 1.0, 1);
+      gather.begin(b);
+    }
+  }
+  if (tie) {
+    static_cast<void>(tie->return_weights(weights));
+  }
+  for (std::size_t b = buckets.size(); b-- > 0;) {
+    if (borrowed(b)) {
+      gather.begin(b);
+    }
+  }
+  result.update = trace.take();
+  for (const nn::StageSpec& chunk : rank.chunks) {
+    for (std::int64_t layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
+      static_cast<void>(gather.await(layer));
+      result.gather.push_back({layer, trace.take()});
+    }
+  }
+  return result;
+}
+
+}  // namespace strata::forecast

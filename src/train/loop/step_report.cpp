@@ -1,0 +1,134 @@
+#include "loop/step_report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::train {
+
+StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
+    : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
+
+void StepReport::add(std::int64_t step, const StepResult& result,
+                     const std::optional<RankTimes>& ranks) {
+  write_metrics(step, result);
+  window_seconds_ += result.times.step;
+  window_data_seconds_ += result.times.data;
+  ++window_steps_;
+  if (ranks) {
+    log_progress(step, result.summary.loss, *ranks);
+  }
+}
+
+namespace {
+
+std::vector<std::pair<std::string, double>> async_numbers(const StepResult& result) {
+  if (!result.async) {
+    return {};
+  }
+  return {{"updates_per_second", static_cast<double>(result.async->updates) / result.times.step},
+          {"staleness_mean", result.async->mean_staleness},
+          {"staleness_max", static_cast<double>(result.async->most_staleness)},
+          {"scaled", static_cast<double>(result.async->scaled)},
+          {"dropped", static_cast<double>(result.async->dropped)}};
+}
+
+}  // namespace
+
+void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
+  const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / result.times.step;
+  const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+  metrics_.write_event(step, result.histograms);
+  metrics_.write(TrainRecord{.step = step,
+                             .loss = result.summary.loss,
+                             .grad_norm = result.summary.grad_norm,
+                             .learning_rate = result.rate,
+                             .samples_per_second = samples_per_second,
+                             .tokens_per_second = is_language_model(setup_.plan)
+                                                      ? std::optional(samples_per_second * tokens)
+                                                      : std::nullopt,
+                             .mfu = mfu_of(result.times.step),
+                             .times = result.times,
+                             .skipped = result.update == StepResult::Update::kSkipped,
+                             .async = async_numbers(result)});
+  warn_of_lost_lines(step);
+}
+
+void StepReport::warn_of_lost_lines(std::int64_t step) {
+  if (metrics_.failed() && !metrics_warned_) {
+    metrics_warned_ = true;
+    setup_.log.warn(
+        "metrics.jsonl cannot be written, so lines from step {} on are missing{}; check the disk's "
+        "free space",
+        step,
+        setup_.plan.config.run.tensorboard == config::Switch::kOn ? " there or in tensorboard/"
+                                                                  : "");
+  }
+}
+
+std::optional<double> StepReport::mfu_of(double step_seconds) const {
+  const plan::Plan& plan = setup_.plan;
+  if (setup_.peak_flops == 0.0) {
+    return std::nullopt;
+  }
+  const double flops = plan.model->training_flops() * static_cast<double>(job_batch(plan));
+  return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan.grid.ranks()));
+}
+
+bool StepReport::is_log_step(std::int64_t step) const {
+  if (step == first_step_ + 1 || step == setup_.plan.total_steps) {
+    return true;
+  }
+  constexpr double kSecondsBetweenLines = 2.0;
+  const std::int64_t every = setup_.plan.config.train.log_every;
+  return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
+}
+
+void StepReport::log_async(const StepResult& result) {
+  if (!is_log_step(result.step)) {
+    return;
+  }
+  const auto samples = static_cast<double>(window_steps_ * job_batch(setup_.plan));
+  setup_.log.progress(
+      "step {}/{}  loss {}  units {}/{}  {} samples/s  staleness {:.1f}, at most {}  dropped "
+      "{}",
+      result.step, setup_.plan.total_steps, number_text(result.summary.loss),
+      result.async->done_units, result.async->all_units,
+      count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
+      result.async->mean_staleness, result.async->most_staleness, result.async->dropped);
+  window_seconds_ = 0.0;
+  window_data_seconds_ = 0.0;
+  window_steps_ = 0;
+  last_line_ = now_seconds();
+}
+
+void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& ranks) {
+  const plan::Plan& plan = setup_.plan;
+  const auto window = static_cast<double>(window_steps_);
+  const double elapsed = now_seconds() - began_;
+  const double left = elapsed / static_cast<double>(step - first_step_) *
+                      static_cast<double>(plan.total_steps - step);
+  const bool language = is_language_model(plan);
+  const double rate_shown = window * static_cast<double>(job_batch(plan)) *
+                            (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
+  const std::optional<double> mfu = mfu_of(window_seconds_ / window);
+  setup_.log.progress(
+      "step {}/{}  loss {}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", step, plan.total_steps,
+      number_text(loss), count_text(std::llround(rate_shown / window_seconds_)),
+      language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
+      100.0 * window_data_seconds_ / window_seconds_,
+      plan.grid.ranks() > 1 ? "  " + ranks.text() : "", duration_text(left));
+  window_seconds_ = 0.0;
+  window_data_seconds_ = 0.0;
+  window_steps_ = 0;
+  last_line_ = now_seconds();
+}
+
+}  // namespace strata::train

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "strata/train/metrics.hpp"
+#include "strata/train/setup.hpp"
+#include "strata/train/step_summary.hpp"
+#include "strata/train/step_times.hpp"
+
+#include "loop/step_runner.hpp"
+#include "record/stragglers.hpp"
+
+namespace strata::train {
+
+/// Writes the metrics of steps and the progress lines, on rank 0.
+class StepReport {
+ public:
+  /// `metrics` outlives the report; training begins now, after `first_step`.
+  StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step);
+
+  /// Writes a progress line too where it gets the ranks' compute times.
+  void add(std::int64_t step, const StepResult& result, const std::optional<RankTimes>& ranks);
+  /// Writes a progress line of asynchronous training where one is due.
+  void log_async(const StepResult& result);
+  /// Warns once where lines of the metrics could not be written.
+  void warn_of_lost_lines(std::int64_t step);
+  /// Whether a progress line is due.
+  [[nodiscard]] bool is_log_step(std::int64_t step) const;
+
+ private:
+  void write_metrics(std::int64_t step, const StepResult& result);
+  /// Model FLOP/s utilization of a step of `step_seconds`.
+  [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
+  void log_progress(std::int64_t step, double loss, const RankTimes& ranks);
+
+  const TrainerSetup& setup_;
+  MetricsFile& metrics_;
+  bool metrics_warned_ = false;
+  std::int64_t first_step_;
+  double began_;
+  double last_line_ = 0.0;
+  double window_seconds_ = 0.0;
+  double window_data_seconds_ = 0.0;
+  std::int64_t window_steps_ = 0;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,319 @@
+#include "loop/step_runner.hpp"
+
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/device/profile_range.hpp"
+
+#include "record/event_file.hpp"
+#include "record/histograms.hpp"
+
+namespace strata::train {
+namespace {
+
+bool same_bits(const StepSummary& left, const StepSummary& right) {
+  const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
+  return bits(left.loss) == bits(right.loss) && bits(left.grad_norm) == bits(right.grad_norm);
+}
+
+std::string numbers_text(const StepSummary& summary) {
+  return fmt::format("the loss is {} and the gradient norm {}", summary.loss, summary.grad_norm);
+}
+
+/// Ends the run on all ranks. Those of an island have the same numbers; other islands do not know
+/// of them, so that the first rank of the island reports and ends the job.
+[[noreturn]] void end_not_finite(const plan::Plan& plan, const plan::RankPlan& rank,
+                                 const std::string& text) {
+  const grid::Coordinates first{.islands = rank.coordinates.islands};
+  if (plan.grid.islands > 1) {
+    constexpr auto kForTheFirst = std::chrono::seconds(5);
+    std::this_thread::sleep_for(rank.coordinates == first ? std::chrono::seconds(0) : kForTheFirst);
+    throw Error(ExitCode::kDiverged, text);
+  }
+  throw comm::AgreedError(ExitCode::kDiverged, text);
+}
+
+[[noreturn]] void end_diverged(const plan::Plan& plan, const plan::RankPlan& rank,
+                               std::int64_t step, const std::string& what) {
+  end_not_finite(plan, rank,
+                 fmt::format("the run diverged: at step {} {}; the last good checkpoint is "
+                             "kept. Lower optimizer.learning_rate, set optimizer.clip_norm "
+                             "or lengthen schedule.warmup_steps",
+                             step, what));
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+                       Islands* islands, pipeline::Executor& executor, std::int64_t first_step)
+    : setup_(setup),
+      plan_(setup.plan),
+      rank_(rank),
+      state_(state),
+      islands_(islands),
+      executor_(executor),
+      feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
+      fault_(TestFault::of_rank(setup.groups.world->rank())),
+      delay_seconds_(test_delay_seconds(setup.groups.world->rank())),
+      check_(setup.groups, state),
+      repeat_(setup, rank, state, executor, first_step),
+      began_(now_seconds()),
+      last_check_(began_),
+      last_checked_step_(first_step) {}
+
+StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
+  const device::ProfileRange range(fmt::format("step {}", step));
+  StepResult result{.step = step, .rate = optim::learning_rate(plan_.config.schedule, step)};
+  const double begin = now_seconds();
+  feed_.next();
+  result.times.data = now_seconds() - begin;
+  if (islands_ != nullptr) {
+    train_islands(step, requests, result);
+  } else {
+    train(step, requests, result);
+  }
+  result.times.step = now_seconds() - begin;
+  return result;
+}
+
+void StepRunner::train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
+                               StepResult& result) {
+  auto update = StepResult::Update::kDone;
+  std::int64_t last = islands_->own() - 1;
+  while (last > 0 && !islands_->trains(last, step)) {
+    --last;
+  }
+  for (std::int64_t i = 0; i < islands_->own(); ++i) {
+    if (!islands_->trains(i, step)) {
+      result.islands.push_back({});
+      continue;
+    }
+    islands_->enter(i);
+    first_microbatch_ = i * plan_.microbatches;
+    // What is asked between the ends of rounds would not be known everywhere.
+    const bool asks = islands_->is_round_end(step) && i == last;
+    train(
+        step, asks ? requests : [] { return StepRequests(); }, result);
+    result.islands.push_back(result.summary);
+    update = result.update == StepResult::Update::kSkipped ? result.update : update;
+  }
+  result.update = update;
+  result.times.communication.of(grid::Axis::kIslands) += islands_->end_step(step);
+}
+
+void StepRunner::train(std::int64_t step, const std::function<StepRequests()>& requests,
+                       StepResult& result) {
+  result.summary = checked_gradients(step, requests, result.times);
+  result.update = judge(step, result);
+  if (result.summary.requests.has(StepRequest::kRepeat)) {
+    repeat_.ask(step + 1);
+  }
+  if (result.update == StepResult::Update::kDone) {
+    check_.confirm(ReplicaCheck::Until::kUpdate);
+    if (is_histogram_step(step)) {
+      result.histograms = histograms("gradients", state_.gradient_slices());
+    }
+    update(step, result);
+    if (is_histogram_step(step)) {
+      state_.drain();
+      std::vector<io::TensorSlice> weights = state_.slices();
+      const std::vector<io::TensorSlice> frozen = state_.frozen_slices();
+      weights.insert(weights.end(), frozen.begin(), frozen.end());
+      result.histograms += histograms("weights", weights);
+      // The host's wait counts as other.
+      static_cast<void>(setup_.groups.engine->take_device_waits());
+    }
+    skipped_in_a_row_ = 0;
+    if (result.summary.requests.has(StepRequest::kCheck)) {
+      check(step);
+    }
+  }
+}
+
+bool StepRunner::is_histogram_step(std::int64_t step) const {
+  const auto& run = plan_.config.run;
+  return run.tensorboard_histograms > 0 && step % run.tensorboard_histograms == 0;
+}
+
+std::string StepRunner::histograms(const std::string& prefix,
+                                   const std::vector<io::TensorSlice>& slices) {
+  std::string values;
+  for (const Histogram& histogram :
+       histograms_of(prefix, slices, plan_, *setup_.groups.world, setup_.context.stream())) {
+    values += value_of(histogram);
+  }
+  return values;
+}
+
+StepSummary StepRunner::checked_gradients(std::int64_t step,
+                                          const std::function<StepRequests()>& requests,
+                                          StepTimes& times) {
+  const auto own = [&] {
+    return gradients(step, {rank_, feed_, first_microbatch_}, requests, times);
+  };
+  if (!repeat_.is_due(step)) {
+    return own();
+  }
+  return repeat_.run(step, feed_, own, [&](const plan::RankPlan& rank, SampleFeed& feed) {
+    // As for other checks, the step's time counts as other.
+    StepTimes spare;
+    return gradients(
+        step, {rank, feed}, [] { return StepRequests(); }, spare);
+  });
+}
+
+StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
+                                  const std::function<StepRequests()>& requests, StepTimes& times) {
+  const std::int64_t batch = plan_.config.batch.global;
+  const std::int64_t first_sample = (step - 1) * batch;
+  BatchSource source(plan_, work.rank.offsets, work.feed, first_sample, first_sample + batch,
+                     work.first_microbatch);
+  state_.reset_clock();
+  const pipeline::ExecutionTimes execution = executor_.train(
+      plan_.training, source,
+      1.0 / static_cast<double>(island_batch(plan_) * plan_.targets_per_sample), state_.reducer());
+  if (work.first_microbatch + plan_.microbatches == std::ssize(work.rank.offsets)) {
+    work.feed.prefetch();
+  }
+  const comm::ExposedSeconds exposed = state_.exposed_seconds();
+  times.bubble += execution.pipeline_wait;
+  times.communication += exposed;
+  times.compute += execution.compute - exposed.total();
+
+  if (delay_seconds_ > 0.0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
+  }
+  const double reduced = now_seconds();
+  const double tied = state_.combine_tied();
+  inject(FaultPlace::kGradient, step);
+  StepRequests mine = requests();
+  if (check_due(step)) {
+    mine.add(StepRequest::kCheck);
+  }
+  if (repeat_.is_wanted(step + 1)) {
+    mine.add(StepRequest::kRepeat);
+  }
+  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
+  comm::ExposedSeconds exchanged = summary.communication;
+  exchanged.of(grid::Axis::kPipeline) += tied;
+  times.communication += exchanged;
+  times.compute += now_seconds() - reduced - exchanged.total();
+  // On a GPU the host counted these stalls as compute. They include the stalls of the last
+  // update, for which the host did not wait.
+  count_device_waits(times, setup_.groups.engine->take_device_waits());
+  return summary;
+}
+
+StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {
+  if (is_finite(result.summary)) {
+    return StepResult::Update::kDone;
+  }
+  switch (plan_.config.train.nonfinite) {
+    case config::Nonfinite::kSkip:
+      return skip(step, result.summary);
+    case config::Nonfinite::kRepeat:
+      compute_again(step, result);
+      return StepResult::Update::kDone;
+    case config::Nonfinite::kStop:
+      break;
+  }
+  end_diverged(plan_, rank_, step, numbers_text(result.summary));
+}
+
+StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summary) {
+  constexpr std::int64_t kMostInARow = 10;
+  ++skipped_;
+  if (++skipped_in_a_row_ > kMostInARow) {
+    end_diverged(plan_, rank_, step,
+                 fmt::format("{}, as at {} steps before it, which were skipped",
+                             numbers_text(summary), kMostInARow));
+  }
+  setup_.log.warn("step {} is skipped: {}; the weights stay as they were", step,
+                  numbers_text(summary));
+  return StepResult::Update::kSkipped;
+}
+
+void StepRunner::compute_again(std::int64_t step, StepResult& result) {
+  const StepSummary first = result.summary;
+  result.summary = gradients(
+      step, {rank_, feed_, first_microbatch_}, [&] { return first.requests; }, result.times);
+  const StepSummary& second = result.summary;
+  if (same_bits(first, second)) {
+    end_diverged(plan_, rank_, step,
+                 numbers_text(first) + ", and the same when computed once more");
+  }
+  const std::string differ = fmt::format(
+      "at step {} {}; computed once more from the same weights and samples, {}. Two results of one "
+      "computation point to a hardware fault: have the nodes' memory and GPUs checked",
+      step, numbers_text(first), numbers_text(second));
+  if (!is_finite(second)) {
+    end_not_finite(plan_, rank_, differ);
+  }
+  setup_.log.warn("{}. The run goes on with the second result", differ);
+}
+
+void StepRunner::update(std::int64_t step, StepResult& result) {
+  const double updating = now_seconds();
+  const double waited = state_.update(result.rate, clip_scale(result.summary.grad_norm), step);
+  result.times.communication.of(grid::Axis::kPipeline) += waited;
+  result.times.compute += now_seconds() - updating - waited;
+}
+
+double StepRunner::clip_scale(double norm) const {
+  const double limit = plan_.config.optimizer.clip_norm;
+  return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+}
+
+/// Rank 0 decides, from what the last check took.
+bool StepRunner::check_due(std::int64_t step) const {
+  const auto& train = plan_.config.train;
+  if (setup_.groups.world->rank() != 0 || train.check == config::Switch::kOff || is_local(plan_)) {
+    return false;
+  }
+  if (train.check_every > 0) {
+    return step % train.check_every == 0;
+  }
+  constexpr std::int64_t kSteps = 100;
+  constexpr double kShareOfTime = 0.01;
+  return step - last_checked_step_ >= kSteps &&
+         check_.seconds() <= kShareOfTime * (now_seconds() - last_check_);
+}
+
+void StepRunner::check(std::int64_t step) {
+  state_.drain();
+  // The host's wait counts as other.
+  static_cast<void>(setup_.groups.engine->take_device_waits());
+  inject(FaultPlace::kWeights, step);
+  check_.compare(step);
+  inject(FaultPlace::kState, step);
+  last_checked_step_ = step;
+  last_check_ = now_seconds();
+}
+
+std::string StepRunner::check_text() const {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, std::int64_t count, double seconds) {
+    if (count > 0) {
+      parts.push_back(fmt::format("{}: {}, {:.2g} % of the time", what, count,
+                                  100.0 * seconds / (now_seconds() - began_)));
+    }
+  };
+  add("checks of weights and optimizer state", check_.comparisons(), check_.all_seconds());
+  add("repeated steps", repeat_.steps(), repeat_.seconds());
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+void StepRunner::inject(FaultPlace place, std::int64_t step) {
+  if (fault_ && fault_->happens(place, step)) {
+    state_.drain();
+    state_.damage(place);
+  }
+}
+
+}  // namespace strata::train

@@ -1,0 +1,98 @@
+#include "loop/text_sample.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "strata/device/host_copy.hpp"
+
+namespace strata::train {
+namespace {
+
+/// A microbatch whose first sample begins with a text; the rest is token 0.
+class PromptSource final : public pipeline::MicrobatchSource {
+ public:
+  PromptSource(ops::Context& context, const Shape& shape)
+      : memory_(context.device(), shape.count() * size_bytes(DType::kInt64)),
+        tokens_(memory_.view(0, shape, DType::kInt64)) {}
+
+  void set(std::span<const std::int64_t> text) {
+    device::write_from_host(tokens_, [&](std::int64_t first, const TensorView& piece) {
+      const std::span<std::int64_t> into = piece.host<std::int64_t>();
+      for (std::size_t i = 0; i < into.size(); ++i) {
+        const std::size_t at = static_cast<std::size_t>(first) + i;
+        into[i] = at < text.size() ? text[at] : 0;
+      }
+    });
+  }
+
+  ConstTensorView inputs(std::int64_t /*m*/) override { return tokens_; }
+  ConstTensorView targets(std::int64_t /*m*/) override { return tokens_; }
+  std::int64_t first_row(std::int64_t /*m*/) override { return 0; }
+  std::int64_t valid_rows(std::int64_t /*m*/) override { return 0; }
+
+ private:
+  device::Buffer memory_;
+  TensorView tokens_;
+};
+
+/// This rank's logits of one row; 0 for the ids of other ranks' shards. Waits for the stream.
+std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
+                              const nn::Port& port, const nn::PassShape& pass,
+                              device::Stream& stream) {
+  nn::LogitBlocks blocks = nn::logit_blocks(port, pass);
+  if (port.placement != nn::Placement::kFeatures) {
+    blocks.shards = 1;
+    blocks.own = {0, 1};
+  }
+  std::vector<double> logits(static_cast<std::size_t>(blocks.vocabulary));
+  with_stored(outputs.dtype(), [&]<typename T>(T) {
+    for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
+      const device::HostView own(
+          blocks.block(outputs, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count()),
+          stream);
+      std::ranges::transform(
+          own.view().host<T>(), logits.begin() + blocks.ids(s).begin,
+          [](const T& logit) { return static_cast<double>(static_cast<Compute<T>>(logit)); });
+    }
+  });
+  return logits;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& plan,
+                                       const plan::RankPlan& rank, comm::Groups& groups,
+                                       pipeline::Executor& executor, std::vector<std::int64_t> text,
+                                       std::int64_t count, const SamplingOptions& options,
+                                       const std::function<bool()>& stops) {
+  const nn::Port& port = plan.model->output();
+  const std::int64_t length = plan.model->input_shape()[0];
+  const pipeline::Schedule schedule = pipeline::insert_communication(
+      pipeline::forward_order(plan.training.order, plan.grid.pipeline, 1));
+  PromptSource source(context, Shape{plan.config.batch.micro, length});
+  std::vector<std::int64_t> sampled;
+  while (std::ssize(sampled) < count && std::ssize(text) < length && !stops()) {
+    source.set(text);
+    std::int64_t token = 0;
+    static_cast<void>(executor.evaluate(
+        schedule, source,
+        [&](const ConstTensorView& outputs, const ConstTensorView& /*targets*/,
+            std::int64_t /*valid*/) {
+          groups.engine->drain();
+          std::vector<double> logits = logits_of(outputs, std::ssize(text) - 1, port,
+                                                 rank.chunks.back().pass, context.stream());
+          if (port.placement == nn::Placement::kFeatures) {
+            groups.tensor->all_reduce(
+                TensorView(std::span(logits), Shape{static_cast<std::int64_t>(logits.size())}));
+          }
+          token = sample_token(std::vector<float>(logits.begin(), logits.end()),
+                               plan.train_data.classes, options, std::ssize(sampled));
+        }));
+    groups.pipeline->broadcast(comm::payload_of(std::span(&token, 1)), loss_stage(plan));
+    text.push_back(token);
+    sampled.push_back(token);
+  }
+  return sampled;
+}
+
+}  // namespace strata::train
