@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <ostream>
 #include <vector>
@@ -39,6 +40,11 @@ struct Operands {
         b(randoms<T>(stored(size.k, size.n, transpose_b), 2, 1.0, misalignment)),
         bias(randoms<T>({size.n}, 3, 1.0, misalignment)),
         c(randoms<C>({size.m, size.n}, 4, 1.0, misalignment)) {}
+  Operands(const Operands& other, std::size_t misalignment)
+      : a(other.a, misalignment),
+        b(other.b, misalignment),
+        bias(other.bias, misalignment),
+        c(other.c, misalignment) {}
 
   Tensor<T> a;
   Tensor<T> b;
@@ -114,11 +120,12 @@ void expect_same_product_bits(std::initializer_list<ProductSize> sizes,
   for (const ProductSize& size : sizes) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
+        const Operands<T, C> start(size, transpose_a, transpose_b);
         std::vector<C> first;
         for (const int threads : thread_counts) {
           Context context(threads);
           for (const std::size_t misalignment : {0, 1, 5}) {
-            Operands<T, C> operands(size, transpose_a, transpose_b, misalignment);
+            Operands<T, C> operands(start, misalignment);
             MatmulOptions options{transpose_a, transpose_b, Accumulate::kOverwrite,
                                   operands.bias.view(), Activation::kRelu};
             matmul(context, operands.a.view(), operands.b.view(), operands.c.view(), options);
@@ -127,7 +134,9 @@ void expect_same_product_bits(std::initializer_list<ProductSize> sizes,
             if (first.empty()) {
               first = operands.c.values();
             }
-            ASSERT_TRUE(first == operands.c.values())
+            ASSERT_EQ(
+                std::memcmp(first.data(), operands.c.elements().data(), first.size() * sizeof(C)),
+                0)
                 << size << ", " << threads << " threads, misaligned by " << misalignment;
           }
         }

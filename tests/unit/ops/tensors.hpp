@@ -28,23 +28,22 @@ class Tensor {
       : shape_(shape),
         count_(static_cast<std::size_t>(shape.count())),
         storage_(count_ + kLine + misalignment),
-        begin_(aligned_index() + misalignment) {}
+        begin_(storage_.data() + aligned_index() + misalignment) {}
+  Tensor(const Tensor& other, std::size_t misalignment) : Tensor(other.shape_, misalignment) {
+    std::ranges::copy(other.elements(), elements().begin());
+  }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
   Tensor(Tensor&&) noexcept = default;
   Tensor& operator=(Tensor&&) noexcept = default;
 
-  [[nodiscard]] std::span<T> elements() { return std::span(storage_).subspan(begin_, count_); }
-  [[nodiscard]] std::span<const T> elements() const {
-    return std::span(storage_).subspan(begin_, count_);
-  }
+  [[nodiscard]] std::span<T> elements() { return {begin_, count_}; }
+  [[nodiscard]] std::span<const T> elements() const { return {begin_, count_}; }
   [[nodiscard]] std::vector<T> values() const { return {elements().begin(), elements().end()}; }
   [[nodiscard]] TensorView view() { return {elements(), shape_}; }
   [[nodiscard]] ConstTensorView view() const { return {elements(), shape_}; }
-  T& operator[](std::int64_t index) { return elements()[static_cast<std::size_t>(index)]; }
-  const T& operator[](std::int64_t index) const {
-    return elements()[static_cast<std::size_t>(index)];
-  }
+  T& operator[](std::int64_t index) { return begin_[index]; }
+  const T& operator[](std::int64_t index) const { return begin_[index]; }
 
  private:
   static constexpr std::size_t kLine = 64 / sizeof(T);
@@ -57,7 +56,7 @@ class Tensor {
   Shape shape_;
   std::size_t count_;
   std::vector<T> storage_;
-  std::size_t begin_;
+  T* begin_;
 };
 
 /// An element's value.
@@ -74,9 +73,10 @@ Tensor<T> randoms(const Shape& shape, std::uint64_t seed, double scale = 1.0,
   Tensor<T> tensor(shape, misalignment);
   std::vector<std::uint32_t> words(tensor.elements().size());
   RandomStream(seed, RandomPurpose::kSynthesise, 0).fill(0, 0, words);
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    tensor.elements()[i] =
-        static_cast<T>(static_cast<Compute<T>>(scale * 3.5 * (words[i] * 0x1p-32 - 0.5)));
+  // Tests are not optimized: calls in this loop would take most of their time.
+  T* element = tensor.elements().data();
+  for (const std::uint32_t word : words) {
+    *element++ = static_cast<T>(static_cast<Compute<T>>(scale * 3.5 * (word * 0x1p-32 - 0.5)));
   }
   return tensor;
 }
