@@ -1,13 +1,15 @@
 #include "strata/pipeline/checker.hpp"
 
 #include <algorithm>
+#include <bitset>
+#include <map>
 #include <utility>
 
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
 
-#include "message_check.hpp"
+#include "player.hpp"
 
 namespace strata::pipeline {
 namespace {
@@ -20,6 +22,106 @@ bool has_backward(const Schedule& schedule) {
              action.kind == ActionKind::kBackwardWeight;
     });
   });
+}
+
+/// Messages that arrive in the order in which they are sent: those of one kind from one stage to
+/// one chunk of another.
+struct Channel {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  bool gradient = false;
+  std::int64_t chunk = 0;
+
+  friend auto operator<=>(const Channel&, const Channel&) = default;
+};
+
+/// The actions of a channel, in order.
+struct Traffic {
+  std::vector<const Action*> sent;
+  std::vector<const Action*> received;
+};
+
+std::map<Channel, Traffic> traffic_of(const Schedule& schedule) {
+  std::map<Channel, Traffic> traffic;
+  std::vector<Traffic*> known(2 * schedule.order.chunks().size());  // searched only once
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
+      const bool sends = is_send(action.kind);
+      if (!sends && !is_receive(action.kind)) {
+        continue;
+      }
+      const std::int64_t number = message_number(schedule, stage, action);
+      Traffic* unknown = nullptr;
+      Traffic*& channel =
+          number < 0 ? unknown : known[static_cast<std::size_t>(number / schedule.microbatches)];
+      if (channel == nullptr) {
+        channel = &traffic[{.from = sends ? stage : action.peer,
+                            .to = sends ? action.peer : stage,
+                            .gradient = is_gradient(action.kind),
+                            .chunk = receiver_of(schedule, stage, action).chunk}];
+      }
+      (sends ? channel->sent : channel->received).push_back(&action);
+    }
+  }
+  return traffic;
+}
+
+std::int64_t microbatch_of(const Action* action) {
+  return action->microbatch;
+}
+
+std::string text_of(const Channel& channel, const Action* message) {
+  return fmt::format("the {} of microbatch {}{}", channel.gradient ? "gradient" : "activation",
+                     message->microbatch,
+                     channel.chunk > 0 ? fmt::format(" for chunk {}", channel.chunk) : "");
+}
+
+/// Mismatches between what each pair of stages sends and receives, in order; each at the first
+/// message that does not match.
+std::vector<PlacedError> message_errors(const Schedule& schedule) {
+  std::vector<PlacedError> errors;
+  for (const auto& [channel, traffic] : traffic_of(schedule)) {
+    const auto& [sent, received] = traffic;
+    if (std::ranges::equal(sent, received, {}, microbatch_of, microbatch_of)) {
+      continue;
+    }
+    const std::string where = fmt::format("from stage {} to stage {}", channel.from, channel.to);
+    const auto add = [&, &channel = channel](bool of_sender, const Action* action,
+                                             const std::string& what) {
+      errors.push_back(
+          {.place = {.stage = of_sender ? channel.from : channel.to, .action = *action},
+           .text = fmt::format("{}: {}", where, what)});
+    };
+    const std::size_t errors_before = errors.size();
+    for (const bool of_sender : {true, false}) {
+      std::vector<const Action*> others = of_sender ? received : sent;
+      std::ranges::sort(others, {}, microbatch_of);
+      for (const Action* const action : of_sender ? sent : received) {
+        if (std::ssize(errors) < kMostErrors &&
+            !std::ranges::binary_search(others, action->microbatch, {}, microbatch_of)) {
+          add(of_sender, action,
+              fmt::format("{} is {}", text_of(channel, action),
+                          of_sender ? "sent and never received" : "received and never sent"));
+        }
+      }
+    }
+    if (errors.size() > errors_before) {
+      continue;
+    }
+    const auto [first_sent, first_received] =
+        std::ranges::mismatch(sent, received, {}, microbatch_of, microbatch_of);
+    const bool more_sent = sent.size() > received.size();
+    if (sent.size() != received.size()) {
+      add(more_sent, more_sent ? *first_sent : *first_received,
+          fmt::format("{} messages are sent, {} are received", sent.size(), received.size()));
+    } else {
+      add(true, *first_sent,
+          fmt::format("{} is sent where {} is received; messages must be received in the order in "
+                      "which they are sent",
+                      text_of(channel, *first_sent), text_of(channel, *first_received)));
+    }
+  }
+  return errors;
 }
 
 class Checker {
@@ -51,16 +153,10 @@ class Checker {
   }
 
  private:
-  // The actions of one microbatch on one chunk that a stage has reached.
-  struct Progress {
-    bool received_activation = false;
-    bool forward = false;
-    bool sent_activation = false;
-    bool received_gradient = false;
-    bool backward_input = false;
-    bool sent_gradient = false;
-    bool backward_weight = false;
-  };
+  /// The kinds of actions of one microbatch on one chunk that a stage has reached.
+  using Progress = std::bitset<static_cast<std::size_t>(ActionKind::kReduce)>;
+
+  static std::size_t at(ActionKind kind) { return static_cast<std::size_t>(kind); }
 
   void add(PlacedError wrong) {
     report_.places.push_back(wrong.place);
@@ -110,109 +206,84 @@ class Checker {
     return report_.errors.empty();
   }
 
-  // Sets `done`; an error if it was set before.
-  void once(std::int64_t stage, const Action& action, bool& done) {
-    if (done) {
-      error(stage, action, "appears twice");
-    }
-    done = true;
-  }
-  void needs(std::int64_t stage, const Action& action, bool done, ActionKind earlier) {
-    if (!done) {
+  void needs(std::int64_t stage, const Action& action, const Progress& seen, ActionKind earlier) {
+    if (!seen[at(earlier)]) {
       error(stage, action, "needs a {} before it", name_of(earlier));
     }
   }
 
-  // Progress of the action's microbatch on the chunk at `position`.
-  Progress& progress_of(std::vector<Progress>& progress, const StageChunk& position,
-                        const Action& action) const {
-    return progress[static_cast<std::size_t>(position.chunk * schedule_.microbatches +
-                                             action.microbatch)];
+  /// What an action reads: the message of the neighbour, or the same action of one on this stage.
+  void needs_input(std::int64_t stage, const Action& action,
+                   const std::optional<StageChunk>& neighbour, ActionKind receive,
+                   const std::vector<Progress>& progress) {
+    if (neighbour) {
+      const bool received = neighbour->stage != stage;
+      needs(stage, action,
+            progress[index_of(received ? action.chunk : neighbour->chunk, action.microbatch)],
+            received ? receive : action.kind);
+    }
   }
 
-  // Counts, order within the stage, and peers.
+  [[nodiscard]] std::size_t index_of(std::int64_t chunk, std::int64_t microbatch) const {
+    return static_cast<std::size_t>(chunk * schedule_.microbatches + microbatch);
+  }
+
+  /// Counts, order within the stage, and peers.
   void check_stage(std::int64_t stage) {
-    std::vector<Progress> progress(
-        static_cast<std::size_t>(schedule_.microbatches * schedule_.chunks));
+    using enum ActionKind;
+    std::vector<Progress> progress(index_of(schedule_.chunks, 0));
     std::vector<std::int64_t> last_weight(static_cast<std::size_t>(schedule_.chunks), -1);
     bool reduced = false;
     for (const Action& action : actions_of(stage)) {
+      const ActionKind kind = action.kind;
       const StageChunk position{.stage = stage, .chunk = action.chunk};
       const auto before = upstream(schedule_, position);
       const auto after = downstream(schedule_, position);
-      Progress& seen = progress_of(progress, position, action);
       if (reduced) {
         error(stage, action, "follows the reduce");
       }
-      if (!trains() && !is_sharding(action.kind) && action.kind != ActionKind::kForward &&
-          action.kind != ActionKind::kSendActivation &&
-          action.kind != ActionKind::kReceiveActivation) {
+      if (!trains() && !is_sharding(kind) && kind != kForward && kind != kSendActivation &&
+          kind != kReceiveActivation) {
         error(stage, action, "does not belong in a schedule of kind {}", name_of(schedule_.kind));
       }
-      switch (action.kind) {
-        case ActionKind::kReceiveActivation:
-          once(stage, action, seen.received_activation);
-          check_peer(stage, action, before);
-          break;
-        case ActionKind::kForward:
-          once(stage, action, seen.forward);
-          if (remote(before, stage)) {
-            needs(stage, action, seen.received_activation, ActionKind::kReceiveActivation);
-          } else if (before) {
-            needs(stage, action, progress_of(progress, *before, action).forward,
-                  ActionKind::kForward);
-          }
-          break;
-        case ActionKind::kSendActivation:
-          once(stage, action, seen.sent_activation);
-          needs(stage, action, seen.forward, ActionKind::kForward);
-          check_peer(stage, action, after);
-          break;
-        case ActionKind::kReceiveGradient:
-          once(stage, action, seen.received_gradient);
-          check_peer(stage, action, after);
-          break;
-        case ActionKind::kBackwardInput:
-          once(stage, action, seen.backward_input);
-          needs(stage, action, seen.forward, ActionKind::kForward);
-          if (remote(after, stage)) {
-            needs(stage, action, seen.received_gradient, ActionKind::kReceiveGradient);
-          } else if (after) {
-            needs(stage, action, progress_of(progress, *after, action).backward_input,
-                  ActionKind::kBackwardInput);
-          }
-          break;
-        case ActionKind::kSendGradient:
-          once(stage, action, seen.sent_gradient);
-          needs(stage, action, seen.backward_input, ActionKind::kBackwardInput);
-          check_peer(stage, action, before);
-          break;
-        case ActionKind::kBackwardWeight: {
-          once(stage, action, seen.backward_weight);
-          needs(stage, action, seen.backward_input, ActionKind::kBackwardInput);
-          std::int64_t& last = last_weight[static_cast<std::size_t>(action.chunk)];
-          if (action.microbatch < last && schedule_.kind == ScheduleKind::kFile) {
-            report_.descending_weights.push_back({.stage = stage, .action = action});
-          } else if (action.microbatch < last) {
-            error(stage, action, "follows that of microbatch {}; weight gradients must ascend",
-                  last);
-          }
-          last = action.microbatch;
-          break;
-        }
-        case ActionKind::kReduce:
-          reduced = true;
-          break;
-        case ActionKind::kUnshard:
-        case ActionKind::kReshard:
-        case ActionKind::kReduceGradient:
-          break;
+      reduced = reduced || kind == kReduce;
+      if (kind >= kReduce) {
+        continue;
+      }
+      Progress& seen = progress[index_of(action.chunk, action.microbatch)];
+      if (seen[at(kind)]) {
+        error(stage, action, "appears twice");
+      }
+      seen.set(at(kind));
+      if (kind == kSendActivation || kind == kBackwardInput) {
+        needs(stage, action, seen, kForward);
+      } else if (kind == kSendGradient || kind == kBackwardWeight) {
+        needs(stage, action, seen, kBackwardInput);
+      }
+      if (kind == kForward) {
+        needs_input(stage, action, before, kReceiveActivation, progress);
+      } else if (kind == kBackwardInput) {
+        needs_input(stage, action, after, kReceiveGradient, progress);
+      } else if (kind == kBackwardWeight) {
+        check_ascends(stage, action, last_weight[static_cast<std::size_t>(action.chunk)]);
+      } else {
+        check_peer(stage, action,
+                   kind == kReceiveActivation || kind == kSendGradient ? before : after);
       }
     }
     check_complete(stage, progress);
     if (trains() && !reduced) {
-      error(stage, {.kind = ActionKind::kReduce}, "is missing");
+      error(stage, {.kind = kReduce}, "is missing");
     }
+  }
+
+  void check_ascends(std::int64_t stage, const Action& action, std::int64_t& last) {
+    if (action.microbatch < last && schedule_.kind == ScheduleKind::kFile) {
+      report_.descending_weights.push_back({.stage = stage, .action = action});
+    } else if (action.microbatch < last) {
+      error(stage, action, "follows that of microbatch {}; weight gradients must ascend", last);
+    }
+    last = action.microbatch;
   }
 
   void check_peer(std::int64_t stage, const Action& action,
@@ -230,17 +301,12 @@ class Checker {
         continue;
       }
       for (std::int64_t microbatch = 0; microbatch < schedule_.microbatches; ++microbatch) {
-        const Progress& seen =
-            progress[static_cast<std::size_t>(chunk * schedule_.microbatches + microbatch)];
-        const auto expect = [&](bool done, ActionKind kind) {
-          if (!done) {
+        for (const ActionKind kind :
+             {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
+          if ((kind == ActionKind::kForward || trains()) &&
+              !progress[index_of(chunk, microbatch)][at(kind)]) {
             error(stage, {.kind = kind, .microbatch = microbatch, .chunk = chunk}, "is missing");
           }
-        };
-        expect(seen.forward, ActionKind::kForward);
-        if (trains()) {
-          expect(seen.backward_input, ActionKind::kBackwardInput);
-          expect(seen.backward_weight, ActionKind::kBackwardWeight);
         }
       }
     }

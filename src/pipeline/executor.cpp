@@ -11,7 +11,7 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/emulation.hpp"
 
-#include "message_check.hpp"
+#include "player.hpp"
 
 namespace strata::pipeline {
 
@@ -58,11 +58,7 @@ MostHeld most_held(const Schedule& schedule, const StageChunk& position) {
       case ActionKind::kBackwardWeight:
         weights = begun;
         break;
-      case ActionKind::kSendActivation:
-      case ActionKind::kReduce:
-      case ActionKind::kUnshard:
-      case ActionKind::kReshard:
-      case ActionKind::kReduceGradient:
+      default:
         break;
     }
   }
@@ -304,10 +300,7 @@ class Executor::Run {
       case ActionKind::kBackwardWeight:
         backward_weight(chunk, m);
         break;
-      case ActionKind::kReduce:
-      case ActionKind::kUnshard:
-      case ActionKind::kReshard:
-      case ActionKind::kReduceGradient:
+      default:
         break;
     }
   }
@@ -348,10 +341,7 @@ class Executor::Run {
   }
 
   [[nodiscard]] static comm::Tag kind_of(const Action& action) {
-    return action.kind == ActionKind::kSendActivation ||
-                   action.kind == ActionKind::kReceiveActivation
-               ? comm::Tag::kActivation
-               : comm::Tag::kGradient;
+    return is_gradient(action.kind) ? comm::Tag::kGradient : comm::Tag::kActivation;
   }
   /// The tag names the receiving chunk, as routes do.
   [[nodiscard]] comm::Tag tag_of(const Action& action) const {

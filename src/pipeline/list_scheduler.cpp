@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "strata/core/error.hpp"
 
@@ -18,34 +17,21 @@ std::size_t at(std::int64_t index) {
 }  // namespace
 
 ListScheduler::ListScheduler(const Schedule& shape, const SearchGoal& goal)
-    : stages_count_(shape.stages),
-      chunks_(shape.chunks),
-      microbatches_(shape.microbatches),
-      goal_(goal),
-      costs_(goal.costs) {
+    : shape_(shape), goal_(goal) {
   const std::int64_t least = std::ranges::min(goal.most_live);
-  require(least >= chunks_, "{} activations are too few for a microbatch on {} chunks", least,
-          chunks_);
-  const auto number_of = [&](const std::optional<StageChunk>& position) {
-    return position ? position->stage * chunks_ + position->chunk : -1;
-  };
-  for (std::int64_t stage = 0; stage < stages_count_; ++stage) {
-    for (std::int64_t chunk = 0; chunk < chunks_; ++chunk) {
-      const StageChunk position{.stage = stage, .chunk = chunk};
-      chain_.push_back({.upstream = number_of(upstream(shape, position)),
-                        .downstream = number_of(downstream(shape, position))});
-    }
-  }
+  require(least >= shape.chunks, "{} activations are too few for a microbatch on {} chunks", least,
+          shape.chunks);
 }
 
 ListTimes ListScheduler::lay_out(const ListRules& rules) {
-  const std::size_t chunks = chain_.size();
+  const std::size_t chunks = shape_.order.chunks().size();
   chunk_.assign(chunks, {});
-  stage_.assign(at(stages_count_), {});
-  forward_arrivals_.assign(chunks * at(microbatches_), kNever);
-  gradient_arrivals_.assign(chunks * at(microbatches_), kNever);
-  actions_.resize(at(stages_count_));
-  for (std::int64_t stage = 0; stage < stages_count_; ++stage) {
+  stage_.assign(at(shape_.stages), {});
+  forward_arrivals_.assign(message(chunks, 0), kNever);
+  gradient_arrivals_.assign(message(chunks, 0), kNever);
+  std::fill_n(forward_arrivals_.begin(), shape_.microbatches, 0.0);
+  actions_.resize(at(shape_.stages));
+  for (std::int64_t stage = 0; stage < shape_.stages; ++stage) {
     actions_[at(stage)].clear();
     looks_.emplace(0.0, stage);
   }
@@ -61,10 +47,10 @@ ListTimes ListScheduler::lay_out(const ListRules& rules) {
     }
   }
   ListTimes times;
-  for (std::int64_t stage = 0; stage < stages_count_; ++stage) {
-    require(actions_[at(stage)].size() == at(3 * chunks_ * microbatches_),
+  for (std::size_t stage = 0; stage < stage_.size(); ++stage) {
+    require(actions_[stage].size() == at(3 * shape_.chunks * shape_.microbatches),
             "stage {} never ends its list", stage);
-    const Stage& clock = stage_[at(stage)];
+    const Stage& clock = stage_[stage];
     times.makespan_seconds = std::max(times.makespan_seconds, clock.free);
     times.longest_bubble_seconds =
         std::max(times.longest_bubble_seconds, clock.free - clock.first_begin - clock.busy);
@@ -84,10 +70,11 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
   Choice weight{.kind = ActionKind::kBackwardWeight};
   double next = kNever;  // the first known arrival of what could run
   bool full = false;     // a forward is ready and there is no room for it
-  for (std::int64_t i = 0; i < chunks_; ++i) {
-    const std::int64_t chunk = rules.last_chunk_first ? chunks_ - 1 - i : i;
-    const std::int64_t here = stage * chunks_ + chunk;
-    const Chunk& done = chunk_[at(here)];
+  const Chunk& first = chunk_[index_of(stage, 0)];
+  for (std::int64_t i = 0; i < shape_.chunks; ++i) {
+    const std::int64_t chunk = rules.last_chunk_first ? shape_.chunks - 1 - i : i;
+    const std::size_t here = index_of(stage, chunk);
+    const Chunk& done = chunk_[here];
     const std::int64_t waiting = done.input_gradients - done.weight_gradients;
     if (waiting > own.backlog) {
       return {.kind = ActionKind::kBackwardWeight, .chunk = chunk};
@@ -96,15 +83,16 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
       weight.chunk = chunk;
     }
     if (done.input_gradients < done.forwards) {
-      const double arrival = gradient_arrival(here, done.input_gradients);
+      const double arrival = gradient_arrivals_[message(here, done.input_gradients)];
       if (arrival > now) {
         next = std::min(next, arrival);
       } else if (input.chunk < 0) {
         input.chunk = chunk;
       }
     }
-    if (done.forwards < microbatches_ && may_forward(stage, chunk, own)) {
-      const double arrival = forward_arrival(here, done.forwards);
+    if (done.forwards < shape_.microbatches &&
+        (chunk > 0 || first.forwards - first.input_gradients < own.lead)) {
+      const double arrival = forward_arrivals_[message(here, done.forwards)];
       const bool room = has_room(stage, chunk);
       if (arrival > now) {
         next = room ? std::min(next, arrival) : next;
@@ -124,8 +112,8 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
   const double seconds =
       weight.chunk < 0
           ? 0.0
-          : costs_.times_of({.stage = stage, .chunk = weight.chunk}).backward_weight_seconds;
-  const bool last = chunk_[at(stage * chunks_)].input_gradients == microbatches_ - 1;
+          : goal_.costs.times_of({.stage = stage, .chunk = weight.chunk}).backward_weight_seconds;
+  const bool last = first.input_gradients == shape_.microbatches - 1;
   const double patience = last && own.hurries_last ? 0.0 : own.patience;
   if (weight.chunk >= 0 && (full || now + seconds * (1.0 - patience) <= next)) {
     return weight;
@@ -133,68 +121,64 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
   return {};
 }
 
-bool ListScheduler::may_forward(std::int64_t stage, std::int64_t chunk,
-                                const StageRules& rules) const {
-  const Chunk& done = chunk_[at(stage * chunks_)];
-  return chunk > 0 || done.forwards - done.input_gradients < rules.lead;
-}
-
 // A forward of the last chunk always finds room in the end, and with it the oldest microbatch.
 bool ListScheduler::has_room(std::int64_t stage, std::int64_t chunk) const {
-  return stage_[at(stage)].live + chunks_ - chunk <= goal_.room(stage);
+  return stage_[at(stage)].live + shape_.chunks - chunk <= goal_.room(stage);
 }
 
 void ListScheduler::run(std::int64_t stage, const Choice& choice, double now) {
-  const std::int64_t here = stage * chunks_ + choice.chunk;
-  Chunk& done = chunk_[at(here)];
+  const std::size_t here = index_of(stage, choice.chunk);
+  Chunk& done = chunk_[here];
   Stage& clock = stage_[at(stage)];
   if (actions_[at(stage)].empty()) {
     clock.first_begin = now;
   }
+  const double seconds =
+      goal_.costs.times_of({.stage = stage, .chunk = choice.chunk}).of(choice.kind);
+  clock.free = now + seconds;
+  clock.busy += seconds;
+  looks_.emplace(clock.free, stage);
   std::int64_t microbatch = 0;
-  const double seconds = costs_.times_of({.stage = stage, .chunk = choice.chunk}).of(choice.kind);
   if (choice.kind == ActionKind::kForward) {
     microbatch = done.forwards++;
     ++clock.live;
+    if (here + 1 < chunk_.size()) {
+      arrive(forward_arrivals_, here, here + 1, microbatch, clock.free);
+    } else {
+      arrive(gradient_arrivals_, here, here, microbatch, clock.free);
+    }
   } else if (choice.kind == ActionKind::kBackwardInput) {
     microbatch = done.input_gradients++;
+    if (here > 0) {
+      arrive(gradient_arrivals_, here, here - 1, microbatch, clock.free);
+    }
   } else {
     microbatch = done.weight_gradients++;
     --clock.live;
   }
   actions_[at(stage)].push_back(
       {.kind = choice.kind, .microbatch = microbatch, .chunk = choice.chunk});
-  clock.free = now + seconds;
-  clock.busy += seconds;
-  looks_.emplace(clock.free, stage);
-  const Chain& chain = chain_[at(here)];
-  if (choice.kind == ActionKind::kForward && chain.downstream < 0) {
-    arrive(gradient_arrivals_, here, here, microbatch, clock.free);
-  } else if (choice.kind == ActionKind::kForward) {
-    arrive(forward_arrivals_, here, chain.downstream, microbatch, clock.free);
-  } else if (choice.kind == ActionKind::kBackwardInput && chain.upstream >= 0) {
-    arrive(gradient_arrivals_, here, chain.upstream, microbatch, clock.free);
-  }
 }
 
-void ListScheduler::arrive(std::vector<double>& arrivals, std::int64_t from, std::int64_t to,
+void ListScheduler::arrive(std::vector<double>& arrivals, std::size_t from, std::size_t to,
                            std::int64_t microbatch, double end) {
+  const std::int64_t sender = shape_.order.chunks()[from].stage;
+  const std::int64_t receiver = shape_.order.chunks()[to].stage;
   double arrival = end;
-  if (from / chunks_ != to / chunks_) {
-    const LinkTimes& link = costs_.link(from / chunks_, to / chunks_);
+  if (sender != receiver) {
+    const LinkTimes& link = goal_.costs.link(sender, receiver);
     arrival += &arrivals == &gradient_arrivals_ ? link.gradient_seconds : link.activation_seconds;
   }
-  arrivals[at(to * microbatches_ + microbatch)] = arrival;
-  looks_.emplace(arrival, to / chunks_);
+  arrivals[message(to, microbatch)] = arrival;
+  looks_.emplace(arrival, receiver);
 }
 
-double ListScheduler::forward_arrival(std::int64_t here, std::int64_t microbatch) const {
-  return chain_[at(here)].upstream < 0 ? 0.0
-                                       : forward_arrivals_[at(here * microbatches_ + microbatch)];
+std::size_t ListScheduler::index_of(std::int64_t stage, std::int64_t chunk) const {
+  return at(chunk == 0 ? stage : 2 * shape_.stages - 1 - stage);
 }
 
-double ListScheduler::gradient_arrival(std::int64_t here, std::int64_t microbatch) const {
-  return gradient_arrivals_[at(here * microbatches_ + microbatch)];
+std::size_t ListScheduler::message(std::size_t index, std::int64_t microbatch) const {
+  return index * at(shape_.microbatches) + at(microbatch);
 }
 
 }  // namespace strata::pipeline

@@ -47,7 +47,8 @@ struct ListTimes {
 /// where the stage is full. Deterministic.
 class ListScheduler {
  public:
-  /// Pre: most_live >= chunks; one chunk a stage, or two in a V. `goal` outlives the object.
+  /// Pre: most_live >= chunks; one chunk a stage, or two in a V. `shape` and `goal` outlive the
+  /// object.
   ListScheduler(const Schedule& shape, const SearchGoal& goal);
 
   ListTimes lay_out(const ListRules& rules);
@@ -71,28 +72,18 @@ class ListScheduler {
     ActionKind kind = ActionKind::kForward;
     std::int64_t chunk = -1;  ///< negative: nothing to do
   };
-  struct Chain {
-    std::int64_t upstream = -1;
-    std::int64_t downstream = -1;
-  };
-
   [[nodiscard]] Choice choose(std::int64_t stage, double now, const ListRules& rules) const;
-  [[nodiscard]] bool may_forward(std::int64_t stage, std::int64_t chunk,
-                                 const StageRules& rules) const;
   [[nodiscard]] bool has_room(std::int64_t stage, std::int64_t chunk) const;
   void run(std::int64_t stage, const Choice& choice, double now);
-  void arrive(std::vector<double>& arrivals, std::int64_t from, std::int64_t to,
+  /// Tells chunk `to`, at `arrivals`, of a message that is computed at `end`.
+  void arrive(std::vector<double>& arrivals, std::size_t from, std::size_t to,
               std::int64_t microbatch, double end);
-  [[nodiscard]] double forward_arrival(std::int64_t at, std::int64_t microbatch) const;
-  [[nodiscard]] double gradient_arrival(std::int64_t at, std::int64_t microbatch) const;
+  [[nodiscard]] std::size_t index_of(std::int64_t stage, std::int64_t chunk) const;
+  [[nodiscard]] std::size_t message(std::size_t index, std::int64_t microbatch) const;
 
-  std::int64_t stages_count_;
-  std::int64_t chunks_;
-  std::int64_t microbatches_;
+  const Schedule& shape_;
   const SearchGoal& goal_;
-  const StageCosts& costs_;
-  /// By stage * chunks + chunk.
-  std::vector<Chain> chain_;
+  /// In the order in which the layers run through them.
   std::vector<Chunk> chunk_;
   std::vector<Stage> stage_;
   /// By chunk, then microbatch; infinity: not known yet.

@@ -1,14 +1,14 @@
 #include "strata/pipeline/schedule.hpp"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
 #include "strata/pipeline/simulator.hpp"
+
+#include "player.hpp"
 
 namespace strata::pipeline {
 namespace {
@@ -148,26 +148,23 @@ Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward bac
 
 Schedule with_early_receives(const Schedule& schedule) {
   const Simulation simulation = simulate(schedule, equal_costs(schedule.stages, 1.0, 1.0, 1.0));
-  const auto message_of = [&](const TimedAction& timed) {
-    const StageChunk receiver = receiver_of(schedule, timed.stage, timed.action);
-    const bool gradient = timed.action.kind == ActionKind::kSendGradient ||
-                          timed.action.kind == ActionKind::kReceiveGradient;
-    return std::tuple(receiver.stage, receiver.chunk, gradient, timed.action.microbatch);
+  const auto number_of = [&](const TimedAction& timed) {
+    return static_cast<std::size_t>(message_number(schedule, timed.stage, timed.action));
   };
-  std::map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, double> sent;
+  std::vector<double> sent(message_count(schedule));
   std::vector<std::vector<TimedAction>> lists(static_cast<std::size_t>(schedule.stages));
   std::vector<std::vector<TimedAction>> receives(lists.size());
   for (const TimedAction& timed : simulation.actions) {
     const auto stage = static_cast<std::size_t>(timed.stage);
     (is_receive(timed.action.kind) ? receives : lists)[stage].push_back(timed);
     if (is_send(timed.action.kind)) {
-      sent[message_of(timed)] = timed.end_seconds;
+      sent[number_of(timed)] = timed.end_seconds;
     }
   }
   Schedule early = schedule;
   for (std::size_t stage = 0; stage < lists.size(); ++stage) {
     std::vector<TimedAction>& waiting = receives[stage];
-    const auto sent_at = [&](const TimedAction& timed) { return sent.at(message_of(timed)); };
+    const auto sent_at = [&](const TimedAction& timed) { return sent[number_of(timed)]; };
     std::ranges::stable_sort(waiting, {}, sent_at);
     std::vector<Action>& actions = early.stage_actions[stage];
     actions.clear();
@@ -208,6 +205,10 @@ bool is_send(ActionKind kind) {
 
 bool is_receive(ActionKind kind) {
   return kind == ActionKind::kReceiveActivation || kind == ActionKind::kReceiveGradient;
+}
+
+bool is_gradient(ActionKind kind) {
+  return kind == ActionKind::kSendGradient || kind == ActionKind::kReceiveGradient;
 }
 
 bool is_sharding(ActionKind kind) {

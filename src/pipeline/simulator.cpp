@@ -6,139 +6,60 @@
 
 #include "strata/core/error.hpp"
 
+#include "player.hpp"
+
 namespace strata::pipeline {
 namespace {
 
-bool computes(ActionKind kind) {
-  return kind == ActionKind::kForward || kind == ActionKind::kBackwardInput ||
-         kind == ActionKind::kBackwardWeight;
-}
-
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
-/// One run of the stages' lists.
+/// The clocks of all stages.
 class Run {
  public:
   Run(const Schedule& schedule, const StageCosts& costs, Record record)
-      : schedule_(schedule), costs_(costs), record_(record), stages_(size(schedule.stages)) {
-    const std::size_t messages = size(schedule.stages * schedule.chunks * schedule.microbatches);
-    activations_.assign(messages, kNever);
-    gradients_.assign(messages, kNever);
-    result_.busy_seconds.assign(size(schedule.stages), 0.0);
-    result_.exposed_seconds.assign(size(schedule.stages), 0.0);
+      : schedule_(schedule), costs_(costs), record_(record), stages_(at(schedule.stages)) {
+    arrivals_.resize(message_count(schedule));
+    result_.busy_seconds.assign(at(schedule.stages), 0.0);
+    result_.exposed_seconds.assign(at(schedule.stages), 0.0);
+  }
+
+  /// Pre: the action runs next on its stage; a receive's message has been sent.
+  void add(std::int64_t stage, const Action& action) {
+    StageClock& clock = stages_[at(stage)];
+    double& exposed = result_.exposed_seconds[at(stage)];
+    const double begin = clock.now;
+    if (is_send(action.kind)) {
+      arrival(stage, action) = begin + message_seconds(stage, action);
+    } else if (is_receive(action.kind)) {
+      clock.now = std::max(begin, arrival(stage, action));
+      exposed += std::min(clock.now - begin, message_seconds(stage, action));
+    } else if (action.kind == ActionKind::kReduce && !costs_.reduce_seconds.empty()) {
+      clock.now += costs_.reduce_seconds[at(stage)];
+      exposed += costs_.reduce_seconds[at(stage)];
+    } else {
+      const double seconds =
+          costs_.times_of({.stage = stage, .chunk = action.chunk}).of(action.kind);
+      clock.now += seconds;
+      if (is_sharding(action.kind)) {
+        exposed += seconds;
+      } else if (action.kind != ActionKind::kReduce) {
+        result_.busy_seconds[at(stage)] += seconds;
+        clock.first_begin = std::min(clock.first_begin, begin);
+        clock.last_end = clock.now;
+      }
+    }
+    if (record_ == Record::kActions) {
+      result_.actions.push_back(
+          {.stage = stage, .action = action, .begin_seconds = begin, .end_seconds = clock.now});
+    }
   }
 
   Simulation finish() {
-    for (std::int64_t stage = schedule_.stages - 1; stage >= 0; --stage) {
-      ready_.push_back(stage);
-    }
-    while (!ready_.empty()) {
-      const std::int64_t stage = ready_.back();
-      ready_.pop_back();
-      advance(stage);
-    }
-    for (std::int64_t stage = 0; stage < schedule_.stages; ++stage) {
-      const StageClock& clock = stages_[size(stage)];
-      require(clock.position == actions_of(stage).size(),
-              "the schedule deadlocks at action {} of stage {}; check() reports why",
-              clock.position, stage);
+    for (const StageClock& clock : stages_) {
       result_.makespan_seconds = std::max(result_.makespan_seconds, clock.now);
     }
     result_.step_seconds = result_.makespan_seconds;
     if (!costs_.optimizer_seconds.empty()) {
       result_.step_seconds += std::ranges::max(costs_.optimizer_seconds);
     }
-    add_up();
-    std::ranges::stable_sort(result_.actions, {}, [](const TimedAction& timed) {
-      return std::pair(timed.begin_seconds, timed.stage);
-    });
-    return std::move(result_);
-  }
-
- private:
-  struct StageClock {
-    std::size_t position = 0;
-    double now = 0.0;
-    /// Of its first compute action, and the end of its last.
-    double first_begin = kNever;
-    double last_end = 0.0;
-  };
-
-  static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-  [[nodiscard]] const std::vector<Action>& actions_of(std::int64_t stage) const {
-    return schedule_.stage_actions[size(stage)];
-  }
-
-  /// When a message arrives at the chunk that receives it.
-  [[nodiscard]] double& arrival(bool gradient, const StageChunk& receiver,
-                                std::int64_t microbatch) {
-    const std::int64_t chunk = receiver.stage * schedule_.chunks + receiver.chunk;
-    return (gradient ? gradients_
-                     : activations_)[size(chunk * schedule_.microbatches + microbatch)];
-  }
-
-  /// Runs a stage's list up to a receive whose message has not been sent.
-  void advance(std::int64_t stage) {
-    StageClock& clock = stages_[size(stage)];
-    const std::vector<Action>& actions = actions_of(stage);
-    for (; clock.position < actions.size(); ++clock.position) {
-      const Action& action = actions[clock.position];
-      const double begin = clock.now;
-      const StageChunk here{.stage = stage, .chunk = action.chunk};
-      if (is_send(action.kind)) {
-        send(action, here, begin);
-      } else if (is_receive(action.kind)) {
-        const double arrives =
-            arrival(action.kind == ActionKind::kReceiveGradient, here, action.microbatch);
-        if (arrives == kNever) {
-          return;
-        }
-        clock.now = std::max(begin, arrives);
-        result_.exposed_seconds[size(stage)] +=
-            std::min(clock.now - begin, message_seconds(stage, action));
-      } else if (action.kind == ActionKind::kReduce && !costs_.reduce_seconds.empty()) {
-        clock.now += costs_.reduce_seconds[size(stage)];
-        result_.exposed_seconds[size(stage)] += costs_.reduce_seconds[size(stage)];
-      } else if (computes(action.kind)) {
-        const double seconds = costs_.times_of(here).of(action.kind);
-        clock.now += seconds;
-        result_.busy_seconds[size(stage)] += seconds;
-        clock.first_begin = std::min(clock.first_begin, begin);
-        clock.last_end = clock.now;
-      } else if (is_sharding(action.kind)) {
-        const double seconds = costs_.times_of(here).of(action.kind);
-        clock.now += seconds;
-        result_.exposed_seconds[size(stage)] += seconds;
-      }
-      if (record_ == Record::kActions) {
-        result_.actions.push_back(
-            {.stage = stage, .action = action, .begin_seconds = begin, .end_seconds = clock.now});
-      }
-    }
-  }
-
-  [[nodiscard]] double message_seconds(std::int64_t stage, const Action& action) const {
-    const LinkTimes& link = costs_.link(stage, action.peer);
-    const bool gradient =
-        action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kReceiveGradient;
-    return gradient ? link.gradient_seconds : link.activation_seconds;
-  }
-
-  void send(const Action& action, const StageChunk& sender, double begin) {
-    const bool gradient = action.kind == ActionKind::kSendGradient;
-    const auto receiver = gradient ? upstream(schedule_, sender) : downstream(schedule_, sender);
-    if (!receiver) {
-      require(false, "stage {}: {} goes nowhere", sender.stage, text_of(action));
-    }
-    arrival(gradient, *receiver, action.microbatch) = begin + message_seconds(sender.stage, action);
-    const StageClock& clock = stages_[size(receiver->stage)];
-    const std::vector<Action>& actions = actions_of(receiver->stage);
-    if (clock.position < actions.size() && is_receive(actions[clock.position].kind)) {
-      ready_.push_back(receiver->stage);
-    }
-  }
-
-  void add_up() {
     double idle = 0.0;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
       const double busy = result_.busy_seconds[stage];
@@ -150,16 +71,35 @@ class Run {
     }
     const double total = result_.makespan_seconds * static_cast<double>(schedule_.stages);
     result_.bubble_fraction = total > 0.0 ? idle / total : 0.0;
+    std::ranges::stable_sort(result_.actions, {}, [](const TimedAction& timed) {
+      return std::pair(timed.begin_seconds, timed.stage);
+    });
+    return std::move(result_);
+  }
+
+ private:
+  struct StageClock {
+    double now = 0.0;
+    /// Of its first compute action, and the end of its last.
+    double first_begin = std::numeric_limits<double>::infinity();
+    double last_end = 0.0;
+  };
+
+  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+  [[nodiscard]] double& arrival(std::int64_t stage, const Action& action) {
+    return arrivals_[at(message_number(schedule_, stage, action))];
+  }
+  [[nodiscard]] double message_seconds(std::int64_t stage, const Action& action) const {
+    const LinkTimes& link = costs_.link(stage, action.peer);
+    return is_gradient(action.kind) ? link.gradient_seconds : link.activation_seconds;
   }
 
   const Schedule& schedule_;
   const StageCosts& costs_;
   Record record_;
   std::vector<StageClock> stages_;
-  /// Stages that may go on.
-  std::vector<std::int64_t> ready_;
-  std::vector<double> activations_;
-  std::vector<double> gradients_;
+  std::vector<double> arrivals_;  ///< by message_number()
   Simulation result_;
 };
 
@@ -223,7 +163,16 @@ Simulation simulate(const Schedule& schedule, const StageCosts& costs, Record re
               (costs.links.size() == 1 || costs.links.size() == stages) &&
               of_all(costs.reduce_seconds) && of_all(costs.optimizer_seconds),
           "the costs are not for {} stages of {} chunks", schedule.stages, schedule.chunks);
-  return Run(schedule, costs, record).finish();
+  Run run(schedule, costs, record);
+  const std::vector<std::size_t> ran =
+      play(schedule, Sends::kNeverBlock, {},
+           [&](std::int64_t stage, const Action& action) { run.add(stage, action); });
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    require(ran[stage] == schedule.stage_actions[stage].size(),
+            "the schedule deadlocks at action {} of stage {}; check() reports why", ran[stage],
+            stage);
+  }
+  return run.finish();
 }
 
 }  // namespace strata::pipeline

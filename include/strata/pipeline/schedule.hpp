@@ -178,6 +178,9 @@ enum class Backward { kSplit, kFused };
 /// Whether the action receives a message.
 [[nodiscard]] bool is_receive(ActionKind kind);
 
+/// Whether the action sends or receives a gradient.
+[[nodiscard]] bool is_gradient(ActionKind kind);
+
 /// Whether the action gathers, frees or reduces what PyTorch has sharded. strata never runs it; its
 /// microbatch is 0.
 [[nodiscard]] bool is_sharding(ActionKind kind);

@@ -270,7 +270,7 @@ TEST(Checker, RequireSoundThrowsTheFirstError) {
   }
 }
 
-// Whether the simulator, which knows nothing of the checker, runs each compute action once.
+// Whether the simulator runs each compute action once.
 bool runs_whole(const Schedule& schedule, const Schedule& original) {
   try {
     const StageCosts costs = equal_costs(schedule.stages, 1.0, 1.0, 1.0);
