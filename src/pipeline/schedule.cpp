@@ -85,7 +85,7 @@ StageChunk receiver_of(const Schedule& schedule, std::int64_t stage, const Actio
   return neighbour.value_or(StageChunk{.stage = action.peer, .chunk = action.chunk});
 }
 
-Schedule insert_communication(Schedule schedule, Backward backward) {
+Schedule insert_communication(Schedule schedule, nn::BackwardOrder backward) {
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
     const std::vector<Action> list = std::move(actions);
@@ -119,7 +119,8 @@ Schedule insert_communication(Schedule schedule, Backward backward) {
           const Action weight{.kind = ActionKind::kBackwardWeight,
                               .microbatch = action.microbatch,
                               .chunk = action.chunk};
-          if (backward == Backward::kFused && i + 1 < list.size() && list[i + 1] == weight) {
+          if (backward == nn::BackwardOrder::kFused && i + 1 < list.size() &&
+              list[i + 1] == weight) {
             actions.push_back(list[++i]);
             has_gradients = true;
           }
@@ -142,7 +143,7 @@ Schedule insert_communication(Schedule schedule, Backward backward) {
   return schedule;
 }
 
-Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward backward) {
+Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, nn::BackwardOrder backward) {
   return insert_communication(compute_order(kind, size), backward);
 }
 

@@ -12,6 +12,7 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/grid/grid.hpp"
+#include "strata/nn/backward_order.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/weight_source.hpp"
@@ -30,13 +31,6 @@ struct StageSlots {
   /// Between the loss and the end of a step, on the last stage; a microbatch uses slot number %
   /// slots.
   std::int64_t losses = 1;
-};
-
-/// Whether weight gradients are a pass of their own.
-enum class BackwardOrder {
-  kSplit,  ///< backward_input of all layers, then backward_weight of all; the previous stage gets
-           ///< its gradient earlier
-  kFused  ///< both layer by layer in backward_input; activation gradients reuse each other's memory
 };
 
 /// One line of the memory plan.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
+#include "strata/nn/backward_order.hpp"
 
 namespace strata::pipeline {
 
@@ -149,19 +150,16 @@ struct Schedule {
 [[nodiscard]] Schedule one_by_one(const ChunkOrder& order, std::int64_t stages,
                                   std::int64_t microbatches);
 
-/// When the input gradient is sent, where the weight gradient of the same microbatch follows it at
-/// once: before the weight gradient, because the upstream stage waits for it, or after both.
-enum class Backward { kSplit, kFused };
-
 /// The schedule with its messages: a receive right before the action that reads it, a send right
 /// after the action that computes it, and one reduce after the last weight gradient.
+/// With kFused the input gradient is sent after the weight gradient that follows it at once.
 /// Pre: `schedule` holds compute actions only.
 [[nodiscard]] Schedule insert_communication(Schedule schedule,
-                                            Backward backward = Backward::kSplit);
+                                            nn::BackwardOrder backward = nn::BackwardOrder::kSplit);
 
 /// The complete schedule: compute_order() with its communication. Pre: as compute_order().
 [[nodiscard]] Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size,
-                                     Backward backward = Backward::kSplit);
+                                     nn::BackwardOrder backward = nn::BackwardOrder::kSplit);
 
 /// The schedule with each receive moved ahead: where all compute actions take the same time, to the
 /// first compute action that begins once the message is sent. No such schedule deadlocks in

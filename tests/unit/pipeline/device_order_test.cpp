@@ -296,7 +296,7 @@ struct KindAndChunks {
 class DeviceOrder : public ::testing::TestWithParam<KindAndChunks> {
  protected:
   [[nodiscard]] static Schedule made(std::int64_t stages, std::int64_t microbatches,
-                                     Backward backward = Backward::kSplit) {
+                                     nn::BackwardOrder backward = nn::BackwardOrder::kSplit) {
     const auto& [kind, chunks] = GetParam();
     return make_schedule(kind, {stages, microbatches, chunks}, backward);
   }
@@ -312,7 +312,8 @@ class DeviceOrder : public ::testing::TestWithParam<KindAndChunks> {
 TEST_P(DeviceOrder, EveryScheduleCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (std::int64_t microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
-      for (const Backward backward : {Backward::kSplit, Backward::kFused}) {
+      for (const nn::BackwardOrder backward :
+           {nn::BackwardOrder::kSplit, nn::BackwardOrder::kFused}) {
         const Schedule late = made(stages, microbatches, backward);
         EXPECT_EQ(ends(late, late, {.waits = Waits::kHost}),
                   training_hang(late, device::DeviceKind::kCuda).empty());

@@ -118,11 +118,11 @@ TEST(ScheduleFile, EveryKindOfScheduleIsWrittenAndReadBack) {
                                                           {ScheduleKind::kZbH1, 1},
                                                           {ScheduleKind::kZbH2, 1},
                                                           {ScheduleKind::kZbV, 2}}) {
-    for (const auto& [backward, content] : std::vector<std::pair<Backward, FileContent>>{
-             {Backward::kFused, FileContent::kCompute},
-             {Backward::kFused, FileContent::kMessages},
-             {Backward::kSplit, FileContent::kCompute},
-             {Backward::kSplit, FileContent::kMessages}}) {
+    for (const auto& [backward, content] : std::vector<std::pair<nn::BackwardOrder, FileContent>>{
+             {nn::BackwardOrder::kFused, FileContent::kCompute},
+             {nn::BackwardOrder::kFused, FileContent::kMessages},
+             {nn::BackwardOrder::kSplit, FileContent::kCompute},
+             {nn::BackwardOrder::kSplit, FileContent::kMessages}}) {
       const Schedule schedule = make_schedule(kind, {4, 9, chunks}, backward);
       const ScheduleFile file = file_of(schedule, content);
       EXPECT_EQ(has_messages(file), content == FileContent::kMessages);

@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TrainingKinds,
 /// The longest bubble of a kind of schedule; nothing where there is no formula.
 struct Bubble {
   ScheduleKind kind;
-  Backward backward;
+  nn::BackwardOrder backward;
   std::int64_t chunks;
   std::optional<double> (*seconds)(const Costs& cost, double stages, double microbatches);
 };
@@ -105,19 +105,19 @@ TEST(Simulator, TheLongestBubbleIsThePublishedOne) {
     return equal && microbatches >= 2 * stages - 1 ? std::optional(0.0) : std::nullopt;
   };
   const std::vector<Bubble> kinds = {
-      {ScheduleKind::kGpipe, Backward::kFused, 1, fused},
-      {ScheduleKind::k1f1b, Backward::kFused, 1, fused},
-      {ScheduleKind::kGpipe, Backward::kSplit, 1, split},
-      {ScheduleKind::k1f1b, Backward::kSplit, 1, split},
-      {ScheduleKind::kInterleaved, Backward::kFused, 1, where_groups_are_full},
-      {ScheduleKind::kInterleaved, Backward::kFused, 2, where_groups_are_full},
-      {ScheduleKind::kInterleaved, Backward::kFused, 3, where_groups_are_full},
-      {ScheduleKind::kInterleaved, Backward::kFused, 4, where_groups_are_full},
-      {ScheduleKind::kInterleaved, Backward::kSplit, 2, split_where_groups_are_full},
-      {ScheduleKind::kInterleaved, Backward::kSplit, 4, split_where_groups_are_full},
-      {ScheduleKind::kZbH1, Backward::kSplit, 1, zb_h1},
-      {ScheduleKind::kZbH2, Backward::kSplit, 1, zb_h2},
-      {ScheduleKind::kZbV, Backward::kSplit, 2, zb_v},
+      {ScheduleKind::kGpipe, nn::BackwardOrder::kFused, 1, fused},
+      {ScheduleKind::k1f1b, nn::BackwardOrder::kFused, 1, fused},
+      {ScheduleKind::kGpipe, nn::BackwardOrder::kSplit, 1, split},
+      {ScheduleKind::k1f1b, nn::BackwardOrder::kSplit, 1, split},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kFused, 1, where_groups_are_full},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kFused, 2, where_groups_are_full},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kFused, 3, where_groups_are_full},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kFused, 4, where_groups_are_full},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kSplit, 2, split_where_groups_are_full},
+      {ScheduleKind::kInterleaved, nn::BackwardOrder::kSplit, 4, split_where_groups_are_full},
+      {ScheduleKind::kZbH1, nn::BackwardOrder::kSplit, 1, zb_h1},
+      {ScheduleKind::kZbH2, nn::BackwardOrder::kSplit, 1, zb_h2},
+      {ScheduleKind::kZbV, nn::BackwardOrder::kSplit, 2, zb_v},
   };
   for (const Bubble& kind : kinds) {
     // Weight gradients are no longer than forward and input gradient.
@@ -166,7 +166,7 @@ TEST(Simulator, BubbleRatesAreThePublishedOnes) {
   constexpr double kConvention = 0.004;  // how messages between chunks are counted is not published
   constexpr std::int64_t kChunks = 3;
   for (const PublishedRates& row : kPublished) {
-    const auto rate = [&](ScheduleKind kind, std::int64_t chunks, Backward backward) {
+    const auto rate = [&](ScheduleKind kind, std::int64_t chunks, nn::BackwardOrder backward) {
       const auto share = static_cast<double>(chunks);
       const double bubble =
           simulate(make_schedule(kind, {row.stages, row.microbatches, chunks}, backward),
@@ -178,11 +178,12 @@ TEST(Simulator, BubbleRatesAreThePublishedOnes) {
                           (row.forward + row.backward_input + row.backward_weight);
       return bubble / (bubble + busy);
     };
-    EXPECT_NEAR(rate(ScheduleKind::k1f1b, 1, Backward::kFused), row.one_f_one_b, kLastDigit);
-    EXPECT_NEAR(rate(ScheduleKind::kInterleaved, kChunks, Backward::kFused), row.interleaved,
-                kConvention);
-    EXPECT_NEAR(rate(ScheduleKind::kZbH1, 1, Backward::kSplit), row.zb_h1, kLastDigit);
-    EXPECT_NEAR(rate(ScheduleKind::kZbH2, 1, Backward::kSplit), row.zb_h2, kLastDigit);
+    EXPECT_NEAR(rate(ScheduleKind::k1f1b, 1, nn::BackwardOrder::kFused), row.one_f_one_b,
+                kLastDigit);
+    EXPECT_NEAR(rate(ScheduleKind::kInterleaved, kChunks, nn::BackwardOrder::kFused),
+                row.interleaved, kConvention);
+    EXPECT_NEAR(rate(ScheduleKind::kZbH1, 1, nn::BackwardOrder::kSplit), row.zb_h1, kLastDigit);
+    EXPECT_NEAR(rate(ScheduleKind::kZbH2, 1, nn::BackwardOrder::kSplit), row.zb_h2, kLastDigit);
   }
 }
 

@@ -259,7 +259,7 @@ Given given(const config::CommandLine& line) {
   return {.name = name,
           .file = std::nullopt,
           .schedule = pipeline::make_schedule(
-              *kind, size, split ? pipeline::Backward::kSplit : pipeline::Backward::kFused)};
+              *kind, size, split ? nn::BackwardOrder::kSplit : nn::BackwardOrder::kFused)};
 }
 
 /// Throws: Error(kUsage) with what is wrong.
