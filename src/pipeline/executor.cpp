@@ -437,7 +437,7 @@ class Executor::Run {
     });
   }
 
-  /// Microbatches whose received input is no longer needed, apart from pending sends.
+  /// Microbatches that no longer need their received input; pending sends may still read it.
   [[nodiscard]] std::int64_t inputs_done(const Chunk& chunk) const {
     if (mode_ == nn::Mode::kTraining) {
       return chunk.weights_done;

@@ -16,10 +16,10 @@ namespace strata::pipeline {
 struct StageRules {
   /// Most forwards of chunk 0 ahead of its input gradients.
   std::int64_t lead = 1;
-  /// Most weight gradients of a chunk that wait; one more runs before anything else.
+  /// Most weight gradients of a chunk that wait; with one more, a weight gradient runs first.
   std::int64_t backlog = 0;
-  /// A weight gradient fills a wait that is too short for it if it delays what arrives by at most
-  /// this share of its own time.
+  /// A weight gradient may start in a wait that is too short for it, if it delays the next action
+  /// by at most this share of its own time.
   double patience = 0.0;
   /// The last input gradient is never delayed.
   bool hurries_last = true;

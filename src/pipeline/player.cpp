@@ -9,8 +9,8 @@
 namespace strata::pipeline {
 namespace {
 
-/// The order in which stages are advanced does not matter: what one stage does never takes from
-/// another stage what it could do.
+/// The order in which stages are advanced does not matter: no action of one stage disables an
+/// action of another.
 class Player {
  public:
   Player(const Schedule& schedule, Sends sends, std::span<const std::int64_t> gradient_slots,

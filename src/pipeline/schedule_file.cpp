@@ -166,8 +166,8 @@ std::int64_t most_microbatch(const ScheduleFile& file) {
   return most;
 }
 
-/// The cells of one rank for a stage's actions; B for an input gradient whose weight gradient comes
-/// next, before it is sent.
+/// The cells of one rank for a stage's actions. An input gradient and a weight gradient right
+/// behind it become B.
 std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, FileContent content) {
   std::vector<FileCell> cells;
   bool message_before = false;

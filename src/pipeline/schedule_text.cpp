@@ -104,7 +104,7 @@ std::string text_of(const FileAction& action) {
                      action.microbatch ? std::to_string(*action.microbatch) : "");
 }
 
-/// Throws: Error(kUsage) for a W whose B holds the weight gradient already.
+/// Throws: Error(kUsage) for a W after the B of the same microbatch.
 void refuse_second_weights(const ScheduleFile& file, std::string_view name) {
   for (std::size_t rank = 0; rank < file.ranks.size(); ++rank) {
     std::set<std::pair<std::int64_t, std::int64_t>> whole;

@@ -170,7 +170,7 @@ class RuleSearch {
     }
   }
 
-  /// Changes a rule of neighbouring stages, of ever fewer of them, until no change helps.
+  /// Changes a rule of a range of stages, for ever smaller ranges, until no change helps.
   void improve() {
     for (bool better = true; better && !done();) {
       better = false;

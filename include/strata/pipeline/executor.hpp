@@ -15,8 +15,8 @@
 
 namespace strata::pipeline {
 
-/// The samples of a rank. Only the chunk of the first layer reads inputs, only that of the last
-/// targets.
+/// The samples of a rank. The chunk of the first layer reads inputs, and the chunk of the last
+/// layer targets.
 class MicrobatchSource {
  public:
   MicrobatchSource() = default;
@@ -46,8 +46,8 @@ using ActionObserver = std::function<void(const Action&, double begin, double en
 using SendObserver =
     std::function<void(const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk)>;
 
-/// Called on the last stage with each microbatch's outputs and targets, of which the first `valid`
-/// rows count, before its loss is computed.
+/// Called on the last stage before the loss of each microbatch. The first `valid` rows of outputs
+/// and targets count.
 using OutputObserver = std::function<void(const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
@@ -56,9 +56,9 @@ using OutputObserver = std::function<void(const ConstTensorView& outputs,
 /// early.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, const StageChunk& position);
 
-/// What each stage waits for where training under a sound schedule would deadlock; else nothing. A
-/// send completes with its receive. A stage waits for it before it reuses the memory; on a GPU,
-/// whose host may have to wait for all that is enqueued, before the stage's next computation.
+/// What each stage waits for if training under a sound schedule would deadlock; else nothing. A
+/// send completes with its receive. On CPUs a stage waits for the send before it reuses the memory;
+/// on GPUs before its next computation, as the host may have to wait for all that is enqueued.
 /// Pre: actions of a kind ascend by microbatch in each chunk.
 [[nodiscard]] std::string training_hang(const Schedule& schedule, device::DeviceKind device);
 

@@ -140,7 +140,7 @@ struct Schedule {
 /// al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (zb-v).
 [[nodiscard]] Schedule compute_order(ScheduleKind kind, const ScheduleSize& size);
 
-/// Forward passes alone: each stage runs, of the chunks whose input is there, the last.
+/// Forward passes alone. Each stage runs its last chunk that has an input.
 /// Pre: each size >= 1; `order` is not empty.
 [[nodiscard]] Schedule forward_order(const ChunkOrder& order, std::int64_t stages,
                                      std::int64_t microbatches);

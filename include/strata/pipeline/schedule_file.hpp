@@ -95,8 +95,8 @@ enum class FileContent { kCompute, kMessages };
                                                    const CheckReport& report,
                                                    std::string_view name);
 
-/// The place of an action, as in "FILE:2: cell 7 (1W0)"; of a message that was inserted, that of
-/// the compute action that it belongs to.
+/// The place of an action, as in "FILE:2: cell 7 (1W0)". An inserted message has the place of its
+/// compute action.
 [[nodiscard]] std::string place_text(const ScheduleFile& file, const Schedule& schedule,
                                      const ActionPlace& place, std::string_view name);
 

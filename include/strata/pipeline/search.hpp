@@ -36,7 +36,8 @@ struct FoundSchedule {
   Schedule schedule;
   Simulation simulation;             ///< totals
   double lower_bound_seconds = 0.0;  ///< with the chunks placed as they are
-  /// The fastest of as many chunks whose activations fit; ties go to the first in ScheduleKind.
+  /// The fastest with the same number of chunks that fits into the memory; ties go to the first in
+  /// ScheduleKind.
   std::optional<NamedTime> best_named;
 };
 
@@ -59,33 +60,31 @@ struct FoundChunks {
   StageCosts costs;
 };
 
-/// No schedule for `goal` whose chunks lie as in `order` takes less time. It is the largest, over
-/// stages, of two sums. One is of
+/// A lower bound of the step time with the chunks in this order: the largest of two sums over all
+/// stages. The first sum has
 ///  - the time before the stage's first forward can begin: all forwards and messages upstream of
 ///    it;
 ///  - the wait for its first gradient: the time of the forwards, input gradients and messages that
-///    lie between its first forward and that gradient, less that of the forwards which the stage
-///    has room for;
+///    lie between its first forward and that gradient, minus the forwards that fit into the stage's
+///    memory;
 ///  - the longer of its own work, and of its forwards, its input gradients and as many weight
 ///    gradients as must make room for forwards, followed by the input gradients and messages
 ///    upstream of its last one and by the first stage's weight gradient.
-/// The other is of the time before its first forward, and of the time for which all microbatches
-/// hold activations on it, each as short as it can, shared by the activations that it has room for.
+/// The second sum has the time before its first forward, and the least time for which all
+/// microbatches hold activations on the stage, divided by the activations that fit into its memory.
 /// Pre: the layers run through a stage's chunks in ascending order.
 [[nodiscard]] double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order);
 
-/// Searches for the order of compute actions with the least step time, and among those of the same
-/// step time with the least longest bubble: lays out lists along the time by rules, improves the
-/// best rules stage by stage, and simulates the schedules by name. It ends where no change helps or
-/// after a fixed number of actions, and gives the same schedule each time. Never worse than
-/// best_named.
+/// Searches for the order of compute actions with the least step time; ties go to the shorter
+/// longest bubble. It lays out lists by rules, improves the best rules stage by stage, and
+/// simulates the schedules by name. It ends when no change helps or after a fixed number of
+/// actions. Deterministic, and never worse than best_named.
 /// Pre: each size >= 1; one or two chunks; most_live >= chunks; costs of size.stages stages.
-/// Source: the rules extend those of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024,
-/// section 3.1.
+/// Source: the rules extend Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1.
 [[nodiscard]] FoundSchedule search(const SearchGoal& goal);
 
-/// The one with the least step time of search() for each number of chunks, the fewest chunks where
-/// they are equal; nothing where no schedule of these chunks fits. best_named is that of all.
+/// The fastest result of search() over these numbers of chunks; ties go to fewer chunks. Nothing if
+/// no schedule fits. best_named is the fastest over all of them.
 [[nodiscard]] std::optional<FoundChunks> search(const ChunksGoal& goal);
 
 }  // namespace strata::pipeline

@@ -22,7 +22,7 @@ struct TimesText {
 
 /// Reads the times of each stage and chunk: one for all, or one for each stage with commas between
 /// them; instead of one, a stage has one for each chunk with slashes between them, as in 1/2.
-/// Units: those of the texts. Throws: Error(kUsage) that names the option.
+/// Units: as in the texts. Throws: Error(kUsage) that names the option.
 [[nodiscard]] std::vector<std::vector<ChunkTimes>> parse_chunk_times(
     const TimesText& forward, const TimesText& backward_input, const TimesText& backward_weight,
     std::int64_t stages, std::int64_t chunks);
