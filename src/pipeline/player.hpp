@@ -35,12 +35,14 @@ enum class Sends {
                                           const Action& action);
 [[nodiscard]] std::size_t message_count(const Schedule& schedule);
 
-/// Runs the lists of all stages concurrently, each until it ends or waits for ever. `ran` sees each
-/// action; with kNeverBlock a receive comes after its send. Returns: how many actions of each
-/// stage ran. `gradient_slots`: of each chunk, in layer order, for kSlots. Pre: the messages match
-/// (check), so that counting messages identifies them; for kSlots, actions of a kind ascend by
-/// microbatch in each chunk.
+/// Sees each action that has run.
 using Ran = std::function<void(std::int64_t stage, const Action& action)>;
+
+/// Runs the lists of all stages concurrently, each until it ends or waits for ever. With
+/// kNeverBlock a receive runs after its send. Returns: how many actions of each stage ran.
+/// `gradient_slots`: of each chunk, in layer order, for kSlots.
+/// Pre: the messages match (check), so that counting messages identifies them; for kSlots, actions
+/// of a kind ascend by microbatch in each chunk.
 std::vector<std::size_t> play(const Schedule& schedule, Sends sends,
                               std::span<const std::int64_t> gradient_slots, const Ran& ran);
 
