@@ -63,22 +63,20 @@ void with_any_type(DType dtype, const Function& function) {
 std::vector<double> values_of(const Operand& operand, DType dtype, std::uint64_t seed) {
   const RandomStream stream(seed, RandomPurpose::kSynthesise, 0);
   std::vector<double> values(static_cast<std::size_t>(operand.shape.count()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (operand.nan_every > 0 &&
-        static_cast<std::int64_t>(i) % operand.nan_every == operand.nan_every / 2) {
-      values[i] = NAN;
-      continue;
-    }
-    const double value = operand.low + (operand.high - operand.low) * stream.uniform(i);
-    with_any_type(dtype, [&]<typename T>(T) {
-      if constexpr (std::is_integral_v<T>) {
+  with_any_type(dtype, [&]<typename T>(T) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double value = operand.low + (operand.high - operand.low) * stream.uniform(i);
+      if (operand.nan_every > 0 &&
+          static_cast<std::int64_t>(i) % operand.nan_every == operand.nan_every / 2) {
+        values[i] = NAN;
+      } else if constexpr (std::is_integral_v<T>) {
         values[i] = std::floor(value);
       } else {
         values[i] = static_cast<double>(
             static_cast<Compute<T>>(static_cast<T>(static_cast<Compute<T>>(value))));
       }
-    });
-  }
+    }
+  });
   return values;
 }
 
@@ -172,7 +170,7 @@ Nans nans_of(const Case& test) {
 }
 
 bool same_bits(std::span<const double> a, std::span<const double> b) {
-  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 /// The largest difference, relative to the largest magnitude; infinite where one is not a number
