@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/switch.hpp"
 #include "strata/ops/convert.hpp"
 
 #include "layers/layer_kinds.hpp"
@@ -289,18 +290,12 @@ class Head final : public Layer {
   ParameterSpec table_;
 };
 
-enum class Tied { kNo, kYes };
-
-constexpr auto enum_names(Tied) {
-  return names_in_order("off", "on");
-}
-
 }  // namespace
 
 std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   site.require_token_rows(line);
   const std::int64_t width = site.input.shape.back();
-  if (line.take_enum("tied", Tied::kYes) == Tied::kYes) {
+  if (line.take_enum("tied", Switch::kOn) == Switch::kOn) {
     if (site.table == nullptr) {
       line.refuse(
           "there is no embedding before it to be tied to, or another head is tied to it already; "

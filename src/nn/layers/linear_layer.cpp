@@ -37,7 +37,7 @@ void check_split(const LayerLine& line, const LayerSite& site, Parallel parallel
 LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::int64_t outputs) {
   LinearOptions options;
   options.activation = line.take_relu();
-  options.bias = line.take_enum("bias", Bias::kYes);
+  options.bias = line.take_enum("bias", Switch::kOn);
   options.initializer = line.take_enum("init", Initializer::kFanIn);
   options.parallel = line.take_enum("parallel", Parallel::kNone);
   check_split(line, site, options.parallel, outputs);
@@ -68,7 +68,7 @@ std::vector<ParameterSpec> LinearLayer::parameters() const {
     weight.unit = is_column() ? 1 : input().unit;
   }
   std::vector<ParameterSpec> specs{weight};
-  if (options_.bias == Bias::kYes) {
+  if (options_.bias == Switch::kOn) {
     const Initializer initializer =
         options_.initializer == Initializer::kFanIn ? Initializer::kFanIn : Initializer::kZeros;
     specs.push_back({.name = parameter_name(name(), "bias"),
@@ -176,7 +176,7 @@ void LinearLayer::backward_weight(const LayerPass& pass, const TensorView& outpu
                      accumulate);
     }
     // After a sum over shards the bias is not split.
-    if (options_.bias == Bias::kYes && (!is_row() || local == 0)) {
+    if (options_.bias == Switch::kOn && (!is_row() || local == 0)) {
       ops::column_sum(pass.context, dy, weight_gradients[1][local], accumulate);
     }
   }
@@ -201,7 +201,7 @@ const TensorView& LinearLayer::weight(const LayerPass& pass, std::int64_t shard)
 }
 
 TensorView LinearLayer::bias(const LayerPass& pass, std::int64_t shard) const {
-  if (options_.bias == Bias::kNo) {
+  if (options_.bias == Switch::kOff) {
     return {};
   }
   return pass

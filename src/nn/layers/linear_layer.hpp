@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/ops/activation.hpp"
 
 #include "layers/layer_kinds.hpp"
@@ -24,7 +24,7 @@ constexpr auto enum_names(Parallel) {
 
 /// The options of a linear layer's line, besides its sizes.
 struct LinearOptions {
-  Bias bias = Bias::kYes;
+  Switch bias = Switch::kOn;
   Initializer initializer = Initializer::kFanIn;
   ops::Activation activation = ops::Activation::kNone;
   Parallel parallel = Parallel::kNone;

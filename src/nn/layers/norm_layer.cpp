@@ -92,7 +92,8 @@ std::unique_ptr<Layer> make_norm(LayerLine& line, const LayerSite& site) {
   }
   const NormKind kind = *enum_from_name<NormKind>(line.kind());
   const double epsilon = take_epsilon(line);
-  const Bias bias = kind == NormKind::kLayerNorm ? line.take_enum("bias", Bias::kYes) : Bias::kNo;
+  const Switch bias =
+      kind == NormKind::kLayerNorm ? line.take_enum("bias", Switch::kOn) : Switch::kOff;
   return std::make_unique<NormLayer>(site, NormPart(kind, site.input.shape.back(), epsilon, bias));
 }
 

@@ -16,9 +16,9 @@ NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
 }
 
 std::int64_t NormPart::parameter_count() const {
-  return kind_ == NormKind::kNone                               ? 0
-         : kind_ == NormKind::kLayerNorm && bias_ == Bias::kYes ? 2
-                                                                : 1;
+  return kind_ == NormKind::kNone                                ? 0
+         : kind_ == NormKind::kLayerNorm && bias_ == Switch::kOn ? 2
+                                                                 : 1;
 }
 
 std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const {
@@ -59,7 +59,7 @@ void NormPart::forward(ops::Context& context, std::span<const ParameterViews> we
                        const NormStatistics<TensorView>& statistics) const {
   if (kind_ == NormKind::kLayerNorm) {
     ops::layer_norm_forward(context, x, weights[0][0],
-                            bias_ == Bias::kYes ? weights[1][0] : TensorView(), epsilon_, y,
+                            bias_ == Switch::kOn ? weights[1][0] : TensorView(), epsilon_, y,
                             statistics.mean, statistics.rstd);
   } else {
     ops::rms_norm_forward(context, x, weights[0][0], epsilon_, y, statistics.rstd);
@@ -87,7 +87,7 @@ void NormPart::backward(const LayerPass& pass, const ConstTensorView& x,
   if (kind_ == NormKind::kLayerNorm) {
     ops::layer_norm_backward(pass.context, x, pass.weights[0][0], statistics.mean, statistics.rstd,
                              dy, addend, dx, gradients[0][0],
-                             bias_ == Bias::kYes ? gradients[1][0] : TensorView(), accumulate);
+                             bias_ == Switch::kOn ? gradients[1][0] : TensorView(), accumulate);
   } else {
     ops::rms_norm_backward(pass.context, x, pass.weights[0][0], statistics.rstd, dy, addend, dx,
                            gradients[0][0], accumulate);

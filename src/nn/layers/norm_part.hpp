@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/core/switch.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/nn/layer_line.hpp"
 
@@ -16,13 +17,6 @@ enum class NormKind { kNone, kLayerNorm, kRmsNorm };
 
 constexpr auto enum_names(NormKind) {
   return names_in_order("none", "layer_norm", "rms_norm");
-}
-
-/// Whether a layer has a bias.
-enum class Bias { kNo, kYes };
-
-constexpr auto enum_names(Bias) {
-  return names_in_order("off", "on");
 }
 
 /// Mean and reciprocal standard deviation of every row; empty where a kind of norm has none.
@@ -39,7 +33,7 @@ struct NormStatistics {
 /// A normalisation of the last dimension, alone or at the beginning of a sublayer.
 class NormPart {
  public:
-  NormPart(NormKind kind, std::int64_t width, double epsilon, Bias bias)
+  NormPart(NormKind kind, std::int64_t width, double epsilon, Switch bias)
       : kind_(kind), width_(width), epsilon_(epsilon), bias_(bias) {}
 
   [[nodiscard]] NormKind kind() const { return kind_; }
@@ -83,7 +77,7 @@ class NormPart {
   NormKind kind_;
   std::int64_t width_;
   double epsilon_;
-  Bias bias_;
+  Switch bias_;
 };
 
 /// The option epsilon=. Throws: Error(kUsage) where it is no number above 0.

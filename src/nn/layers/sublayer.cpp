@@ -14,8 +14,8 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
   SublayerOptions options;
   options.norm = line.take_enum("norm", NormKind::kLayerNorm);
   options.epsilon = take_epsilon(line);
-  options.bias = line.take_enum("bias", Bias::kYes);
-  options.residual = line.take_enum("residual", Residual::kYes);
+  options.bias = line.take_enum("bias", Switch::kOn);
+  options.residual = line.take_enum("residual", Switch::kOn);
   options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
   options.output_deviation = line.take_option_number("output_deviation", options.deviation);
@@ -71,7 +71,7 @@ std::vector<ParameterSpec> Sublayer::parameters() const {
     specs.back().initializer = Initializer::kNormal;
     specs.back().fan_in = weight.shape[1];
     specs.back().fan_out = weight.shape[0];
-    if (options_.bias == Bias::kYes) {
+    if (options_.bias == Switch::kOn) {
       specs.push_back({.name = parameter_name(product, "bias"),
                        .shape = {weight.shape[0]},
                        .initializer = Initializer::kZeros,
@@ -133,7 +133,7 @@ std::size_t Sublayer::norm_parameters() const {
 }
 
 std::size_t Sublayer::parameters_of(std::size_t product) const {
-  return norm_parameters() + product * (options_.bias == Bias::kYes ? 2 : 1);
+  return norm_parameters() + product * (options_.bias == Switch::kOn ? 2 : 1);
 }
 
 std::size_t Sublayer::output_parameters() const {
@@ -142,7 +142,7 @@ std::size_t Sublayer::output_parameters() const {
 
 TensorView Sublayer::bias_of(std::span<const ParameterViews> views, std::size_t weight,
                              std::size_t local) const {
-  return options_.bias == Bias::kYes ? views[weight + 1][local] : TensorView();
+  return options_.bias == Switch::kOn ? views[weight + 1][local] : TensorView();
 }
 
 std::vector<TensorSpec> Sublayer::extras(const PassShape& /*pass*/, std::int64_t /*shard*/) const {

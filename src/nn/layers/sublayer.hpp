@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strata/core/random.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/ops/activation.hpp"
@@ -20,19 +21,12 @@
 
 namespace strata::nn {
 
-/// Whether a sublayer's input is added to its output.
-enum class Residual { kNo, kYes };
-
-constexpr auto enum_names(Residual) {
-  return names_in_order("off", "on");
-}
-
 /// Options that attention and MLP sublayers share.
 struct SublayerOptions {
   NormKind norm = NormKind::kLayerNorm;
   double epsilon = 1e-5;
-  Bias bias = Bias::kYes;
-  Residual residual = Residual::kYes;
+  Switch bias = Switch::kOn;
+  Switch residual = Switch::kOn;  ///< whether the input is added to the output
   double dropout = 0.0;
   /// Standard deviation of the initial weights, and of the output projection's.
   double deviation = 0.02;

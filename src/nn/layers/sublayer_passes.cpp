@@ -155,7 +155,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
   const std::int64_t rows = rows_of(pass);
   const TensorView y = pass.output.reshaped(Shape{rows, width()});
   const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
-  const bool adds = options_.residual == Residual::kYes;
+  const bool adds = options_.residual == Switch::kOn;
   const TensorView bias = bias_of(pass.weights, weight, 0);
   const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining;
   if (pass.shards.shards() == 1 && !drops) {
@@ -296,7 +296,7 @@ void Sublayer::end_input_gradient(const LayerPass& pass, std::optional<ShardSum>
   }
   const TensorView dx = input_gradient.reshaped(dy.shape());
   // The gradient that bypasses the sublayer.
-  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
+  const ConstTensorView past = options_.residual == Switch::kOn ? dy : TensorView();
   if (norm_.kind() == NormKind::kNone) {
     ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
     return;
@@ -333,7 +333,7 @@ void Sublayer::backward(const LayerPass& pass, const TensorView& output_gradient
   }
   const TensorView& d_normed = end_normed_gradient(pass, normed_gradient);
   norm_.backward(pass, pass.input.reshaped(dy.shape()), statistics(pass), d_normed,
-                 options_.residual == Residual::kYes ? dy : TensorView(),
+                 options_.residual == Switch::kOn ? dy : TensorView(),
                  input_gradient.reshaped(dy.shape()), weight_gradients, accumulate);
 }
 
@@ -362,12 +362,12 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
     for (std::size_t p = 0; p < products_.size(); ++p) {
       const std::size_t weight = parameters_of(p);
       weight_gradient(upper[p], x, weight_gradients[weight][local]);
-      if (options_.bias == Bias::kYes) {
+      if (options_.bias == Switch::kOn) {
         bias_sums.push_back({upper[p], weight_gradients[weight + 1][local]});
       }
     }
   }
-  if (options_.bias == Bias::kYes) {
+  if (options_.bias == Switch::kOn) {
     bias_sums.push_back({dy, weight_gradients[output_weight + 1][0]});
   }
   ops::column_sums(pass.context, bias_sums, accumulate);
