@@ -11,7 +11,7 @@
 #include "strata/ops/context.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/matmul.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 
 namespace strata::exchange {
 namespace {
@@ -58,7 +58,7 @@ CheckpointAdapters::Matrices CheckpointAdapters::matrices_of(const std::string& 
   }
   const auto find = [&](std::string_view part, std::string& name, Shape& shape) {
     const std::string whole =
-        fmt::format("{}{}", train::kWeightPrefix, nn::parameter_name(module_of(parameter), part));
+        fmt::format("{}{}", plan::kWeightPrefix, nn::parameter_name(module_of(parameter), part));
     if (const io::TensorInfo* const found = checkpoint_.find(whole)) {
       name = whole;
       shape = found->shape;
@@ -100,8 +100,8 @@ std::vector<PublishedTensor> CheckpointAdapters::tensors(
     const auto name = [&](std::string_view matrix) {
       return fmt::format("base_model.model.{}.{}.weight", module_of(weight.name), matrix);
     };
-    const std::string a = matrices.a.substr(train::kWeightPrefix.size());
-    const std::string b = matrices.b.substr(train::kWeightPrefix.size());
+    const std::string a = matrices.a.substr(plan::kWeightPrefix.size());
+    const std::string b = matrices.b.substr(plan::kWeightPrefix.size());
     tensors.push_back({.name = name("lora_A"),
                        .shape = matrices.a_shape,
                        .rows = {{a, matrices.a_shape, {0, rank_}}}});

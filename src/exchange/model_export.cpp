@@ -15,7 +15,7 @@
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/nn/adapters.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 #include "strata/train/checkpointing.hpp"
 
 #include "checkpoint_adapters.hpp"
@@ -39,7 +39,7 @@ class Exporter {
   Exporter(const io::Checkpoint& checkpoint, const ExportOptions& options)
       : checkpoint_(checkpoint), options_(options), adapters_(checkpoint) {
     for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-      if (tensor.name.starts_with(train::kWeightPrefix) && !nn::is_adapter(tensor.name)) {
+      if (tensor.name.starts_with(plan::kWeightPrefix) && !nn::is_adapter(tensor.name)) {
         dtype_ = tensor.dtype;
         weights_.push_back(tensor);
       }
@@ -126,7 +126,7 @@ class Exporter {
     if (adapters_.empty()) {
       refuse(fmt::format("{} has no adapters", checkpoint_.directory().string()));
     }
-    if (!checkpoint_.metadata().value(train::kOnlyAdapters, false)) {
+    if (!checkpoint_.metadata().value(plan::kOnlyAdapters, false)) {
       refuse("the run trained other parameters too, which would be lost");
     }
     const std::vector<PublishedTensor> weights =
@@ -144,7 +144,7 @@ class Exporter {
     const nlohmann::json& metadata = checkpoint_.metadata();
     const auto lines = metadata.value("layers", std::vector<std::string>());
     const std::optional<io::DatasetInfo> data = train::data_of(checkpoint_);
-    const std::string name = fmt::format("{}embedding.tokens.weight", train::kWeightPrefix);
+    const std::string name = fmt::format("{}embedding.tokens.weight", plan::kWeightPrefix);
     const auto embedding = std::ranges::find(weights_, name, &io::TensorInfo::name);
     if (!data || data->task != io::Task::kNextToken || embedding == weights_.end()) {
       fail(ExitCode::kUsage,
@@ -192,7 +192,7 @@ class Exporter {
   [[nodiscard]] std::vector<PublishedTensor> own_tensors() const {
     std::vector<PublishedTensor> tensors;
     for (const io::TensorInfo& weight : weights_) {
-      const std::string name = weight.name.substr(train::kWeightPrefix.size());
+      const std::string name = weight.name.substr(plan::kWeightPrefix.size());
       const std::int64_t rows = weight.shape.rank() == 0 ? 1 : weight.shape[0];
       tensors.push_back(
           {.name = name, .shape = weight.shape, .rows = {{name, weight.shape, {0, rows}}}});
@@ -293,7 +293,7 @@ class Exporter {
       if (begin < end) {
         const grid::Range range{first + begin, first + end};
         const TensorView part = out.flat_slice(begin - wanted.begin, end - begin);
-        checkpoint_.read(fmt::format("{}{}", train::kWeightPrefix, rows.parameter), rows.shape, {},
+        checkpoint_.read(fmt::format("{}{}", plan::kWeightPrefix, rows.parameter), rows.shape, {},
                          range, part);
         adapters_.merge({rows.parameter, rows.shape, {range.begin / columns, range.end / columns}},
                         part);

@@ -14,7 +14,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/exchange/model_files.hpp"
 #include "strata/io/json.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 
 #include "huggingface_config.hpp"
 #include "transpose.hpp"
@@ -314,7 +314,7 @@ void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype
     for (const Piece& piece : pieces) {
       io::release_pages(foreign.stored[piece.tensor]->bytes);
     }
-    part.slices.push_back({.name = fmt::format("{}{}", train::kWeightPrefix, name),
+    part.slices.push_back({.name = fmt::format("{}{}", plan::kWeightPrefix, name),
                            .global_shape = shape,
                            .range = {0, shape.count()},
                            .data = parameter,

@@ -11,6 +11,7 @@
 #include "strata/core/error.hpp"
 #include "strata/nn/layer_trace.hpp"
 #include "strata/plan/memory_fit.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "replay.hpp"
 #include "step_trace.hpp"
@@ -23,7 +24,6 @@ constexpr const char* kReduction = "waits for the data group: gradients";
 constexpr const char* kGather = "waits for the data group: weights";
 constexpr const char* kTied = "waits for a tied table";
 constexpr const char* kSummary = "loss, norm and requests";
-constexpr const char* kIslands = "waits for the islands group";
 constexpr const char* kStages = "waits for messages of stages";
 constexpr const char* kBubble = "pipeline bubble";
 
@@ -51,10 +51,11 @@ std::string setting_for(const std::string& part, const plan::Plan& plan) {
                : "fewer stages (parallel.pipeline)";
   }
   if (part == kReduction || part == kGather) {
-    return plan::is_local(plan) ? "a larger batch.global"
-                                : "a larger batch.global, parallel.sync = local";
+    return plan::replication_of(plan).has_common_steps()
+               ? "a larger batch.global, parallel.sync = local"
+               : "a larger batch.global";
   }
-  if (part == kIslands) {
+  if (part == plan::kPartsWait) {
     return "a larger local.steps, or local.exchange = int4";
   }
   if (part == "matrix products" && c.train.recompute == nn::Recompute::kFull) {
@@ -105,11 +106,7 @@ class Forecaster::Step {
         detail_(detail) {}
 
   Forecast run() {
-    if (plan::is_async(plan_)) {
-      fail(ExitCode::kUsage,
-           "parallel.sync is async: its workers have no step in common, so strata plan cannot "
-           "predict one; set it to step to plan its memory and speed");
-    }
+    plan::replication_of(plan_).require_steps();
     make_stages();
     fit();
     if (!forecast_.fits && detail_ == Detail::kTotals) {
@@ -403,17 +400,18 @@ class Forecaster::Step {
     const double shared = share_ == 1.0 ? 0.0
                                         : share_ * work / static_cast<double>(f.stages.size()) +
                                               waits_ * machine_.context_switch_seconds;
-    const double islands = islands_seconds(f.stages[slowest].rank);
-    f.step_seconds = std::max(dedicated, shared) * static_cast<double>(plan_.own_islands) + islands;
+    const double between_parts = seconds_between_parts(f.stages[slowest].rank);
+    f.step_seconds =
+        std::max(dedicated, shared) * static_cast<double>(plan_.parts_per_rank) + between_parts;
 
     Parts parts = parts_[slowest];
     add_to(parts, tails_[slowest].parts);
     parts[kStages] += simulation.exposed_seconds[slowest] - tails_[slowest].reduce +
                       (copies_.empty() ? 0.0 : copies_[slowest]);
     for (auto& [name, seconds] : parts) {
-      seconds *= static_cast<double>(plan_.own_islands);
+      seconds *= static_cast<double>(plan_.parts_per_rank);
     }
-    parts[kIslands] += islands;
+    parts[plan::kPartsWait] += between_parts;
     const double rest = f.step_seconds - sum_of(parts);
     parts[share_ > 1.0 && shared > dedicated ? "waits for a core" : kBubble] += std::max(0.0, rest);
     for (const auto& [name, seconds] : parts) {
@@ -438,10 +436,8 @@ class Forecaster::Step {
     }
   }
 
-  /// The averages of islands, spread over the steps of a round; nothing where they are under way
-  /// beside further steps.
-  [[nodiscard]] double islands_seconds(const plan::RankPlan& rank) const {
-    if (!plan::is_local(plan_) || plan_.config.local.delay > 0) {
+  [[nodiscard]] double seconds_between_parts(const plan::RankPlan& rank) const {
+    if (!plan::replication_of(plan_).waits(plan_)) {
       return 0.0;
     }
     const plan::Traffic& round = rank.traffic.back();
@@ -464,7 +460,7 @@ class Forecaster::Step {
     forecast_.checkpoint_bytes =
         full * (static_cast<double>(plan_.model->parameter_count()) +
                 states * static_cast<double>(plan_.model->trainable_count()) *
-                    static_cast<double>(plan_.islands));
+                    static_cast<double>(plan_.parts));
     if (machine_.file_write_bytes_per_second > 0.0) {
       forecast_.checkpoint_seconds =
           forecast_.checkpoint_bytes / (nodes() * machine_.file_write_bytes_per_second);

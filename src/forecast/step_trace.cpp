@@ -8,6 +8,7 @@
 #include "strata/optim/optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/optim/weight_gather.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::forecast {
 namespace {
@@ -104,8 +105,8 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   norm.begin(reducer.sums());
   result.norm = trace.take();
 
-  optim::Optimizer optimizer(context, plan::rank_optimizer(plan), rank.layout, rank.buckets,
-                             at.data, weights);
+  optim::Optimizer optimizer(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
+                             rank.buckets, at.data, weights);
   static_cast<void>(trace.take());
   optim::WeightGather gather(data, rank.layout, rank.buckets, weights, plan.node_replicas);
   const std::vector<optim::Bucket>& buckets = rank.buckets.buckets();

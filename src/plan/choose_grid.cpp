@@ -8,31 +8,13 @@
 #include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
 #include "training_schedule.hpp"
 
 // The grids that ranks allow.
 namespace strata::plan {
-
-namespace {
-
-/// Islands that ranks of one job hold; 0: as many as there are replicas.
-std::int64_t islands_of_job(const config::RunConfig& config) {
-  if (config.parallel.sync == config::Sync::kAsync) {
-    return 0;
-  }
-  const bool one =
-      config.parallel.sync == config::Sync::kStep || !config.parallel.island_of.empty();
-  return one ? 1 : config.parallel.islands;
-}
-
-bool holds_islands(const config::RunConfig& config, std::int64_t replicas) {
-  const std::int64_t islands = islands_of_job(config);
-  return islands == 0 || islands % replicas == 0 || replicas % islands == 0;
-}
-
-}  // namespace
 
 bool can_launch(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
@@ -46,7 +28,8 @@ bool can_launch(const config::RunConfig& config, std::int64_t ranks, std::int64_
   const std::int64_t replicas = ranks / model_ranks;
   return config.parallel.data != 0
              ? replicas == config.parallel.data
-             : (divided == 0 || divided % replicas == 0) && holds_islands(config, replicas);
+             : (divided == 0 || divided % replicas == 0) &&
+                   replication_of(config.parallel.sync).fits(config, replicas);
 }
 
 std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
@@ -67,30 +50,11 @@ std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks
                         : fmt::format("{} or {}", below, above);
 }
 
-namespace {
-
-/// The grid with its replicas divided among islands.
-grid::Grid with_islands(const config::RunConfig& config, grid::Grid grid) {
-  const std::int64_t islands = islands_of_job(config);
-  if (!holds_islands(config, grid.data)) {
-    fail(ExitCode::kUsage,
-         "parallel.islands is {} and there are {} replicas, of which no whole number makes an "
-         "island or holds several; launch replicas that divide {} or are a multiple of it, or, in "
-         "a new run, set parallel.islands to 0: one for each replica",
-         islands, grid.data, islands);
-  }
-  grid.islands = islands == 0 ? grid.data : std::min(islands, grid.data);
-  grid.data /= grid.islands;
-  return grid;
-}
-
-}  // namespace
-
 grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
-    return with_islands(config, grid);
+    return replication_of(config.parallel.sync).divided(config, grid);
   }
   const std::int64_t model_ranks = grid.pipeline * grid.tensor;
   if (grid.data == 0) {
@@ -105,7 +69,7 @@ grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std
          ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
          fitting == "1" ? "" : "s");
   }
-  return with_islands(config, grid);
+  return replication_of(config.parallel.sync).divided(config, grid);
 }
 
 namespace {
@@ -203,10 +167,7 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
     result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
   }
   set_grid({}, result);
-  result.parallel.sync = config::Sync::kStep;
-  result.parallel.islands = 0;
-  result.parallel.island_of.clear();
-  result.local = {};
+  clear_replication(result);
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.chunks = 0;

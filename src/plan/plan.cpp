@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/nn/convnet.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
 #include "training_schedule.hpp"
@@ -104,27 +105,6 @@ io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank, std::int
   return options;
 }
 
-std::int64_t async_control_words(const Plan& plan, std::int64_t rank) {
-  constexpr std::int64_t kShared = 2;  // the claims and the cuts
-  constexpr std::int64_t kOfRank = 2;  // what it asks for, and the units that it has done
-  return rank == 0 ? kShared + kOfRank * plan.grid.ranks() + kUnitRing * kUnitRingWords : 1;
-}
-
-std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit) {
-  std::vector<std::int64_t> offsets;
-  for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-    offsets.push_back((unit % plan.islands * plan.microbatches + m) * plan.config.batch.micro);
-  }
-  return offsets;
-}
-
-io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank, std::int64_t unit) {
-  io::LoaderOptions options = training_loader(plan, rank, unit / plan.islands);
-  options.offsets = unit_offsets(plan, unit);
-  options.steps = 1;
-  return options;
-}
-
 io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
   io::LoaderOptions options = training_loader(plan, rank, 0);
   options.order = io::Order::kSequential;
@@ -167,7 +147,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
-      .step_microbatches = island_batch(plan) / c.batch.micro,
+      .step_microbatches = part_batch(plan) / c.batch.micro,
       .lanes = plan.lanes.leaves(),
       .sync_batch_norm = c.model.sync_batch_norm,
       .input_kind =
@@ -229,23 +209,6 @@ std::int64_t resolve_node_replicas(const config::RunConfig& given, const grid::G
   return node_replicas(given, grid, node);
 }
 
-/// The layers of each of `count` fragments, which have about as many parameters.
-std::vector<grid::Range> fragments_of(const nn::Model& model, std::int64_t count) {
-  std::vector<double> parameters(static_cast<std::size_t>(model.layer_count()));
-  for (const nn::ParameterSpec& spec : model.parameters()) {
-    if (spec.ownership == nn::Ownership::kOwned) {
-      parameters[static_cast<std::size_t>(spec.layer)] += static_cast<double>(spec.shape.count());
-    }
-  }
-  if (count > model.layer_count()) {
-    fail(ExitCode::kUsage,
-         "local.fragments is {}, but the model has {} layers, which are not divided; give at most "
-         "{}",
-         count, model.layer_count(), model.layer_count());
-  }
-  return grid::balanced_split(parameters, count).stages;
-}
-
 /// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
 Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
                   const io::DatasetInfo& train_data, const VirtualGrid& stored,
@@ -266,19 +229,15 @@ Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std:
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
   plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
-  plan.islands = is_local(plan)   ? plan.config.parallel.islands
-                 : is_async(plan) ? plan.config.numerics.lanes
-                                  : 1;
-  plan.own_islands = given.parallel.island_of.empty() ? plan.islands / plan.grid.islands : 1;
-  plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.islands);
-  const std::int64_t step_microbatches = island_batch(plan) / plan.config.batch.micro;
+  const ReplicationPlan& replication = replication_of(plan);
+  replication.divide(plan);
+  plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.parts);
+  const std::int64_t step_microbatches = part_batch(plan) / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
   plan.model = make_model(plan, token_rows);
   apply_parameter_settings(plan.config, *plan.model);
-  if (is_local(plan)) {
-    plan.fragments = fragments_of(*plan.model, plan.config.local.fragments);
-  }
+  plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
   plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored, [&] {
@@ -294,11 +253,7 @@ Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std:
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
-  if (plan.model->joins_lanes() && is_async(plan)) {
-    fail(ExitCode::kUsage,
-         "parallel.sync is async, but a batch_norm layer takes statistics over all lanes together; "
-         "set model.sync_batch_norm to off");
-  }
+  replication.check(plan);
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }

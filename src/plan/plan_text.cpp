@@ -8,6 +8,7 @@
 #include "strata/core/text.hpp"
 #include "strata/pipeline/simulator.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::plan {
 namespace {
@@ -57,26 +58,9 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   return largest;
 }
 
-std::string islands_text(const Plan& plan) {
-  const auto& local = plan.config.local;
-  const std::string where =
-      plan.config.parallel.island_of.empty()
-          ? fmt::format("{} on a rank", plan.own_islands)
-          : fmt::format("jobs of their own, of which this is {}", plan.config.parallel.island);
-  return fmt::format(
-      "islands: {}, {}; averaged in rounds of {} steps, in {} fragment{}, {}{}\n", plan.islands,
-      where, local.steps, local.fragments, local.fragments == 1 ? "" : "s",
-      local.exchange == ops::Packing::kFull ? "in full"
-                                            : fmt::format("as {}", name_of(local.exchange)),
-      local.delay == 0 ? ""
-                       : fmt::format("; an average arrives after {} further step{}", local.delay,
-                                     local.delay == 1 ? "" : "s"));
-}
-
 std::string grid_text(const Plan& plan) {
   std::string text = fmt::format(
-      "grid: {}; virtual grid: {} lanes x {} shards{}\n",
-      is_async(plan) ? grid::Grid{.data = plan.grid.replicas()}.text() : plan.grid.text(),
+      "grid: {}; virtual grid: {} lanes x {} shards{}\n", replication_of(plan).grid_text(plan),
       plan.config.numerics.lanes, plan.config.numerics.shards,
       plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
                                                              : "");
@@ -85,14 +69,7 @@ std::string grid_text(const Plan& plan) {
         fmt::format("nodes: {} replicas each, whose gradients are added before they cross nodes\n",
                     plan.node_replicas);
   }
-  if (is_local(plan)) {
-    text += islands_text(plan);
-  }
-  if (is_async(plan)) {
-    text += fmt::format(
-        "asynchronous: {} servers, {} workers; a worker computes units of {} samples\n",
-        servers(plan), plan.grid.replicas() - plan.config.async.servers, island_batch(plan));
-  }
+  text += replication_of(plan).text(plan);
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
       std::any_of(parameters.begin(), parameters.end(),
@@ -130,11 +107,8 @@ std::string batch_text(const Plan& plan) {
   const std::int64_t pieces = c.numerics.loss_pieces;
   std::string text =
       fmt::format("batch: {} samples = {}{} replica{} x {} microbatches x {} samples{}; {} steps",
-                  c.batch.global,
-                  plan.islands == 1
-                      ? ""
-                      : fmt::format("{} {} x ", plan.islands, is_async(plan) ? "units" : "islands"),
-                  plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
+                  c.batch.global, replication_of(plan).parts_text(plan), plan.grid.data,
+                  plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
                   pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
   if (plan.concurrent_lanes > 1) {
     text += fmt::format(", microbatches of {} lanes together (batch statistics over all lanes)",

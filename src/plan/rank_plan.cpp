@@ -7,6 +7,7 @@
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
 
@@ -39,10 +40,10 @@ std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& ran
   const bool evaluates = rank.loads && !plan.config.data.test.empty();
   // On one replica a repeated step has the samples of the first run.
   const bool repeats = rank.loads && repeats_steps(plan) && plan.grid.data > 1;
-  // An asynchronous worker reads the next unit while it computes one.
-  const std::int64_t training = !rank.loads      ? 0
-                                : is_async(plan) ? 2 * bytes_of(unit_loader(plan, rank, 0))
-                                                 : bytes_of(training_loader(plan, rank, 0));
+  std::int64_t training = 0;
+  for (const io::LoaderOptions& loader : replication_of(plan).loaders(plan, rank)) {
+    training += rank.loads ? bytes_of(loader) : 0;
+  }
   return {{"samples, training", training},
           {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0},
           {"samples, repeated step", repeats ? bytes_of(repeat_loader(plan, rank, 1)) : 0}};
@@ -60,31 +61,6 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
                                          .bytes}};
 }
 
-/// What islands need beside the one in use, in host memory.
-std::vector<nn::MemoryItem> islands_memory(const Plan& plan, const RankPlan& rank) {
-  if (!is_local(plan)) {
-    return {};
-  }
-  const config::RunConfig& c = plan.config;
-  std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
-      plan.grid.islands, outer_options(plan), island_share(plan, rank), rank.layout, rank.buckets,
-      rank.coordinates.data, plan.fragments, compute_dtype(c.numerics.dtype));
-  memory.push_back({"islands not in use", plan.own_islands * island_slot_bytes(plan, rank)});
-  return memory;
-}
-
-/// The share of the parameters and the messages of asynchronous training, in host memory.
-std::vector<nn::MemoryItem> server_memory(const Plan& plan, const RankPlan& rank) {
-  if (!is_async(plan)) {
-    return {};
-  }
-  std::vector<nn::MemoryItem> memory = optim::ParameterServer::memory(
-      plan.config.optimizer.options, rank.layout, *rank.server_buckets, servers(plan),
-      plan.grid.ranks(), rank.coordinates.islands, compute_dtype(plan.config.numerics.dtype));
-  memory.push_back({"window of units", 8 * async_control_words(plan, rank.coordinates.islands)});
-  return memory;
-}
-
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const config::RunConfig& c = plan.config;
@@ -96,12 +72,11 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   };
   add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
                                      rank.buckets, rank.reducer_sizes));
-  add(optim::Optimizer::memory(rank_optimizer(plan), rank.layout, rank.buckets,
+  add(optim::Optimizer::memory(replication_of(plan).rank_optimizer(plan), rank.layout, rank.buckets,
                                rank.coordinates.data, c.numerics.dtype));
   if (plan.device == device::DeviceKind::kCpu) {
     add(frozen_masters(plan, rank));
-    add(islands_memory(plan, rank));
-    add(server_memory(plan, rank));
+    add(replication_of(plan).memory(plan, rank));
   }
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
@@ -145,10 +120,8 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
     return {};
   }
   std::vector<nn::MemoryItem> memory = frozen_masters(plan, rank);
-  const std::vector<nn::MemoryItem> islands = islands_memory(plan, rank);
-  memory.insert(memory.end(), islands.begin(), islands.end());
-  const std::vector<nn::MemoryItem> server = server_memory(plan, rank);
-  memory.insert(memory.end(), server.begin(), server.end());
+  const std::vector<nn::MemoryItem> replication = replication_of(plan).memory(plan, rank);
+  memory.insert(memory.end(), replication.begin(), replication.end());
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return io::Loader::memory_bytes(plan.train_data, options) +
@@ -191,10 +164,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   }
   const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
                        microbatches * shards.bytes};
-  // An island gathers its weights again when a fragment is averaged.
-  const double gathers = is_local(plan) ? 1.0 + static_cast<double>(c.local.fragments) /
-                                                    static_cast<double>(c.local.steps)
-                                        : 1.0;
+  const double gathers = replication_of(plan).gathers(plan);
   // Exchanges of partial sums, then gathers of weights: of slices inside nodes, and across them.
   const std::int64_t nodes = plan.grid.data / plan.node_replicas;
   const auto data = [&](const std::string& name, std::int64_t peers, std::int64_t slices,
@@ -228,17 +198,11 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
         {"gradients or weights of a tied table", times * tied.messages, times * tied.bytes});
   }
   for (Traffic& traffic : all) {
-    traffic.messages *= static_cast<double>(plan.own_islands);
-    traffic.bytes *= static_cast<double>(plan.own_islands);
+    traffic.messages *= static_cast<double>(plan.parts_per_rank);
+    traffic.bytes *= static_cast<double>(plan.parts_per_rank);
   }
-  if (is_local(plan)) {
-    const nn::LayerTraffic round = optim::OuterOptimizer::traffic(
-        plan.grid.islands, rank.coordinates.islands, outer_options(plan), island_share(plan, rank),
-        rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
-        compute_dtype(c.numerics.dtype));
-    const auto steps = static_cast<double>(c.local.steps);
-    all.push_back(
-        {"differences and averages, between islands", round.messages / steps, round.bytes / steps});
+  if (auto parts = replication_of(plan).traffic(plan, rank)) {
+    all.push_back(*std::move(parts));
   }
   return all;
 }
@@ -286,67 +250,18 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
                                      .borrower = stage_of(borrowed->layer)};
 }
 
-optim::OptimizerOptions rank_optimizer(const Plan& plan) {
-  return is_async(plan) ? optim::OptimizerOptions{} : plan.config.optimizer.options;
-}
-
-optim::OuterOptions outer_options(const Plan& plan) {
-  const auto& local = plan.config.local;
-  return {.rate = local.outer_rate, .momentum = local.outer_momentum, .exchange = local.exchange};
-}
-
-optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {
-  return {.count = plan.islands, .own = {rank.first_island, rank.first_island + plan.own_islands}};
-}
-
-std::int64_t slot_bytes_of(std::int64_t tensor_bytes) {
-  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
-  return (tensor_bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
-  if (plan.own_islands == 1 && !islands_differ(plan) && plan.config.parallel.island_of.empty()) {
-    return 0;
-  }
-  const config::RunConfig& c = plan.config;
-  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
-  const std::int64_t state =
-      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data) * full;
-  const bool masters = c.numerics.dtype != compute_dtype(c.numerics.dtype);
-  return std::ssize(optim::Optimizer::state_names(c.optimizer.options)) * slot_bytes_of(state) +
-         (masters ? slot_bytes_of(rank.buckets.owned_elements(rank.coordinates.data) * full) : 0) +
-         slot_bytes_of(rank.layout.weight_elements * size_bytes(c.numerics.dtype));
-}
-
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   const config::RunConfig& c = plan.config;
-  const bool in_place =
-      plan.device == device::DeviceKind::kCpu && !is_local(plan) && !is_async(plan) &&
-      (c.checkpoint.background == config::Switch::kOff ||
-       (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
-  if (in_place) {
-    return 0;
-  }
   const std::int64_t owned = rank.buckets.owned_elements(rank.coordinates.data);
   const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options)) *
                       optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data);
-  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
   // Frozen masters in host memory do not change while they are written.
   const bool on_host = plan.device == device::DeviceKind::kCpu ||
                        c.numerics.dtype != compute_dtype(c.numerics.dtype);
   const std::int64_t frozen =
       on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
-  if (is_async(plan)) {
-    return frozen * full;  // a server's memory is on the host and does not change meanwhile
-  }
-  if (!is_local(plan)) {
-    // The master weights (the weights themselves in full precision) and the optimizer's state.
-    return (owned + frozen + states) * full;
-  }
-  const std::int64_t errors = c.local.exchange != ops::Packing::kFull ? 1 : 0;
-  const std::int64_t island = states + (errors + (islands_differ(plan) ? 1 : 0)) * owned;
-  const std::int64_t outer = 1 + errors + (c.local.outer_momentum != 0.0 ? 1 : 0);
-  return (plan.own_islands * island + outer * owned + frozen) * full;
+  return (replication_of(plan).copied_elements(plan, owned, states) + frozen) *
+         size_bytes(compute_dtype(c.numerics.dtype));
 }
 
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
@@ -371,9 +286,7 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const bool first = chunks.front().layers.begin == 0;
   const bool last = chunks.back().layers.end == plan.model->layer_count();
   RankPlan result{.coordinates = coordinates,
-                  .first_island = c.parallel.island_of.empty()
-                                      ? coordinates.islands * plan.own_islands
-                                      : c.parallel.island,
+                  .own_parts = replication_of(plan).parts_of(plan, coordinates),
                   .chunks = std::move(chunks),
                   .layout = std::move(layout),
                   .buckets = std::move(buckets),
@@ -392,11 +305,9 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                                                        : optim::GradientReducer::Reach::kOwnLanes,
                           .in_flight = on_gpu ? 1 : 4,
                           .node_ranks = plan.node_replicas};
-  if (is_async(plan)) {
-    result.server_buckets.emplace(result.layout, servers(plan), bucket_elements);
-  }
-  for (std::int64_t i = 0; i < plan.own_islands; ++i) {
-    const std::int64_t replica = (result.first_island + i) * plan.grid.data + coordinates.data;
+  result.server_buckets = replication_of(plan).server_buckets(plan, result.layout, bucket_elements);
+  for (std::int64_t part = result.own_parts.begin; part < result.own_parts.end; ++part) {
+    const std::int64_t replica = part * plan.grid.data + coordinates.data;
     for (std::int64_t m = 0; m < plan.microbatches; ++m) {
       result.offsets.push_back((replica * plan.microbatches + m) * c.batch.micro);
     }

@@ -10,16 +10,10 @@
 #include "strata/core/text.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/pipeline/stage_times.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::plan {
 
-namespace {
-
-std::int64_t logit_multiple(device::DeviceKind device) {
-  return device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1;
-}
-
-/// The given value, or the checkpoint's, or `otherwise`; a given value must equal the checkpoint's.
 std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::int64_t stored,
                            std::int64_t otherwise) {
   if (stored != 0 && configured != 0 && stored != configured) {
@@ -29,6 +23,12 @@ std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::i
          key, configured, stored, stored);
   }
   return configured != 0 ? configured : stored != 0 ? stored : otherwise;
+}
+
+namespace {
+
+std::int64_t logit_multiple(device::DeviceKind device) {
+  return device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1;
 }
 
 /// `parts` describes what the batch is divided into; `divisor` must divide it.
@@ -74,31 +74,6 @@ void check_fast(const config::RunConfig& config, const grid::Grid& grid) {
   check("numerics.shards", config.numerics.shards, "parallel.tensor", grid.tensor);
 }
 
-/// The islands of a run; 1 without parallel.sync = local.
-std::int64_t resolve_islands(const config::RunConfig& given, const grid::Grid& grid,
-                             const VirtualGrid& stored) {
-  const auto& parallel = given.parallel;
-  if (parallel.sync != config::Sync::kLocal) {
-    return 1;
-  }
-  if (given.numerics.mode == comm::Summation::kLibrary) {
-    fail(ExitCode::kUsage,
-         "parallel.sync is local and numerics.mode is fast; islands are averaged in a fixed order, "
-         "so set numerics.mode to invariant");
-  }
-  const bool drops = given.checkpoint.drop_state == config::Switch::kOn;
-  const std::int64_t islands =
-      resolve_value("parallel.islands", parallel.islands, drops ? 0 : stored.islands,
-                    parallel.island_of.empty() ? grid.replicas() : 0);
-  if (!parallel.island_of.empty() && (islands < 2 || parallel.island >= islands)) {
-    fail(ExitCode::kUsage,
-         "parallel.island_of is set, with parallel.islands = {} and parallel.island = {}; say how "
-         "many jobs meet there, at least 2, and which of them this is, from 0",
-         islands, parallel.island);
-  }
-  return islands;
-}
-
 /// Lanes, shards and the samples of a microbatch.
 VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Grid& grid,
                                  const io::DatasetInfo& data, const VirtualGrid& stored,
@@ -107,29 +82,23 @@ VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Gri
   if (fast) {
     check_fast(given, grid);
   }
-  const std::int64_t islands = resolve_islands(given, grid, stored);
-  // Of which each is a job of its own.
-  const std::int64_t islands_apart = given.parallel.island_of.empty() ? 1 : islands;
+  const ReplicationPlan& replication = replication_of(given.parallel.sync);
+  const std::int64_t parts = replication.resolve_parts(given, grid, stored);
+  const std::int64_t jobs = replication.jobs(given, parts);
   const std::int64_t lanes =
       resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes,
-                    std::max(grid.replicas(), islands));
+                    std::max(grid.replicas(), parts));
   const std::int64_t shards = resolve_value("numerics.shards", given.numerics.shards,
                                             fast ? 0 : stored.shards, grid.tensor);
-  if (lanes % islands != 0) {
-    fail(ExitCode::kUsage,
-         "numerics.lanes is {}, which parallel.islands = {} does not divide: an island has whole "
-         "lanes; use a multiple of {}",
-         lanes, islands, islands);
-  }
-  if (lanes / islands_apart % grid.replicas() != 0) {
+  replication.check_lanes(lanes, parts);
+  if (lanes / jobs % grid.replicas() != 0) {
     fail(ExitCode::kUsage,
          "numerics.lanes is {}, which parallel.data = {} does not divide; use a number of replicas "
          "that divides {}{}, or, in a new run, other lanes",
-         lanes, grid.replicas(), lanes / islands_apart,
-         given.parallel.data == 0
-             ? fmt::format(" (launch {} ranks)",
-                           launchable_ranks(given, grid.ranks(), lanes / islands_apart))
-             : "");
+         lanes, grid.replicas(), lanes / jobs,
+         given.parallel.data == 0 ? fmt::format(" (launch {} ranks)",
+                                                launchable_ranks(given, grid.ranks(), lanes / jobs))
+                                  : "");
   }
   if (shards % grid.tensor != 0) {
     fail(
@@ -147,8 +116,7 @@ VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Gri
                           lanes == 1 ? "" : "s"),
               microbatch * lanes);
   constexpr std::int64_t kMostMicrobatches = 1'000'000;
-  const std::int64_t microbatches =
-      given.batch.global / islands_apart / microbatch / grid.replicas();
+  const std::int64_t microbatches = given.batch.global / jobs / microbatch / grid.replicas();
   if (microbatches > kMostMicrobatches) {
     fail(
         ExitCode::kUsage,
@@ -156,100 +124,7 @@ VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Gri
         "lower it, or set a larger batch.micro",
         given.batch.global, microbatches, microbatch, kMostMicrobatches);
   }
-  return {.lanes = lanes, .shards = shards, .microbatch = microbatch, .islands = islands};
-}
-
-/// What asynchronous workers can do.
-void check_async(const config::RunConfig& config, const grid::Grid& grid) {
-  if (grid.pipeline > 1 || grid.tensor > 1) {
-    fail(ExitCode::kUsage,
-         "parallel.sync is async and a replica has {} stages of {} tensor ranks, whose weights "
-         "would be of different ages; set parallel.pipeline and parallel.tensor to 1",
-         grid.pipeline, grid.tensor);
-  }
-  if (config.numerics.mode == comm::Summation::kLibrary) {
-    fail(ExitCode::kUsage,
-         "parallel.sync is async, which sums no gradients over ranks, so numerics.mode = fast has "
-         "no effect; leave it out");
-  }
-  if (config.async.servers >= grid.islands) {
-    fail(ExitCode::kUsage,
-         "async.servers is {}, but there are {} ranks, of which at least one has to compute; give "
-         "at most {}, or 0: every rank holds a share",
-         config.async.servers, grid.islands, grid.islands - 1);
-  }
-  if (config.train.nonfinite == config::Nonfinite::kRepeat) {
-    fail(ExitCode::kUsage,
-         "train.nonfinite is repeat, but asynchronous steps cannot be repeated; set it to stop or "
-         "skip");
-  }
-  if (config.checkpoint.keep_every > 0) {
-    fail(ExitCode::kUsage,
-         "checkpoint.keep_every is {}, but a checkpoint of asynchronous workers may be of a later "
-         "step than the one that makes it due; leave it out and raise checkpoint.keep",
-         config.checkpoint.keep_every);
-  }
-  if (config.run.cuda_graphs == config::Switch::kOn) {
-    fail(ExitCode::kUsage,
-         "run.cuda_graphs is on, but the samples of asynchronous units lie at other addresses each "
-         "time; set it to off");
-  }
-  if (config.run.tensorboard_histograms > 0 || config.run.timeline) {
-    fail(ExitCode::kUsage,
-         "run.tensorboard_histograms and run.timeline record what all ranks do in one step, and "
-         "asynchronous workers have no common steps; leave them out");
-  }
-}
-
-/// Saves, evaluations, histograms and the end are ends of rounds.
-void check_local(const config::RunConfig& config, std::int64_t total_steps) {
-  const auto& local = config.local;
-  const std::int64_t round = local.steps;
-  if (round > total_steps) {
-    fail(ExitCode::kUsage,
-         "local.steps is {}, but the run has {} steps, so the islands would never meet; give at "
-         "most {}",
-         round, total_steps, total_steps);
-  }
-  const auto require_rounds = [&](const char* key, std::int64_t steps) {
-    if (steps % round != 0) {
-      const std::int64_t below = steps / round * round;
-      fail(ExitCode::kUsage,
-           "{} is {}, no multiple of local.steps = {}: islands meet only at the end of a round; "
-           "give {}",
-           key, steps, round,
-           below > 0 ? fmt::format("{} or {}", below, below + round) : std::to_string(round));
-    }
-  };
-  require_rounds(config.train.steps > 0 ? "train.steps" : "the number of steps of train.epochs",
-                 total_steps);
-  require_rounds("train.evaluate_every", config.train.evaluate_every);
-  require_rounds("checkpoint.every", config.checkpoint.every);
-  require_rounds("checkpoint.keep_every", config.checkpoint.keep_every);
-  require_rounds("run.tensorboard_histograms", config.run.tensorboard_histograms);
-  const std::int64_t gap = round / local.fragments;
-  if (gap == 0 || local.delay >= gap) {
-    fail(ExitCode::kUsage,
-         "local.delay is {} and local.fragments {} in rounds of local.steps = {}: a fragment is "
-         "averaged every {} steps and must arrive before the next begins; lower local.delay or "
-         "local.fragments, or lengthen the rounds",
-         local.delay, local.fragments, round, gap);
-  }
-  if (config.parallel.island_of.empty() && local.record.empty()) {
-    return;
-  }
-  if (local.fragments > 1 || local.delay > 0 || local.mix > 0.0 ||
-      local.exchange != ops::Packing::kFull) {
-    fail(ExitCode::kUsage,
-         "islands that are jobs (parallel.island_of, local.record) average all weights at the end "
-         "of a round, in full; leave local.fragments, local.delay, local.mix and local.exchange "
-         "out");
-  }
-  if (!config.parallel.island_of.empty() && !local.record.empty()) {
-    fail(ExitCode::kUsage,
-         "parallel.island_of and local.record are both set; a record is repeated by one job, so "
-         "leave one of them out");
-  }
+  return {.lanes = lanes, .shards = shards, .microbatch = microbatch, .parts = parts};
 }
 
 std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
@@ -325,17 +200,7 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;
-  if (given.parallel.sync == config::Sync::kAsync) {
-    check_async(given, grid);
-  }
-  if (given.parallel.sync == config::Sync::kLocal) {
-    config.parallel.islands = virtual_grid.islands;
-    check_local(given, total_steps);
-    if (!given.parallel.island_of.empty()) {
-      // The state after each round that has this island's difference can be had again.
-      config.checkpoint.every = given.local.steps;
-    }
-  }
+  replication_of(given.parallel.sync).resolve(config, grid, virtual_grid.parts, total_steps);
   if (given.parallel.bucket_mib == 0.0) {
     config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;
   }

@@ -19,6 +19,10 @@ namespace strata::plan {
 [[nodiscard]] grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks,
                                       std::int64_t lanes);
 
+/// The given value, or the checkpoint's, or `otherwise`; a given value must equal the checkpoint's.
+[[nodiscard]] std::int64_t resolve_value(std::string_view key, std::int64_t configured,
+                                         std::int64_t stored, std::int64_t otherwise);
+
 /// The config with a derived value in place of each 0 and "auto" that prepare() decides.
 [[nodiscard]] config::RunConfig resolve_config(const config::RunConfig& given,
                                                const grid::Grid& grid, const io::DatasetInfo& data,

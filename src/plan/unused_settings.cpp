@@ -128,12 +128,12 @@ void check_links(const config::RunConfig& c, const Plan& plan) {
   const auto emulates_link = [&](bool given, const char* key) {
     check(given, plan.device == device::DeviceKind::kCpu, key,
           "GPUs do not wait for emulated links", "set run.device to cpu");
-    check(given, !is_async(plan), key,
+    check(given, c.parallel.sync != config::Sync::kAsync, key,
           "parallel.sync is async, whose windows do not wait for emulated links",
           "choose another way");
-    check(given, (plan.islands > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
-          plan.islands > 1 ? "no two ranks of this job are in different islands"
-                           : "one replica sends nothing to others",
+    check(given, (plan.parts > 1 ? plan.grid.islands : plan.grid.data) > 1, key,
+          plan.parts > 1 ? "no two ranks of this job are in different islands"
+                         : "one replica sends nothing to others",
           "choose parallel.data above 1");
   };
   emulates_link(c.emulated.link_megabits_per_second > 0.0, "emulated.link_rate");

@@ -33,7 +33,7 @@ FLOORS = {
             "commands": "", "commands/run": "commands/planning commands environment", "commands/data": "commands environment",
             "commands/models": "commands environment", "commands/planning": "commands/run commands/watching commands environment",
             "commands/watching": "commands/planning commands environment", "environment": ""},
-    "train": {"loop": "replication checkpoint record", "replication": "loop checkpoint", "checkpoint": "record loop", "record": ""},
+    "train": {"loop": "replication checkpoint record", "replication": "checkpoint record", "checkpoint": "record", "record": ""},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},
     "comm": {"": "", "mpi": ".", "nccl": ".", "staged": "."},
     "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
@@ -60,6 +60,11 @@ OWNERS = {
     r"boost/.*": "config",
     r"hwloc.*": "app",
 }
+
+# Where a value of parallel.sync may be known by name, the names, and how many lines elsewhere have them at most.
+REPLICATION = re.compile(r"(src|include/strata)/(plan/replication|train/replication|config/|comm/|grid/|optim/(outer_optimizer|parameter_server))")
+KINDS = re.compile(r"[Ii]sland|kAsync\b|(?<!:)(?<!cp\.)\basync\b|[Aa]synchronous (worker|training|unit|step)")
+MOST_LINES_OF_KINDS = 27
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
@@ -139,6 +144,15 @@ def file_problems(root, rooms):
                     yield f"{where}: includes {header}, which only {owner} may"
 
 
+def replication_problems(root):
+    """Lines that name a kind of replication outside its modules, where there are too many."""
+    found = [f"{path.relative_to(root)}:{number}: names a kind of replication: {line.strip()}"
+             for folder in ("src", "include", "io") for path in sorted((root / folder).rglob("*.[chi]*"))
+             if not REPLICATION.match(str(path.relative_to(root)))
+             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if KINDS.search(line)]
+    return found if len(found) > MOST_LINES_OF_KINDS else []
+
+
 def self_check():
     """The problems that this script looks for are found in texts that have them."""
     rooms = declared_rooms("strata_room(core DEPENDS LIBRARIES fmt::fmt)\n"
@@ -146,6 +160,8 @@ def self_check():
                            "strata_room(attic DEPENDS core)\n")
     assert rooms == {"core": set(), "grid": {"core", "comm"}, "attic": {"core"}}, rooms
     assert len(list(declaration_problems(rooms))) == 2
+    assert all(map(KINDS.search, ("grid.islands", "config.async.ahead", "kAsync", "// Asynchronous workers")))
+    assert not any(map(KINDS.search, ("std::async(x)", "cp.async.wait_all", "copies asynchronously")))
     assert INCLUDE.findall('#include <mpi.h>\n  # include "strata/io/a.hpp"\n// include <b.h>') == [
         ("<", "mpi.h"), ('"', "strata/io/a.hpp")]
 
@@ -158,6 +174,7 @@ def main():
     problems = [f"src/{room}: no strata_room() declares it" for room in sorted(missing)]
     problems += declaration_problems(rooms)
     problems += file_problems(root, rooms)
+    problems += replication_problems(root)
     for problem in problems:
         print(problem)
     print(f"{len(rooms)} rooms, {len(problems)} problems")

@@ -113,7 +113,7 @@ MUTANTS = [
            "islands > 1 with data > 1: an island trains on another one's samples",
            "unit.plan grids mpi.local mpi.plan"),
     # train
-    Mutant("loader-starts-anew", "src/train/loop/step_runner.cpp",
+    Mutant("loader-starts-anew", "src/train/replication/step_runner.cpp",
            "training_loader(plan_, rank, first_step)", "training_loader(plan_, rank, 0)",
            "resume: the samples begin again",
            "grids mpi.resume mpi.lm_resume"),

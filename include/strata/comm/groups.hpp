@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,6 +28,11 @@ struct Groups {
   std::unique_ptr<Communicator> tensor;
   /// Ranks with the same place in different islands.
   std::unique_ptr<Communicator> islands;
+
+  /// One after the other, all replicas in order.
+  [[nodiscard]] std::array<Communicator*, 2> replicas() const {
+    return {data.get(), islands.get()};
+  }
 };
 
 /// The routes between stages: activations and gradients between chunks that follow each other, and

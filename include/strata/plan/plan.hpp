@@ -17,7 +17,6 @@
 #include "strata/nn/stage.hpp"
 #include "strata/optim/buckets.hpp"
 #include "strata/optim/gradient_reducer.hpp"
-#include "strata/optim/outer_optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
@@ -47,18 +46,20 @@ struct Plan {
   std::unique_ptr<nn::Model> model;
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
-  grid::SumTree lanes{1};  ///< of one island
+  grid::SumTree lanes{1};  ///< of one part
   /// Whether strata chose batch.micro, and may choose a smaller one.
   bool default_microbatch = false;
   /// Whether strata chose numerics.loss_pieces, which then depends on batch.micro.
   bool default_loss_pieces = false;
   std::int64_t microbatches_per_lane = 1;
-  /// Of one island, per rank and step.
+  /// Of one part, per rank and step.
   std::int64_t microbatches = 1;
-  /// Of parallel.sync = local; 1 otherwise: then nothing below differs from the whole run.
-  std::int64_t islands = 1;
-  /// Islands that one rank holds, one after the other.
-  std::int64_t own_islands = 1;
+  /// Parts of a step's batch that are trained apart (ReplicationPlan).
+  std::int64_t parts = 1;
+  /// Those that one rank trains, one after the other.
+  std::int64_t parts_per_rank = 1;
+  /// Those of this job.
+  grid::Range job_parts{0, 1};
   /// Consecutive layers whose weights are averaged together, one part of local.fragments.
   std::vector<grid::Range> fragments;
   /// Own lanes whose microbatches pass each layer together; 1 where no layer joins lanes.
@@ -78,40 +79,21 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
-/// Whether weights are averaged only now and then.
-[[nodiscard]] inline bool is_local(const Plan& plan) {
-  return plan.config.parallel.sync == config::Sync::kLocal;
+/// Samples of one part in a step.
+[[nodiscard]] inline std::int64_t part_batch(const Plan& plan) {
+  return plan.config.batch.global / plan.parts;
 }
-
-/// Whether workers do not wait for each other. A step has one unit of work for each lane, which is
-/// what an island is elsewhere: grid.islands are the ranks, of which servers may compute nothing.
-[[nodiscard]] inline bool is_async(const Plan& plan) {
-  return plan.config.parallel.sync == config::Sync::kAsync;
-}
-/// The ranks that hold the parameters of asynchronous training: the first ones.
-[[nodiscard]] inline std::int64_t servers(const Plan& plan) {
-  const std::int64_t given = plan.config.async.servers;
-  return given > 0 ? given : plan.grid.islands;
-}
-
-/// Samples of one island in a step.
-[[nodiscard]] inline std::int64_t island_batch(const Plan& plan) {
-  return plan.config.batch.global / plan.islands;
-}
-
-/// Samples of this job's ranks in a step: all, unless other islands are other jobs.
+/// Samples of this job's ranks in a step.
 [[nodiscard]] inline std::int64_t job_batch(const Plan& plan) {
-  return island_batch(plan) * plan.own_islands * plan.grid.islands;
+  return part_batch(plan) * plan.job_parts.count();
 }
 /// The index of the first of them in the global batch.
 [[nodiscard]] inline std::int64_t first_of_job(const Plan& plan) {
-  return plan.config.parallel.island_of.empty() ? 0
-                                                : island_batch(plan) * plan.config.parallel.island;
+  return part_batch(plan) * plan.job_parts.begin;
 }
-
-/// Whether an island's weights differ from the outer weights at the end of a round.
-[[nodiscard]] inline bool islands_differ(const Plan& plan) {
-  return is_local(plan) && (std::ssize(plan.fragments) > 1 || plan.config.local.mix > 0.0);
+/// Whether the run may go on after a later step than its own, which other jobs have reached.
+[[nodiscard]] inline bool may_skip_steps(const Plan& plan) {
+  return plan.job_parts.count() < plan.parts;
 }
 
 /// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =
@@ -132,20 +114,19 @@ struct Traffic {
 /// One rank's part of a plan.
 struct RankPlan {
   grid::Coordinates coordinates;
-  std::int64_t first_island = 0;      ///< of its own_islands
+  grid::Range own_parts{0, 1};        ///< its share of Plan::job_parts
   std::vector<nn::StageSpec> chunks;  ///< in layer order; at least one
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
   nn::ParameterLayout frozen;  ///< of Placed::kWithoutGradients
   /// Which data rank has the master copies of frozen weights, and writes them to checkpoints.
   optim::BucketPlan frozen_buckets;
-  /// How asynchronous training divides the parameters among servers.
+  /// How the parameters are divided among servers, where there are any.
   std::optional<optim::BucketPlan> server_buckets;
   optim::GradientReducer::Sizes reducer_sizes;
   io::Parts parts = io::Parts::kInputs;  ///< read by its loader
   bool loads = false;
-  /// The index of each microbatch's first sample in the global batch; of one island after the
-  /// other.
+  /// The index of each microbatch's first sample in the global batch; of one part after the other.
   std::vector<std::int64_t> offsets;
   /// Its arenas in device memory.
   std::vector<nn::MemoryItem> memory;
@@ -160,7 +141,7 @@ struct VirtualGrid {
   std::int64_t shards = 0;
   std::int64_t microbatch = 0;
   std::int64_t loss_pieces = 0;
-  std::int64_t islands = 0;
+  std::int64_t parts = 0;
   /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;
@@ -224,19 +205,6 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
-/// The optimizer of a rank's own state: none in asynchronous training, where servers have it.
-[[nodiscard]] optim::OptimizerOptions rank_optimizer(const Plan& plan);
-
-[[nodiscard]] optim::OuterOptions outer_options(const Plan& plan);
-/// The islands that a rank holds.
-[[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
-
-/// Host memory in which a tensor of an island that is not in use lies.
-[[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
-/// That of all of an island's weights and optimizer state; 0 where each rank has one island, whose
-/// weights are always in use.
-[[nodiscard]] std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank);
-
 /// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for
 /// a run whose saves wait for the files.
 [[nodiscard]] std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank);
@@ -248,18 +216,6 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
 /// The options of the loader of one repeated step, counted from 1, on the lanes of `rank`.
 [[nodiscard]] io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank,
                                               std::int64_t step);
-
-/// Results of units that rank 0 has room for, and the words of one.
-inline constexpr std::int64_t kUnitRing = 4096;
-inline constexpr std::int64_t kUnitRingWords = 3;
-/// The words of a rank by which asynchronous workers deal out units, of 8 bytes.
-[[nodiscard]] std::int64_t async_control_words(const Plan& plan, std::int64_t rank);
-
-/// The options of the loader of one unit of asynchronous work, counted from 0.
-[[nodiscard]] io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank,
-                                            std::int64_t unit);
-/// The index of each of its microbatches' first sample in the global batch.
-[[nodiscard]] std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit);
 
 /// The options for one sequential pass over a split in `rounds` steps.
 [[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,

@@ -65,14 +65,11 @@ void require_space(const plan::Plan& plan, Log& log);
 /// Whether a checkpoint holds the weights of another program and no run.
 [[nodiscard]] bool is_imported(const io::Checkpoint& checkpoint);
 
-/// What islands that are jobs of their own must have in common.
-[[nodiscard]] nlohmann::json islands_identity(const plan::Plan& plan);
-
-/// The IslandRendezvous::id() of the run that wrote a checkpoint; empty where it had none.
-[[nodiscard]] std::string meeting_of(const io::Checkpoint& checkpoint);
+/// The settings that jobs which train parts of one run have in common.
+[[nodiscard]] nlohmann::json identity_in_parts(const plan::Plan& plan);
 
 /// Whether a checkpoint's optimizer state continues in the plan's run: not in an imported one, nor
-/// where parallel.sync or parallel.islands change (checkpoint.drop_state).
+/// where parallel.sync or the parts change (checkpoint.drop_state).
 [[nodiscard]] bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// The virtual grid of the run that wrote a checkpoint; zeros for an imported one.
@@ -82,25 +79,6 @@ void require_space(const plan::Plan& plan, Log& log);
 /// set; nothing for a checkpoint of an earlier version. The path is that of the checkpoint's master
 /// file, which holds the tokenizer. Throws: Error(kCheckpoint) where the record is incomplete.
 [[nodiscard]] std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint);
-
-/// The loss of one unit of asynchronous work.
-struct UnitResult {
-  std::int64_t unit = 0;
-  double loss = 0.0;
-  double grad_norm = 0.0;
-};
-
-/// What asynchronous workers have done: the units before `next` except the open ones.
-struct UnitsDone {
-  std::int64_t next = 0;
-  std::vector<std::int64_t> open;
-  std::int64_t updates = 0;
-  std::vector<UnitResult> results;  ///< of steps of which other units are open
-};
-
-/// That of a checkpoint; all units of its steps where another kind of run wrote it. Throws:
-/// Error(kCheckpoint) where its record is not valid.
-[[nodiscard]] UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Texts of files beside a published model's weights, by name, as "generation_config.json".
 using ModelTexts = std::map<std::string, std::string>;
@@ -116,10 +94,9 @@ using ModelTexts = std::map<std::string, std::string>;
 struct RunRecord {
   std::string config_text;
   ModelTexts texts;
-  const io::Tokenizer* tokenizer = nullptr;   ///< null: none, or not known
-  const io::DirectoryLock* lock = nullptr;    ///< of run.dir, on rank 0; null: none to check
-  std::function<UnitsDone()> units = {};      ///< where training is asynchronous
-  std::function<std::string()> meeting = {};  ///< where islands are jobs: IslandRendezvous::id()
+  const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
+  const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
+  std::function<nlohmann::json()> further;   ///< to merge into the metadata: about the state
 };
 
 /// Rejects a checkpoint of another model; ignores optimizer state.

@@ -12,7 +12,8 @@ namespace strata::train {
 [[nodiscard]] std::vector<std::string> config_changes(std::string_view before,
                                                       std::string_view now);
 
-/// Those of them that change the numbers of a run, and that islands may have each for itself.
+/// Those of them that change the numbers of a run, and that parts of a run may have each for
+/// itself.
 [[nodiscard]] std::vector<std::string> training_changes(std::string_view before,
                                                         std::string_view now);
 

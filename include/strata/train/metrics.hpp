@@ -29,8 +29,8 @@ struct TrainRecord {
   std::optional<double> mfu;
   StepTimes times;
   bool skipped = false;  ///< the weights were not updated
-  /// Of asynchronous training: by name.
-  std::vector<std::pair<std::string, double>> async;
+  /// By name.
+  std::vector<std::pair<std::string, double>> further;
 };
 
 /// The line of an evaluation.

@@ -16,12 +16,14 @@ enum class StepRequest : unsigned {
   kTimes = 16,   ///< gather the ranks' compute times
   kRepeat = 32,  ///< compute the next step on other lanes too
   kWait = 4,     ///< with the next phase of the save under way: a thread still writes
+  kEvaluate = 64,
 };
 
 /// A set of requests.
 class StepRequests {
  public:
   void add(StepRequest request) { bits_ |= static_cast<unsigned>(request); }
+  void add(StepRequests others) { bits_ |= others.bits_; }
   [[nodiscard]] bool has(StepRequest request) const {
     return (bits_ & static_cast<unsigned>(request)) != 0;
   }

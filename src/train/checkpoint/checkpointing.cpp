@@ -17,7 +17,8 @@
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/layer_line.hpp"
 #include "strata/ops/instruction_set.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::train {
 namespace {
@@ -32,13 +33,8 @@ constexpr const char* kImported = "imported";
 /// The metadata key of the texts of files that were beside them.
 constexpr const char* kTexts = "model_files";
 
-/// The metadata keys of parallel.sync and, in the virtual grid, of the islands of a local run.
+/// The metadata key of parallel.sync.
 constexpr const char* kSync = "sync";
-constexpr const char* kIslands = "islands";
-/// The metadata key of the run that islands which are jobs belong to.
-constexpr const char* kMeeting = "meeting";
-/// The metadata key of what asynchronous workers have done.
-constexpr const char* kUnits = "units";
 
 /// The name of the setting in a checkpoint's identity.
 constexpr const char* kFrozen = "optimizer.frozen";
@@ -166,35 +162,9 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
       continue;
     }
     const auto add = [&](const std::string& name) { tensors.push_back({name, spec.shape, dtype}); };
-    const auto add_states = [&](const std::string& prefix) {
-      for (const std::string& state : state_names(spec, plan.config.optimizer.options, prefix)) {
-        add(state);
-      }
-    };
-    add(weight_name(spec));
-    if (!is_local(plan)) {
-      add_states("");  // of servers too, where training is asynchronous
-      continue;
-    }
-    const bool averaged = nn::has_gradient(spec);
-    const bool rounds = plan.config.local.exchange != ops::Packing::kFull;
-    if (averaged && plan.config.local.outer_momentum != 0.0) {
-      add(outer_name(kOuterPrefix, kOuterMomentum, spec));
-    }
-    if (averaged && rounds) {
-      add(outer_name(kOuterPrefix, kPackingError, spec));
-    }
-    const bool alone = !plan.config.parallel.island_of.empty();
-    const std::int64_t first = alone ? plan.config.parallel.island : 0;
-    for (std::int64_t island = first; island < (alone ? first + 1 : plan.islands); ++island) {
-      const std::string prefix = island_prefix(island);
-      add_states(prefix);
-      if (averaged && islands_differ(plan)) {
-        add(weight_name(spec, prefix));
-      }
-      if (averaged && rounds) {
-        add(outer_name(prefix, kPackingError, spec));
-      }
+    add(plan::weight_name(spec));
+    for (const std::string& name : plan::replication_of(plan).state_tensors(plan, spec)) {
+      add(name);
     }
   }
   return tensors;
@@ -352,7 +322,7 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
             .shards = integer_at(grid, "shards", 1),
             .microbatch = integer_at(grid, "microbatch", 1),
             .loss_pieces = grid.contains("loss_pieces") ? integer_at(grid, "loss_pieces", 1) : 1,
-            .islands = grid.contains(kIslands) ? integer_at(grid, kIslands, 1) : 0,
+            .parts = grid.contains(plan::kPartsKey) ? integer_at(grid, plan::kPartsKey, 1) : 0,
             .pipeline = ranks_of("pipeline"),
             .tensor = ranks_of("tensor")};
   } catch (const std::exception& error) {
@@ -395,7 +365,7 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
 }
 
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  require_same_tensors(plan, checkpoint, kWeightPrefix);
+  require_same_tensors(plan, checkpoint, plan::kWeightPrefix);
   require_same_layers(plan, checkpoint);
   require_same_tokenizer(plan, checkpoint);
 }
@@ -403,7 +373,7 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 nn::NamePatterns initialized_anew(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   std::string names = plan.config.checkpoint.init_except;
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
-    if (nn::is_adapter(spec.name) && checkpoint.find(weight_name(spec)) == nullptr) {
+    if (nn::is_adapter(spec.name) && checkpoint.find(plan::weight_name(spec)) == nullptr) {
       names += "," + spec.name;
     }
   }
@@ -422,8 +392,8 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   }
   std::vector<io::TensorInfo> file;
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-    if (tensor.name.starts_with(kWeightPrefix)) {
-      names.push_back(tensor.name.substr(std::string_view(kWeightPrefix).size()));
+    if (tensor.name.starts_with(plan::kWeightPrefix)) {
+      names.push_back(tensor.name.substr(std::string_view(plan::kWeightPrefix).size()));
       file.push_back({names.back(), tensor.shape});
     }
   }
@@ -437,7 +407,7 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
         checkpoint.directory().string(), difference, name, effect);
   };
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
-    const io::TensorInfo* const found = checkpoint.find(weight_name(spec));
+    const io::TensorInfo* const found = checkpoint.find(plan::weight_name(spec));
     if (spec.ownership != nn::Ownership::kOwned || except.matches(spec.name) ||
         (found != nullptr && found->shape == spec.shape)) {
       continue;
@@ -554,18 +524,12 @@ config::Sync sync_of(const io::Checkpoint& checkpoint) {
 
 /// What makes the optimizer state useless; empty for nothing.
 std::string sync_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const config::Sync there = sync_of(checkpoint);
-  const std::int64_t islands = virtual_grid_of(checkpoint).islands;
-  if (there == plan.config.parallel.sync && (!is_local(plan) || islands == plan.islands)) {
-    return "";
-  }
-  const auto text = [](config::Sync sync, std::int64_t count) {
-    return sync == config::Sync::kLocal ? fmt::format("local with {} islands", count)
-                                        : std::string(name_of(sync));
-  };
-  return fmt::format("{} is of a run with parallel.sync = {}, here it is {}",
-                     checkpoint.directory().string(), text(there, islands),
-                     text(plan.config.parallel.sync, plan.islands));
+  const std::string there =
+      plan::replication_of(sync_of(checkpoint)).name(virtual_grid_of(checkpoint).parts);
+  const std::string here = plan::replication_of(plan).name(plan.parts);
+  return there == here ? ""
+                       : fmt::format("{} is of a run with parallel.sync = {}, here it is {}",
+                                     checkpoint.directory().string(), there, here);
 }
 
 }  // namespace
@@ -598,59 +562,23 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
       fail(ExitCode::kUsage,
            "{}: its optimizer state does not fit and would be dropped{}; set it back, or, to go on "
            "from the weights alone, set checkpoint.drop_state to on",
-           change,
-           sync_of(checkpoint) == config::Sync::kLocal
-               ? ", that of its islands and the outer momentum"
-               : "");
+           change, plan::replication_of(sync_of(checkpoint)).state_text());
     }
     return;
   }
-  for (const std::string_view prefix : {kStatePrefix, kIslandPrefix, kOuterPrefix}) {
+  for (const std::string_view prefix :
+       {plan::kStatePrefix, plan::kPartPrefix, plan::kOuterPrefix}) {
     require_same_tensors(plan, checkpoint, prefix);
   }
 }
 
-UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const nlohmann::json& metadata = checkpoint.metadata();
-  if (!metadata.contains(kUnits)) {
-    return {.next = checkpoint.step() * plan.islands, .updates = checkpoint.step() * plan.islands};
-  }
-  const auto number = [](const nlohmann::json& json) {
-    return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-  };
-  try {
-    const nlohmann::json& units = metadata.at(kUnits);
-    UnitsDone done{.next = integer_at(units, "next"),
-                   .open = units.at("open").get<std::vector<std::int64_t>>(),
-                   .updates = integer_at(units, "updates")};
-    for (const nlohmann::json& result : units.at("results")) {
-      done.results.push_back({.unit = result.at(0).get<std::int64_t>(),
-                              .loss = number(result.at(1)),
-                              .grad_norm = number(result.at(2))});
-    }
-    return done;
-  } catch (const std::exception& error) {
-    fail(ExitCode::kCheckpoint, "{} has no valid record of its units ({}); use another checkpoint",
-         checkpoint.directory().string(), error.what());
-  }
-}
-
-nlohmann::json islands_identity(const plan::Plan& plan) {
+nlohmann::json identity_in_parts(const plan::Plan& plan) {
   nlohmann::json identity = identity_of(plan);
-  const auto& local = plan.config.local;
-  identity["parallel.islands"] = plan.islands;
-  identity["local.steps"] = local.steps;
-  identity["local.outer_rate"] = local.outer_rate;
-  identity["local.outer_momentum"] = local.outer_momentum;
   identity["numerics.lanes"] = plan.config.numerics.lanes;
   identity["numerics.shards"] = plan.config.numerics.shards;
   identity["batch.micro"] = plan.config.batch.micro;
   identity["the model's layers"] = model_lines(plan);
   return identity;
-}
-
-std::string meeting_of(const io::Checkpoint& checkpoint) {
-  return metadata_entry<std::string>(checkpoint, kMeeting);
 }
 
 bool has_state(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
@@ -696,27 +624,14 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
       {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
       {"layers", model_lines(plan)},
       {"identity", identity_of(plan)},
-      {kOnlyAdapters, plan.model->trains_only_adapters()},
+      {plan::kOnlyAdapters, plan.model->trains_only_adapters()},
       {kData, json_of(plan.train_data)},
       {"config", run.config_text}};
-  if (run.units) {
-    const UnitsDone done = run.units();
-    nlohmann::json results = nlohmann::json::array();
-    for (const UnitResult& result : done.results) {
-      // JSON has no NaN: null.
-      results.push_back({result.unit, result.loss, result.grad_norm});
-    }
-    metadata[kUnits] = {
-        {"next", done.next}, {"open", done.open}, {"updates", done.updates}, {"results", results}};
+  if (run.further) {
+    metadata.merge_patch(run.further());
   }
   if (!run.texts.empty()) {
     metadata[kTexts] = run.texts;
-  }
-  if (is_local(plan)) {
-    metadata["virtual_grid"][kIslands] = plan.islands;
-  }
-  if (run.meeting) {
-    metadata[kMeeting] = run.meeting();
   }
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);

@@ -11,7 +11,7 @@
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
 
-#include "loop/sample_feed.hpp"
+#include "replication/sample_feed.hpp"
 
 namespace strata::train {
 
@@ -58,7 +58,7 @@ class FirstAnswers {
   [[nodiscard]] std::vector<std::int64_t> gathered(comm::Groups& groups, std::int64_t last_stage) {
     if (groups.coordinates.pipeline == last_stage) {
       // Of each sample one rank has the answer, the others 0.
-      for (comm::Communicator* const group : {groups.data.get(), groups.islands.get()}) {
+      for (comm::Communicator* const group : groups.replicas()) {
         group->all_reduce(
             TensorView(std::span(answers_), Shape{static_cast<std::int64_t>(answers_.size())}));
       }
@@ -131,7 +131,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                          StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
-  // In global batches, of which an island that is a job reads several rounds.
+  // In global batches, of which a job that trains a part reads several rounds.
   const std::int64_t limit = plan.config.train.evaluate_batches;
   const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
                                    ? std::min(info.samples, limit * plan.config.batch.global)
@@ -156,7 +156,6 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
 
   // The sum of losses and the number of correct predictions, added in the order of samples.
   std::vector<double> totals(2, 0.0);
-  const auto width = static_cast<std::size_t>(2 * plan.own_islands * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (polls != nullptr && polls->poll() == StopRequest::kStop) {
       return std::nullopt;
@@ -172,9 +171,9 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     };
     const bool wanted = first && first->begin_round(round * round_samples - first_of_job(plan));
     std::vector<double> mine;
-    for (std::int64_t island = 0; island < plan.own_islands; ++island) {
+    for (std::int64_t part = 0; part < plan.parts_per_rank; ++part) {
       BatchSource source(plan, rank.offsets, feed, round * round_samples - first_of_job(plan),
-                         samples, island * plan.microbatches);
+                         samples, part * plan.microbatches);
       for (const ops::LossSums& sums : executor.evaluate(
                plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see)) {
         mine.push_back(sums.loss);
@@ -184,20 +183,21 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     if (mine.empty()) {
       continue;
     }
-    std::vector<double> island(width * static_cast<std::size_t>(plan.grid.data));
-    groups.data->all_gather(comm::payload_of(std::span(std::as_const(mine))),
-                            comm::payload_of(std::span(island)));
-    std::vector<double> all(width * static_cast<std::size_t>(plan.grid.replicas()));
-    groups.islands->all_gather(comm::payload_of(std::span(std::as_const(island))),
-                               comm::payload_of(std::span(all)));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      totals[i % 2] += all[i];
+    for (comm::Communicator* const group : groups.replicas()) {
+      std::vector<double> all(mine.size() * static_cast<std::size_t>(group->size()));
+      group->all_gather(comm::payload_of(std::span(std::as_const(mine))),
+                        comm::payload_of(std::span(all)));
+      mine = std::move(all);
+    }
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      totals[i % 2] += mine[i];
     }
   }
   groups.pipeline->broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
   if (counts != nullptr) {
-    counts->add_up(*groups.data);
-    counts->add_up(*groups.islands);
+    for (comm::Communicator* const group : groups.replicas()) {
+      counts->add_up(*group);
+    }
     counts->take_from(*groups.pipeline, loss_stage(plan));
   }
   if (first) {

@@ -10,7 +10,8 @@
 #include "strata/core/hash.hpp"
 #include "strata/device/profile_range.hpp"
 #include "strata/ops/convert.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -33,9 +34,9 @@ DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DT
   return found != nullptr ? found->dtype : otherwise;
 }
 
-/// The name of a parameter's weights; all islands have the same frozen matrices.
+/// The name of a parameter's weights; all parts have the same frozen matrices.
 std::string stored_name(const nn::ParameterSpec& spec, const std::string& prefix) {
-  return weight_name(spec, nn::has_gradient(spec) ? prefix : "");
+  return plan::weight_name(spec, nn::has_gradient(spec) ? prefix : "");
 }
 
 /// Reads elements of a placed slice, from its element `begin` on, out of the checkpoint's tensor
@@ -213,8 +214,8 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       groups_(groups),
       stage_state_(context, plan, rank, groups),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
-      optimizer_(context, plan::rank_optimizer(plan), rank.layout, rank.buckets,
-                 rank.coordinates.data, stage_state_.weights()),
+      optimizer_(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
+                 rank.buckets, rank.coordinates.data, stage_state_.weights()),
       host_(1),
       frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
                       stage_state_.frozen_weights()),
@@ -485,7 +486,7 @@ std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
                       .data = owner.master(piece),
                       .shard = shard_of(placed)});
     const std::vector<std::string> states =
-        state_names(placed.spec, plan_.config.optimizer.options, prefix);
+        plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
       slices.push_back({.name = states[i],
                         .global_shape = placed.spec.shape,
@@ -514,7 +515,7 @@ void RankState::load_state(const io::Checkpoint& checkpoint, const std::string& 
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const std::vector<std::string> states =
-        state_names(placed.spec, plan_.config.optimizer.options, prefix);
+        plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
       end_setup_on_stop_request();
       read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));

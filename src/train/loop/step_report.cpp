@@ -16,37 +16,21 @@ namespace strata::train {
 StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
     : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
 
-void StepReport::add(std::int64_t step, const StepResult& result,
-                     const std::optional<RankTimes>& ranks) {
-  write_metrics(step, result);
+void StepReport::add(const StepResult& result, const std::optional<RankTimes>& ranks) {
+  write_metrics(result);
   window_seconds_ += result.times.step;
   window_data_seconds_ += result.times.data;
   ++window_steps_;
-  if (ranks) {
-    log_progress(step, result.summary.loss, *ranks);
+  if (ranks || (result.progress && is_log_step(result.step))) {
+    log_progress(result, ranks);
   }
 }
 
-namespace {
-
-std::vector<std::pair<std::string, double>> async_numbers(const StepResult& result) {
-  if (!result.async) {
-    return {};
-  }
-  return {{"updates_per_second", static_cast<double>(result.async->updates) / result.times.step},
-          {"staleness_mean", result.async->mean_staleness},
-          {"staleness_max", static_cast<double>(result.async->most_staleness)},
-          {"scaled", static_cast<double>(result.async->scaled)},
-          {"dropped", static_cast<double>(result.async->dropped)}};
-}
-
-}  // namespace
-
-void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
+void StepReport::write_metrics(const StepResult& result) {
   const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
-  metrics_.write_event(step, result.histograms);
-  metrics_.write(TrainRecord{.step = step,
+  metrics_.write_event(result.step, result.histograms);
+  metrics_.write(TrainRecord{.step = result.step,
                              .loss = result.summary.loss,
                              .grad_norm = result.summary.grad_norm,
                              .learning_rate = result.rate,
@@ -57,8 +41,8 @@ void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
                              .mfu = mfu_of(result.times.step),
                              .times = result.times,
                              .skipped = result.update == StepResult::Update::kSkipped,
-                             .async = async_numbers(result)});
-  warn_of_lost_lines(step);
+                             .further = result.numbers});
+  warn_of_lost_lines(result.step);
 }
 
 void StepReport::warn_of_lost_lines(std::int64_t step) {
@@ -91,40 +75,30 @@ bool StepReport::is_log_step(std::int64_t step) const {
   return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
 }
 
-void StepReport::log_async(const StepResult& result) {
-  if (!is_log_step(result.step)) {
-    return;
-  }
-  const auto samples = static_cast<double>(window_steps_ * job_batch(setup_.plan));
-  setup_.log.progress(
-      "step {}/{}  loss {}  units {}/{}  {} samples/s  staleness {:.1f}, at most {}  dropped "
-      "{}",
-      result.step, setup_.plan.total_steps, number_text(result.summary.loss),
-      result.async->done_units, result.async->all_units,
-      count_text(std::llround(samples / std::max(1e-9, window_seconds_))),
-      result.async->mean_staleness, result.async->most_staleness, result.async->dropped);
-  window_seconds_ = 0.0;
-  window_data_seconds_ = 0.0;
-  window_steps_ = 0;
-  last_line_ = now_seconds();
-}
-
-void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& ranks) {
+void StepReport::log_progress(const StepResult& result, const std::optional<RankTimes>& ranks) {
   const plan::Plan& plan = setup_.plan;
+  const std::int64_t step = result.step;
+  const double seconds = std::max(1e-9, window_seconds_);
   const auto window = static_cast<double>(window_steps_);
-  const double elapsed = now_seconds() - began_;
-  const double left = elapsed / static_cast<double>(step - first_step_) *
-                      static_cast<double>(plan.total_steps - step);
-  const bool language = is_language_model(plan);
-  const double rate_shown = window * static_cast<double>(job_batch(plan)) *
-                            (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
-  const std::optional<double> mfu = mfu_of(window_seconds_ / window);
-  setup_.log.progress(
-      "step {}/{}  loss {}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", step, plan.total_steps,
-      number_text(loss), count_text(std::llround(rate_shown / window_seconds_)),
-      language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
-      100.0 * window_data_seconds_ / window_seconds_,
-      plan.grid.ranks() > 1 ? "  " + ranks.text() : "", duration_text(left));
+  const double samples = window * static_cast<double>(job_batch(plan));
+  const std::string begin =
+      fmt::format("step {}/{}  loss {}", step, plan.total_steps, number_text(result.summary.loss));
+  if (result.progress) {
+    setup_.log.progress("{}  {}  {} samples/s  {}", begin, result.progress->first,
+                        count_text(std::llround(samples / seconds)), result.progress->second);
+  } else {
+    const double left = (now_seconds() - began_) / static_cast<double>(step - first_step_) *
+                        static_cast<double>(plan.total_steps - step);
+    const bool language = is_language_model(plan);
+    const double shown =
+        language ? samples * static_cast<double>(plan.targets_per_sample) : samples;
+    const std::optional<double> mfu = mfu_of(seconds / window);
+    setup_.log.progress("{}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", begin,
+                        count_text(std::llround(shown / seconds)), language ? "tokens" : "samples",
+                        mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
+                        100.0 * window_data_seconds_ / seconds,
+                        plan.grid.ranks() > 1 ? "  " + ranks->text() : "", duration_text(left));
+  }
   window_seconds_ = 0.0;
   window_data_seconds_ = 0.0;
   window_steps_ = 0;

@@ -8,8 +8,8 @@
 #include "strata/train/step_summary.hpp"
 #include "strata/train/step_times.hpp"
 
-#include "loop/step_runner.hpp"
 #include "record/stragglers.hpp"
+#include "replication/step_result.hpp"
 
 namespace strata::train {
 
@@ -19,20 +19,19 @@ class StepReport {
   /// `metrics` outlives the report; training begins now, after `first_step`.
   StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step);
 
-  /// Writes a progress line too where it gets the ranks' compute times.
-  void add(std::int64_t step, const StepResult& result, const std::optional<RankTimes>& ranks);
-  /// Writes a progress line of asynchronous training where one is due.
-  void log_async(const StepResult& result);
+  /// Writes a progress line too where it gets the ranks' compute times, or where one is due for a
+  /// step that ended without the others.
+  void add(const StepResult& result, const std::optional<RankTimes>& ranks = std::nullopt);
   /// Warns once where lines of the metrics could not be written.
   void warn_of_lost_lines(std::int64_t step);
   /// Whether a progress line is due.
   [[nodiscard]] bool is_log_step(std::int64_t step) const;
 
  private:
-  void write_metrics(std::int64_t step, const StepResult& result);
+  void write_metrics(const StepResult& result);
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
-  void log_progress(std::int64_t step, double loss, const RankTimes& ranks);
+  void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);
 
   const TrainerSetup& setup_;
   MetricsFile& metrics_;

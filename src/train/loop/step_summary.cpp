@@ -132,7 +132,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   }
   summary.grad_norm = std::sqrt(square);
   summary.loss = stages.row(loss_stage(plan))[1] /
-                 static_cast<double>(island_batch(plan) * plan.targets_per_sample);
+                 static_cast<double>(part_batch(plan) * plan.targets_per_sample);
   return summary;
 }
 

@@ -12,6 +12,7 @@
 #include "strata/io/contact_sheet.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
@@ -26,15 +27,14 @@
 #include "strata/train/timeline.hpp"
 
 #include "loop/kernels_used.hpp"
+#include "loop/periodic_evaluation.hpp"
 #include "loop/run_clock.hpp"
 #include "loop/step_report.hpp"
-#include "loop/step_runner.hpp"
-#include "loop/text_sample.hpp"
+#include "loop/timeline_recorder.hpp"
 #include "record/evaluation_record.hpp"
 #include "record/event_file.hpp"
 #include "record/stragglers.hpp"
-#include "replication/async_workers.hpp"
-#include "replication/islands.hpp"
+#include "replication/replication.hpp"
 
 namespace strata::train {
 namespace {
@@ -52,7 +52,7 @@ class PhaseMark {
 };
 
 /// The state of one call of train() on one rank.
-class Trainer {
+class Trainer final : public TrainingLoop {
  public:
   using OnFailure = CheckpointWriter::OnFailure;
 
@@ -63,15 +63,12 @@ class Trainer {
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
-        stragglers_(setup.groups) {
-    if (is_local(plan_)) {
-      islands_.emplace(setup, rank_, state_);
-    }
-    if (is_async(plan_)) {
-      setup.log.info(
-          "asynchronous workers: the numbers of this run depend on the speed of its ranks, and a "
-          "second run gives others");
-      workers_.emplace(setup, rank_, state_, executor_);
+        replication_(make_replication(setup, rank_, state_, executor_)),
+        evaluation_(setup, rank_, executor_),
+        stragglers_(setup.groups),
+        timeline_(setup, rank_, executor_) {
+    if (const auto& kind = plan::replication_of(plan_); !kind.reproducible()) {
+      setup.log.info("{}", kind.irreproducible());
     }
     if (plan_.emulated) {
       std::vector<pipeline::ChunkTimes> times;
@@ -100,35 +97,31 @@ class Trainer {
                             .ends = setup_.ends,
                             .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
     }
-    Outcome outcome = evaluate_again();
+    Outcome outcome = Outcome::kFinished;
+    if (first_step_ < plan_.total_steps && due(first_step_).has(StepRequest::kEvaluate) &&
+        evaluation_.is_left(first_step_)) {
+      outcome = evaluate(first_step_);
+    }
     if (setup_.checkpoint != nullptr && first_step_ < plan_.total_steps) {
-      patience_is_over_ = judgement(first_step_).has(StepRequest::kStop);
+      patience_is_over_ = evaluation_.judgement(first_step_).has(StepRequest::kStop);
     }
     if (outcome == Outcome::kFinished && patience_is_over_) {
-      log_patience(first_step_);
+      evaluation_.log_patience(first_step_);
     } else if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
-      outcome = workers_ ? train_asynchronously() : train_steps();
+      outcome = train_steps();
     } else if (outcome == Outcome::kFinished) {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
     }
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
-    if (outcome == Outcome::kFinished && !patience_is_over_ && evaluated_step_ != end) {
+    if (outcome == Outcome::kFinished && !patience_is_over_ && evaluation_.last_step() != end) {
       outcome = evaluate(end);
     }
     if (report_) {
-      report_->warn_of_lost_lines(patience_is_over_ ? evaluated_step_ : end);
+      report_->warn_of_lost_lines(patience_is_over_ ? evaluation_.last_step() : end);
     }
-    if (const std::string checks = runner_ ? runner_->check_text() : ""; !checks.empty()) {
-      setup_.log.info("{}", checks);
-    }
-    if (runner_ && runner_->skipped() > 0) {
-      setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
-                      runner_->skipped(), clock_ ? clock_->steps() : 0);
-    }
-    if (timeline_) {
-      write_timeline();
-    }
+    replication_->stop();
+    timeline_.finish();
     return {.outcome = outcome, .graphs = graphs()};
   }
 
@@ -157,20 +150,11 @@ class Trainer {
         require_initial(plan_, *setup_.initial);
         state_.load_weights(*setup_.initial, initialized_anew(plan_, *setup_.initial));
       }
-      if (setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint)) {
-        load(*setup_.checkpoint);
-      } else {
-        // Without optimizer state, which is zero as at the start of a run.
-        if (setup_.checkpoint != nullptr) {
-          state_.load_weights(*setup_.checkpoint);
-        }
-        if (islands_) {
-          islands_->start();
-        }
-        if (workers_) {
-          workers_->take_weights();
-        }
+      const bool has_states = setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint);
+      if (setup_.checkpoint != nullptr && !has_states) {
+        state_.load_weights(*setup_.checkpoint);  // optimizer states are zero, as in a new run
       }
+      replication_->load(has_states ? setup_.checkpoint : nullptr);
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
         if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
@@ -190,45 +174,32 @@ class Trainer {
                                              .config_text = setup_.config_text,
                                              .model = plan_.model.get()})
                 : std::nullopt);
-        // An island that is a job lacks the steps of rounds that left it out.
-        const bool may_lack = islands_ && islands_->are_jobs();
-        if (!may_lack && !metrics_->missing_steps().empty()) {
+        if (!plan::may_skip_steps(plan_) && !metrics_->missing_steps().empty()) {
           setup_.log.warn(
               "{} has no lines of the training steps {}, and the run goes on without them{}; "
               "restore the file from a copy to have them",
               (dir / "metrics.jsonl").string(), metrics_->missing_steps(),
-              watches() ? ", so that checkpoint.best and train.patience may not count all "
-                          "evaluations"
-                        : "");
+              evaluation_.decides()
+                  ? ", so that checkpoint.best and train.patience may not count all "
+                    "evaluations"
+                  : "");
         }
-        if (watches()) {
-          history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
-        }
+        evaluation_.open(*metrics_, tokenizer_ ? &*tokenizer_ : nullptr);
       }
       writer_.emplace(
           plan_, rank_, setup_.groups,
-          [this](const device::Buffer& memory) {
-            return workers_   ? workers_->snapshot(memory)
-                   : islands_ ? islands_->snapshot(memory)
-                              : state_.snapshot(memory);
-          },
+          [this](const device::Buffer& memory) { return replication_->snapshot(memory); },
           RunRecord{.config_text = setup_.config_text,
                     .texts = setup_.checkpoint != nullptr ? model_texts(*setup_.checkpoint)
                              : setup_.initial != nullptr  ? initial_texts(plan_, *setup_.initial)
                                                           : ModelTexts(),
                     .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
                     .lock = setup_.lock,
-                    .units = workers_ ? std::function([this] { return workers_->done(); })
-                                      : std::function<UnitsDone()>(),
-                    .meeting = islands_ && islands_->are_jobs()
-                                   ? std::function([this] { return islands_->meeting(); })
-                                   : std::function<std::string()>()},
+                    .further = [this] { return replication_->record(); }},
           setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
-    if (islands_) {
-      first_step_ = islands_->join(first_step_, setup_.checkpoint == nullptr);
-    }
+    first_step_ = replication_->start(first_step_);
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
@@ -237,7 +208,7 @@ class Trainer {
                before.is_string() ? before.get<std::string>() : "", setup_.config_text)) {
         setup_.log.info("{}, from step {} on", change, first_step_ + 1);
       }
-      tidy_checkpoints(plan_, *setup_.groups.world, first_step_, best_step(first_step_),
+      tidy_checkpoints(plan_, *setup_.groups.world, first_step_, evaluation_.best_step(first_step_),
                        setup_.log);
     } else if (setup_.initial != nullptr) {
       setup_.log.info("{}", initial_text(plan_, *setup_.initial));
@@ -250,17 +221,6 @@ class Trainer {
     }
   }
 
-  void load(const io::Checkpoint& checkpoint) {
-    if (islands_) {
-      islands_->load(checkpoint);
-    } else if (workers_) {
-      workers_->load(checkpoint);
-    } else {
-      state_.load_weights(checkpoint);
-      state_.load_state(checkpoint);
-    }
-  }
-
   /// Cached CUDA graphs.
   [[nodiscard]] std::int64_t graphs() {
     std::int64_t graphs = 0;
@@ -270,151 +230,78 @@ class Trainer {
     return graphs;
   }
 
-  /// Records the actions of `step` where it is one of run.timeline.
-  void begin_timeline(std::int64_t step) {
-    if (!config_.run.timeline || !config_.run.timeline->holds(step) || timeline_written_) {
-      return;
-    }
-    if (!timeline_) {
-      timeline_.emplace(rank_.coordinates, plan_.training);
-    }
-    executor_.set_observer([this, step](const pipeline::Action& action, double from, double to) {
-      timeline_->add(step, action, from, to);
-    });
-  }
-  void end_timeline(std::int64_t step, double begin, const StepTimes& times) {
-    if (!timeline_) {
-      return;
-    }
-    executor_.set_observer({});
-    timeline_->add_step(step, begin, now_seconds(), times);
-    if (step < config_.run.timeline->last && timeline_->is_full()) {
-      setup_.log.warn(
-          "timeline.json ends with step {} of run.timeline = {}-{}: it holds {} actions a rank",
-          step, config_.run.timeline->first, config_.run.timeline->last, Timeline::kMostEvents);
-      write_timeline();
-    } else if (step == config_.run.timeline->last) {
-      write_timeline();
-    }
-  }
-  void write_timeline() {
-    timeline_->write(*setup_.groups.world,
-                     std::filesystem::path(config_.run.dir) / "timeline.json");
-    timeline_.reset();
-    timeline_written_ = true;
-  }
-
   Outcome train_steps() {
     setup_.groups.world->enter(comm::Phase::kTraining);
-    runner_.emplace(setup_, rank_, state_, islands_ ? &*islands_ : nullptr, executor_, first_step_);
     discard_waits();
     if (metrics_) {
       report_.emplace(setup_, *metrics_, first_step_);
     }
-    for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
-      const StepRequests asked = train_step(step);
-      if (met_.kind == IslandRendezvous::Kind::kStopped) {
-        setup_.log.info(
-            "stopped {} after step {} of {}, while other islands were waited for; continue with "
-            "--run.resume=auto",
-            stop_reason(), step, plan_.total_steps);
+    bool last = false;
+    while (!last && !patience_is_over_) {
+      const AgreedPoint point = replication_->advance(*this);
+      const std::int64_t step = point.step;
+      updates_ = point.updates;
+      report_steps(point);
+      if (!point.stopped.empty()) {
+        log_stop(step, point.stopped);
         return Outcome::kStopped;
       }
-      if (step == first_step_ + 1 && plan_.device == device::DeviceKind::kCuda) {
-        // Before anything of this step is saved.
-        setup_.log.info("{}", compared_kernels(*setup_.groups.world, setup_.context.kernels()));
-      }
-      if (met_.step > step) {
-        step = met_.step;
-        if (step < plan_.total_steps) {
-          runner_.emplace(setup_, rank_, state_, &*islands_, executor_, step);
-        }
-      }
-      const bool last = step == plan_.total_steps;
-      const bool stop = asked.has(StepRequest::kStop) && !last;
-      if (last || stop || asked.has(StepRequest::kSave) || is_save_step(step)) {
+      last = point.ends;
+      const bool stop = point.requests.has(StepRequest::kStop) && !last;
+      if (last || stop || point.requests.has(StepRequest::kSave)) {
         save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
-      } else if (writer_->is_saving() && !asked.has(StepRequest::kWait)) {
+      } else if (writer_->is_saving() && !point.requests.has(StepRequest::kWait)) {
         writer_->advance();
       }
       report_save();
       if (stop) {
-        setup_.log.info("stopped {} after step {} of {}, {}", stop_reason(), step,
-                        plan_.total_steps,
-                        plan_.emulated ? "without a checkpoint"
-                                       : "checkpoint written; continue with --run.resume=auto");
+        log_stop(step, plan_.emulated ? "" : "checkpoint written");
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
-      if (is_evaluation_step(step) && evaluate(step) == Outcome::kStopped) {
+      if (!last && point.requests.has(StepRequest::kEvaluate) &&
+          evaluate(step) == Outcome::kStopped) {
         return Outcome::kStopped;
       }
       if (patience_is_over_) {
         save(step, OnFailure::kThrow);
         writer_->finish();
         report_save();
-        log_patience(step);
-        break;
+        evaluation_.log_patience(step);
       }
     }
     return Outcome::kFinished;
   }
 
-  Outcome train_asynchronously() {
-    setup_.groups.world->enter(comm::Phase::kTraining);
-    if (metrics_) {
-      report_.emplace(setup_, *metrics_, first_step_);
+  void report_steps(const AgreedPoint& point) {
+    std::optional<RankTimes> ranks;
+    if (!point.results.empty() && point.requests.has(StepRequest::kTimes)) {
+      ranks = stragglers_.end_window(setup_.log);
     }
-    workers_->start(
-        setup_.checkpoint != nullptr ? units_done(plan_, *setup_.checkpoint) : UnitsDone(),
-        first_step_);
-    const AsyncWorkers::Hooks hooks{
-        .wants_stop = [this] { return own_stop_request() == StopRequest::kStop; },
-        .report =
-            [this](const StepResult& result) {
-              clock_->step_done(result.times.step);
-              report_->add(result.step, result, std::nullopt);
-              report_->log_async(result);
-            },
-        .due = [this](std::int64_t step) -> AsyncWorkers::Due {
-          return {.save = is_save_step(step), .evaluation = is_evaluation_step(step)};
-        },
-        .wants_save = [this] { return clock_->save_due(now_seconds()); }};
-    Outcome outcome = Outcome::kFinished;
-    for (bool goes_on = true; goes_on;) {
-      const AsyncWorkers::Cut cut = workers_->work(hooks);
-      const bool stops = cut.stops && !cut.ends;
-      goes_on = !cut.ends && !stops;
-      if (cut.saves || !goes_on) {
-        save(cut.step, goes_on ? OnFailure::kWarn : OnFailure::kThrow);
-        report_save();
+    for (const StepResult& result : point.results) {
+      if (report_) {
+        report_->add(result, &result == &point.results.back() ? ranks : std::nullopt);
       }
-      if (stops) {
-        setup_.log.info(
-            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
-            stop_reason(), cut.step, plan_.total_steps);
-        outcome = Outcome::kStopped;
-      } else if (cut.evaluates && goes_on) {
-        outcome = evaluate(cut.step);
-        goes_on = outcome == Outcome::kFinished && !patience_is_over_;
-      }
-      if (patience_is_over_) {
-        save(cut.step, OnFailure::kThrow);
-        log_patience(cut.step);
+      if (result.step == first_step_ + 1 && plan_.device == device::DeviceKind::kCuda) {
+        // Before anything of this step is saved.
+        setup_.log.info("{}", compared_kernels(*setup_.groups.world, setup_.context.kernels()));
       }
     }
-    setup_.log.info("{}", workers_->summary());
-    workers_->stop();
-    return outcome;
   }
 
-  /// What this rank asks of all ranks.
-  [[nodiscard]] StepRequests requests(std::int64_t step) {
+  /// `how`: what it left; empty where nothing can be continued.
+  void log_stop(std::int64_t step, const std::string& how) const {
+    setup_.log.info(
+        "stopped {} after step {} of {}, {}", stop_reason(), step, plan_.total_steps,
+        how.empty() ? "without a checkpoint" : how + "; continue with --run.resume=auto");
+  }
+
+  [[nodiscard]] StepRequests requests(std::int64_t step) override {
     StepRequests mine;
     if (report_ && report_->is_log_step(step)) {
       mine.add(StepRequest::kTimes);
     }
-    if (own_stop_request() == StopRequest::kStop) {
+    if (stop_request() == StopRequest::kStop) {
       mine.add(StepRequest::kStop);
     }
     if (clock_ && clock_->save_due(now_seconds())) {
@@ -426,8 +313,42 @@ class Trainer {
     return mine;
   }
 
-  [[nodiscard]] StopRequest own_stop_request() {
+  [[nodiscard]] StopRequest stop_request() override {
     return clock_ && clock_->stop_due(now_seconds()) ? StopRequest::kStop : setup_.stop_request();
+  }
+
+  [[nodiscard]] StepRequests due(std::int64_t step) const override {
+    StepRequests due;
+    const auto add = [&](std::int64_t every, StepRequest request) {
+      if (every > 0 && step % every == 0) {
+        due.add(request);
+      }
+    };
+    add(config_.checkpoint.every, StepRequest::kSave);
+    add(config_.checkpoint.keep_every, StepRequest::kSave);
+    add(config_.train.evaluate_every, StepRequest::kEvaluate);
+    return due;
+  }
+
+  void begin_step(std::int64_t step) override {
+    if (comm::Activity* const activity = setup_.groups.world->activity()) {
+      activity->set_step(step);
+    }
+    timeline_.begin_step(step);
+    step_began_ = now_seconds();
+  }
+
+  void end_step(const StepResult& result) override {
+    timeline_.end_step(result.step, step_began_, result.times);
+    if (clock_) {
+      clock_->step_done(result.times.step);
+    }
+    stragglers_.add_step(result.times.compute);
+  }
+
+  void report(const StepResult& result) override {
+    clock_->step_done(result.times.step);
+    report_->add(result);
   }
 
   /// Why the run stops, on rank 0. Warns where the time limit leaves no room to train.
@@ -439,54 +360,8 @@ class Trainer {
     return clock_ && clock_->time_is_over() ? "ahead of the time limit" : "on request";
   }
 
-  [[nodiscard]] bool is_save_step(std::int64_t step) const {
-    const auto hits = [&](std::int64_t every) { return every > 0 && step % every == 0; };
-    return hits(config_.checkpoint.every) || hits(config_.checkpoint.keep_every);
-  }
-
   /// Stalls outside steps do not count.
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
-
-  StepRequests train_step(std::int64_t step) {
-    if (comm::Activity* const activity = setup_.groups.world->activity()) {
-      activity->set_step(step);
-    }
-    begin_timeline(step);
-    const double begin = now_seconds();
-    results_.push_back(runner_->run(step, [&] { return requests(step); }));
-    StepTimes& times = results_.back().times;
-    if (islands_ && islands_->is_round_end(step)) {
-      const double met = now_seconds();
-      if (islands_->are_jobs()) {
-        met_ = islands_->meet(step, [this] { return own_stop_request(); });
-      }
-      const double waited = now_seconds() - met + islands_->exchange(results_);
-      times.communication.of(grid::Axis::kIslands) += waited;
-      times.step += waited;
-    }
-    end_timeline(step, begin, times);
-    if (clock_) {
-      clock_->step_done(times.step);
-    }
-    stragglers_.add_step(times.compute);
-    const StepRequests asked = results_.back().summary.requests;
-    if (islands_ && !islands_->is_round_end(step)) {
-      StepRequests wait;  // the other islands are at other steps
-      wait.add(StepRequest::kWait);
-      return wait;
-    }
-    std::optional<RankTimes> ranks;
-    if (asked.has(StepRequest::kTimes)) {
-      ranks = stragglers_.end_window(setup_.log);
-    }
-    for (const StepResult& result : results_) {
-      if (report_) {
-        report_->add(result.step, result, result.step == step ? ranks : std::nullopt);
-      }
-    }
-    results_.clear();
-    return asked;
-  }
 
   Outcome evaluate(std::int64_t step) {
     if (setup_.test_data == nullptr) {
@@ -497,15 +372,11 @@ class Trainer {
     writer_->finish();
     report_save();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
-    if (islands_) {
-      islands_->show_outer();
-    }
-    StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
-    std::vector<std::int64_t> answers;
-    const std::optional<EvaluationResult> result = evaluated(step, answers, polls);
-    evaluated_step_ = step;
+    replication_->load_evaluation_weights();
+    const std::optional<StepRequests> judged =
+        evaluation_.run(step, [this] { return stop_request(); });
     discard_waits();
-    if (!result) {
+    if (!judged) {
       save(step, OnFailure::kThrow);
       setup_.log.info(
           "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
@@ -513,158 +384,18 @@ class Trainer {
           stop_reason(), step, plan_.total_steps);
       return Outcome::kStopped;
     }
-    if (!std::isfinite(result->loss)) {
-      throw comm::AgreedError(
-          ExitCode::kDiverged,
-          fmt::format("the run diverged: after step {} the loss of the test data is {}; the last "
-                      "good checkpoint is kept. Lower optimizer.learning_rate",
-                      step, result->loss));
-    }
-    const EvaluateRecord record = record_of(plan_, step, *result);
-    write_text_sample(step, polls);
-    if (metrics_) {
-      if (!answers.empty()) {
-        metrics_->write_event(
-            step, value_of("evaluate/samples", io::answers_sheet(*setup_.test_data, answers)));
-      }
-      metrics_->write(record);
-    }
-    if (history_) {
-      history_->add(record);
-    }
-    const StepRequests judged = judgement(step);
-    const bool best = judged.has(StepRequest::kSave);
-    setup_.log.info("step {}: test {}{}", step, text_of(plan_, *result),
-                    best ? "; the best so far" : "");
-    patience_is_over_ = judged.has(StepRequest::kStop) && step < plan_.total_steps;
+    patience_is_over_ = judged->has(StepRequest::kStop) && step < plan_.total_steps;
+    const bool best = judged->has(StepRequest::kSave);
     if (best && saved_step_ == step && !writer_->has_failed()) {
       // Saved before the evaluation, when another checkpoint was the best.
       if (metrics_) {
         metrics_->sync();
       }
-      tidy_checkpoints(plan_, *setup_.groups.world, step, best_step(step), setup_.log);
+      tidy_checkpoints(plan_, *setup_.groups.world, step, evaluation_.best_step(step), setup_.log);
     } else if (best) {
       save(step, OnFailure::kWarn);
     }
     return Outcome::kFinished;
-  }
-
-  /// The text that TensorBoard shows of a language model.
-  void write_text_sample(std::int64_t step, StopPolls& polls) {
-    constexpr std::int64_t kPrompt = 16;
-    if (config_.run.tensorboard_text == 0) {
-      return;
-    }
-    const std::int64_t half = std::max<std::int64_t>(1, plan_.model->input_shape()[0] / 2);
-    std::vector<std::int64_t> text(static_cast<std::size_t>(std::min(kPrompt, half)));
-    comm::agree(*setup_.groups.world, [&] {
-      if (metrics_) {
-        setup_.test_data->read_tokens(0, text);
-      }
-    });
-    setup_.groups.world->broadcast(comm::payload_of(std::span(text)), 0);
-    const std::vector<std::int64_t> sampled = sampled_text(
-        setup_.context, plan_, rank_, setup_.groups, executor_, text, config_.run.tensorboard_text,
-        {.seed = config_.run.seed}, [&] { return polls.poll() == StopRequest::kStop; });
-    if (metrics_) {
-      metrics_->write_event(
-          step,
-          value_of("evaluate/text", tokenizer_->decode(text, io::Continues::kNo) + "\n=>\n" +
-                                        tokenizer_->decode(sampled, io::Continues::kYes) + "\n"));
-    }
-    discard_waits();
-  }
-
-  /// Whether evaluations decide about checkpoints or the end.
-  [[nodiscard]] bool watches() const {
-    return config_.checkpoint.best != config::Best::kOff || config_.train.patience > 0;
-  }
-
-  /// On rank 0 the best of the existing checkpoints and `step`; -1 where none is to be kept.
-  [[nodiscard]] std::int64_t best_step(std::int64_t step) const {
-    if (!history_ || config_.checkpoint.best == config::Best::kOff) {
-      return -1;
-    }
-    std::optional<EvaluateRecord> best;
-    try {
-      std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(config_));
-      entries.push_back({.step = step, .directory = {}});
-      best = history_->best_of(entries);
-    } catch (const Error&) {
-      best = history_->best();  // the directory cannot be listed now
-    }
-    return best ? best->step : -1;
-  }
-
-  /// What follows from the evaluations up to `step`: kSave where it is the best checkpoint, kStop
-  /// where train.patience is over. Rank 0 has them. Communication: a broadcast over the world.
-  [[nodiscard]] StepRequests judgement(std::int64_t step) {
-    StepRequests word;
-    if (!watches()) {
-      return word;
-    }
-    if (history_ && best_step(step) == step) {
-      word.add(StepRequest::kSave);
-    }
-    if (history_ && config_.train.patience > 0 &&
-        history_->since_best() >= config_.train.patience) {
-      word.add(StepRequest::kStop);
-    }
-    setup_.groups.world->broadcast(comm::payload_of(std::span(&word, 1)), 0);
-    return word;
-  }
-
-  void log_patience(std::int64_t step) const {
-    if (history_) {
-      setup_.log.info(
-          "finished after step {} of {}: {} did not improve in the last {} evaluations "
-          "(train.patience = {}); the best was {}",
-          step, plan_.total_steps, history_->watched_name(), history_->since_best(),
-          config_.train.patience, history_->best_text());
-    }
-  }
-
-  /// `answers`: those to the test images that TensorBoard shows.
-  std::optional<EvaluationResult> evaluated(std::int64_t step, std::vector<std::int64_t>& answers,
-                                            StopPolls& polls) {
-    const bool shows = config_.run.tensorboard == config::Switch::kOn && counts_classes(plan_) &&
-                       io::holds_pictures(setup_.test_data->info());
-    try {
-      return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
-                             *setup_.test_data, nullptr, shows ? &answers : nullptr, &polls);
-    } catch (const Error& error) {
-      if (failure_of(error).code == ExitCode::kData) {
-        note_failed_evaluation(config_.run.dir, step);
-      }
-      throw;
-    }
-  }
-
-  [[nodiscard]] bool is_evaluation_step(std::int64_t step) const {
-    return config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0;
-  }
-
-  /// The evaluation of the step that the run continues after, where the run before did not come to
-  /// its end.
-  Outcome evaluate_again() {
-    if (setup_.checkpoint == nullptr || setup_.test_data == nullptr ||
-        !is_evaluation_step(first_step_) || first_step_ >= plan_.total_steps) {
-      return Outcome::kFinished;
-    }
-    auto left = EvaluationLeft::kNone;
-    comm::agree(*setup_.groups.world, [&] {
-      if (setup_.groups.world->rank() == 0) {
-        left = evaluation_left(config_.run.dir, first_step_);
-      }
-    });
-    setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
-    if (left == EvaluationLeft::kFailed) {
-      setup_.log.warn(
-          "the evaluation after step {} failed in an earlier run and is left out; check data.test: "
-          "strata data inspect {} --verify",
-          first_step_, config_.data.test);
-    }
-    return left == EvaluationLeft::kDue ? evaluate(first_step_) : Outcome::kFinished;
   }
 
   /// Writes what the last committed checkpoint cost.
@@ -685,12 +416,10 @@ class Trainer {
       state_.drain();
       return;  // its weights are not trained
     }
-    // Workers may have done units of later steps meanwhile.
-    const std::int64_t updates = workers_ ? workers_->done().updates : 0;
-    if (saved_step_ == step && saved_updates_ == updates && !writer_->has_failed()) {
+    if (saved_step_ == step && saved_updates_ == updates_ && !writer_->has_failed()) {
       return;
     }
-    saved_updates_ = updates;
+    saved_updates_ = updates_;
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
     writer_->finish();  // best_step() lists committed checkpoints
     report_save();
@@ -701,22 +430,10 @@ class Trainer {
     if (metrics_) {
       metrics_->sync();
     }
-    if (runner_) {
-      runner_->confirm_state();
-    }
-    comm::agree(*setup_.groups.world, [&] {
-      if (workers_) {
-        workers_->require_finite();
-      } else if (islands_) {
-        islands_->require_finite();
-      } else {
-        state_.require_finite();
-      }
-    });
-    writer_->begin(step, on_failure, best_step(step));
-    // Islands that are jobs must not go back by more than the round that they have not saved.
+    replication_->require_good();
+    writer_->begin(step, on_failure, evaluation_.best_step(step));
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == config::Switch::kOff ||
-        workers_ || (islands_ && islands_->are_jobs())) {
+        plan::replication_of(plan_).saves_at_once(plan_)) {
       writer_->finish();
     }
     saved_step_ = step;
@@ -728,26 +445,22 @@ class Trainer {
   const config::RunConfig& config_;
   plan::RankPlan rank_;
   RankState state_;
-  std::optional<Islands> islands_;  ///< parallel.sync = local
   pipeline::Executor executor_;
-  std::optional<StepRunner> runner_;  ///< while it trains
+  std::unique_ptr<Replication> replication_;
   std::optional<MetricsFile> metrics_;
-  std::optional<EvaluationHistory> history_;  ///< on rank 0, where it matters
-  std::optional<RunClock> clock_;             ///< on rank 0
+  PeriodicEvaluation evaluation_;
+  std::optional<RunClock> clock_;  ///< on rank 0
   Stragglers stragglers_;
-  std::optional<AsyncWorkers> workers_;  ///< parallel.sync = async
-  IslandRendezvous::Met met_;            ///< with other jobs, last
-  std::vector<StepResult> results_;      ///< of the round so far
+  double step_began_ = 0.0;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;
-  std::optional<Timeline> timeline_;  ///< while it records
-  bool timeline_written_ = false;
+  TimelineRecorder timeline_;
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
-  std::int64_t saved_updates_ = 0;  ///< of asynchronous workers
-  std::int64_t evaluated_step_ = -1;
+  std::int64_t updates_ = 0;  ///< AgreedPoint::updates
+  std::int64_t saved_updates_ = 0;
   bool patience_is_over_ = false;
 };
 

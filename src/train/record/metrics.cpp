@@ -188,7 +188,7 @@ void MetricsFile::write(const TrainRecord& r) {
   for (const auto& [name, seconds] : named_parts(r.times)) {
     object[name] = seconds;
   }
-  for (const auto& [name, number] : r.async) {
+  for (const auto& [name, number] : r.further) {
     object[name] = number;
   }
   if (r.skipped) {

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/plan/memory_fit.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/evaluation.hpp"
 
 #include "allocations.hpp"
@@ -635,20 +636,20 @@ TEST(Local, IslandsCoverTheBatch) {
     const Plan plan = prepare(config, c.grid.ranks(), tokens(), {});
     EXPECT_EQ(plan.grid, c.resolved);
     EXPECT_EQ(plan.config.parallel.data, c.grid.data);
-    EXPECT_EQ(plan.islands, c.islands == 0 ? c.grid.data : c.islands);
-    EXPECT_EQ(plan.own_islands * plan.grid.islands, plan.islands);
+    EXPECT_EQ(plan.parts, c.islands == 0 ? c.grid.data : c.islands);
+    EXPECT_EQ(plan.parts_per_rank * plan.grid.islands, plan.parts);
     std::vector<int> seen(24, 0);
     for (std::int64_t rank = 0; rank < plan.grid.ranks(); ++rank) {
       const RankPlan found = rank_plan(plan, rank);
       if (found.coordinates.pipeline > 0 || found.coordinates.tensor > 0) {
         continue;
       }
-      EXPECT_EQ(found.first_island, found.coordinates.islands * plan.own_islands);
+      EXPECT_EQ(found.own_parts.begin, found.coordinates.islands * plan.parts_per_rank);
       for (std::size_t m = 0; m < found.offsets.size(); ++m) {
         ++seen.at(static_cast<std::size_t>(found.offsets[m]));
         // A part of the batch for each island, in order.
-        EXPECT_EQ(found.offsets[m] / island_batch(plan),
-                  found.first_island + static_cast<std::int64_t>(m) / plan.microbatches);
+        EXPECT_EQ(found.offsets[m] / part_batch(plan),
+                  found.own_parts.begin + static_cast<std::int64_t>(m) / plan.microbatches);
       }
     }
     EXPECT_EQ(seen, std::vector<int>(24, 1));
@@ -692,9 +693,32 @@ TEST(Local, FragmentsCoverTheLayers) {
   }
 }
 
+TEST(Replication, DividesABatchAndSaysWhatIsReproducible) {
+  struct Case {
+    config::Sync sync;
+    std::int64_t parts;
+    std::int64_t per_rank;
+    bool reproducible;
+  };
+  for (const Case& c : {Case{config::Sync::kStep, 1, 1, true}, {config::Sync::kLocal, 4, 2, true},
+                        {config::Sync::kAsync, 12, 6, false}}) {
+    SCOPED_TRACE(name_of(c.sync));
+    config::RunConfig config = local_gpt(c.sync == config::Sync::kLocal ? 4 : 0);
+    config.parallel.sync = c.sync;
+    config.local.steps = c.sync == config::Sync::kLocal ? config.local.steps : 50;
+    config.parallel.data = 2;
+    const Plan plan = prepare(config, 2, tokens(), {});
+    EXPECT_EQ(plan.parts, c.parts);
+    EXPECT_EQ(plan.parts_per_rank, c.per_rank);
+    EXPECT_EQ(job_batch(plan), config.batch.global);
+    EXPECT_EQ(rank_plan(plan, 1).own_parts.end, c.parts);
+    EXPECT_EQ(replication_of(plan).reproducible(), c.reproducible);
+  }
+}
+
 TEST(Local, KeepsTheIslandsOfTheCheckpoint) {
   config::RunConfig config = local_gpt(2);
-  expect_refusal(config, 1, {.lanes = 12, .shards = 1, .microbatch = 1, .islands = 4},
+  expect_refusal(config, 1, {.lanes = 12, .shards = 1, .microbatch = 1, .parts = 4},
                  {"parallel.islands is 2", "made with 4"});
 }
 

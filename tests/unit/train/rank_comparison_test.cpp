@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "loop/replica_check.hpp"
-#include "loop/step_repeat.hpp"
 #include "record/stragglers.hpp"
+#include "replication/replica_check.hpp"
+#include "replication/step_repeat.hpp"
 
 namespace strata::train::test {
 namespace {

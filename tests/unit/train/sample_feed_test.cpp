@@ -1,4 +1,4 @@
-#include "loop/sample_feed.hpp"
+#include "replication/sample_feed.hpp"
 
 #include <cstdint>
 #include <set>

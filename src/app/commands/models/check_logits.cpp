@@ -11,7 +11,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/generation.hpp"
 
@@ -112,7 +112,7 @@ std::string check_logits(comm::MpiSession& mpi, const io::Checkpoint& checkpoint
   const exchange::ForeignModel model =
       exchange::open_model(llmc ? directory / "model.bin" : directory, format);
   const auto weight = std::ranges::find_if(checkpoint.tensors(), [](const io::TensorInfo& tensor) {
-    return tensor.name.starts_with(train::kWeightPrefix);
+    return tensor.name.starts_with(plan::kWeightPrefix);
   });
   const DType dtype = weight->dtype;
   const io::StoredType type = model.stored.front()->type;

@@ -45,7 +45,7 @@ namespace {
 /// itself is to be measured.
 std::optional<plan::Plan> shortened(const plan::Plan& plan) {
   config::RunConfig config = plan.config;
-  config.batch.global = config.batch.micro * config.numerics.lanes * plan.islands *
+  config.batch.global = config.batch.micro * config.numerics.lanes * plan.parts *
                         std::min<std::int64_t>(2, plan.microbatches_per_lane);
   if (config.batch.global >= plan.config.batch.global) {
     return {};

@@ -1,4 +1,4 @@
-#include "replication/islands.hpp"
+#include "replication/local_steps.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,8 @@
 #include "strata/core/clock.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/grid/tree.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::train {
 namespace {
@@ -21,13 +22,15 @@ double mean_of(std::span<const double> numbers) {
 
 }  // namespace
 
-Islands::Islands(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state)
+LocalSteps::LocalSteps(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+                       pipeline::Executor& executor)
     : setup_(setup),
       plan_(setup.plan),
       rank_(rank),
       groups_(setup.groups),
       context_(setup.context),
       state_(state),
+      executor_(executor),
       outer_(*setup.groups.islands, plan::outer_options(plan_), plan::island_share(plan_, rank),
              rank.layout, rank.buckets, rank.coordinates.data, plan_.fragments,
              compute_dtype(plan_.config.numerics.dtype)) {
@@ -49,7 +52,7 @@ Islands::Islands(const TrainerSetup& setup, const plan::RankPlan& rank, RankStat
   }
 }
 
-void Islands::start() {
+void LocalSteps::copy_to_islands() {
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
     device::copy_tensor(state_.optimizer().master(piece.owned), outer_.weights(piece));
   }
@@ -58,9 +61,14 @@ void Islands::start() {
   }
 }
 
-void Islands::load(const io::Checkpoint& checkpoint) {
+void LocalSteps::load(const io::Checkpoint* from) {
+  if (from == nullptr) {
+    copy_to_islands();
+    return;
+  }
+  const io::Checkpoint& checkpoint = *from;
   for (std::int64_t i = 0; i < own(); ++i) {
-    const std::string prefix = island_prefix(rank_.first_island + i);
+    const std::string prefix = plan::part_prefix(rank_.own_parts.begin + i);
     state_.load_weights(checkpoint, {}, plan::islands_differ(plan_) ? prefix : "");
     state_.load_state(checkpoint, prefix);
     if (swaps()) {
@@ -75,16 +83,18 @@ void Islands::load(const io::Checkpoint& checkpoint) {
       state_.read(checkpoint, name, piece.owned, into);
     };
     if (outer_.rounds()) {
-      read(outer_name(kOuterPrefix, kPackingError, spec), outer_.sum_error(piece));
+      read(plan::outer_name(plan::kOuterPrefix, plan::kPackingError, spec),
+           outer_.sum_error(piece));
       for (std::int64_t i = 0; i < own(); ++i) {
-        read(outer_name(island_prefix(rank_.first_island + i), kPackingError, spec),
+        read(plan::outer_name(plan::part_prefix(rank_.own_parts.begin + i), plan::kPackingError,
+                              spec),
              outer_.difference_error(i, piece));
       }
     }
   }
 }
 
-void Islands::store(std::int64_t own_island) {
+void LocalSteps::store(std::int64_t own_island) {
   std::int64_t offset_bytes = 0;
   for (const TensorView& tensor : state_.trained_tensors()) {
     const device::Buffer& slot = slots_[static_cast<std::size_t>(own_island)];
@@ -95,7 +105,7 @@ void Islands::store(std::int64_t own_island) {
   context_.stream().synchronize();
 }
 
-void Islands::enter(std::int64_t own_island) {
+void LocalSteps::enter(std::int64_t own_island) {
   if (current_ == own_island) {
     return;
   }
@@ -113,14 +123,28 @@ void Islands::enter(std::int64_t own_island) {
   current_ = own_island;
 }
 
-void Islands::require_finite() {
-  for (std::int64_t i = 0; i < own(); ++i) {
-    enter(i);
-    state_.require_finite();
+void LocalSteps::require_good() {
+  comm::agree(*groups_.world, [&] {
+    for (std::int64_t i = 0; i < own(); ++i) {
+      enter(i);
+      state_.require_finite();
+    }
+  });
+}
+
+nlohmann::json LocalSteps::record() const {
+  nlohmann::json record = rendezvous_ ? rendezvous_->record() : nlohmann::json::object();
+  record["virtual_grid"][plan::kPartsKey] = plan_.parts;
+  return record;
+}
+
+void LocalSteps::stop() {
+  if (runner_) {
+    runner_->log_summary();
   }
 }
 
-void Islands::show_outer() {
+void LocalSteps::load_evaluation_weights() {
   if (!plan::islands_differ(plan_) || current_ < 0) {
     return;
   }
@@ -134,15 +158,15 @@ void Islands::show_outer() {
   state_.drain();
 }
 
-bool Islands::takes_part(std::int64_t island, std::int64_t step) const {
+bool LocalSteps::takes_part(std::int64_t island, std::int64_t step) const {
   const std::int64_t length = plan_.config.local.steps;
   const std::int64_t end = (step + length - 1) / length * length;
   const auto round = std::ranges::find(rounds_, end, &IslandRound::step);
   return round == rounds_.end() || std::ranges::count(round->islands, island) > 0;
 }
 
-void Islands::go_on_from(const IslandRendezvous::Met& met) {
-  if (met.kind == IslandRendezvous::Kind::kLeftOut) {
+void LocalSteps::catch_up(const RoundOutcome& outcome) {
+  if (outcome.kind == RoundOutcome::Kind::kExcluded) {
     // The optimizer state has gone through the rounds that have this island, and no others.
     current_ = -1;
     enter(0);
@@ -152,40 +176,99 @@ void Islands::go_on_from(const IslandRendezvous::Met& met) {
   store(0);
 }
 
-IslandRendezvous::Met Islands::meet(std::int64_t step,
-                                    const std::function<StopRequest()>& stop_request) {
-  state_.drain();
-  const IslandRendezvous::Met met = rendezvous_->meet(step, stop_request);
-  if (met.kind != IslandRendezvous::Kind::kStopped) {
-    go_on_from(met);
-  }
-  return met;
-}
-
-std::int64_t Islands::join(std::int64_t step, bool is_new) {
-  if (!rendezvous_) {
-    if (const std::string& record = plan_.config.local.record; !record.empty()) {
-      comm::Communicator& world = *groups_.world;
-      const std::string weights =
-          start_hash(world, state_, outer_, context_.stream(), rank_.coordinates.islands);
-      comm::agree(world, [&] {
-        if (world.rank() == 0) {
-          require_same_run(record, plan_, step, weights, setup_.config_text, "local.record",
-                           setup_.log);
-        }
-      });
+std::int64_t LocalSteps::start(std::int64_t step) {
+  step_ = step;
+  if (rendezvous_) {
+    const RoundOutcome outcome = rendezvous_->join(step);
+    if (outcome.kind == RoundOutcome::Kind::kExcluded) {
+      catch_up(outcome);
     }
-    return step;
+    step_ = outcome.step;
+  } else if (const std::string& record = plan_.config.local.record; !record.empty()) {
+    comm::Communicator& world = *groups_.world;
+    const std::string weights =
+        start_hash(world, state_, outer_, context_.stream(), rank_.coordinates.islands);
+    comm::agree(world, [&] {
+      if (world.rank() == 0) {
+        require_same_run(record, plan_, step, weights, setup_.config_text, "local.record",
+                         setup_.log);
+      }
+    });
   }
-  const IslandRendezvous::Met met = rendezvous_->join(step, is_new);
-  if (met.kind == IslandRendezvous::Kind::kLeftOut) {
-    go_on_from(met);
-  }
-  return met.step;
+  return step_;
 }
 
-double Islands::end_step(std::int64_t step) {
-  if (are_jobs()) {
+AgreedPoint LocalSteps::advance(TrainingLoop& loop) {
+  if (!runner_) {
+    runner_.emplace(setup_, rank_, state_, executor_, step_);
+  }
+  AgreedPoint point;
+  summaries_.clear();
+  do {
+    ++step_;
+    loop.begin_step(step_);
+    point.results.push_back(runner_->run(step_, [&](StepResult& result) { train(loop, result); }));
+    if (is_round_end(step_)) {
+      const double begin = now_seconds();
+      if (rendezvous_) {
+        state_.drain();
+        const RoundOutcome outcome =
+            rendezvous_->synchronize(step_, [&] { return loop.stop_request(); });
+        if (outcome.kind == RoundOutcome::Kind::kStopped) {
+          point.stopped = "while other islands were waited for";
+        } else {
+          catch_up(outcome);
+        }
+        point.step = outcome.step;
+      }
+      exchange(point.results);
+      const double waited = now_seconds() - begin;
+      StepTimes& times = point.results.back().times;
+      times.communication.of(grid::Axis::kIslands) += waited;
+      times.step += waited;
+    }
+    loop.end_step(point.results.back());
+  } while (!is_round_end(step_));
+  if (point.step > step_) {
+    step_ = point.step;
+    if (step_ < plan_.total_steps) {
+      runner_->restart(step_);
+    }
+  }
+  point.step = step_;
+  point.ends = step_ == plan_.total_steps;
+  point.requests = loop.due(step_);
+  point.requests.add(point.results.back().summary.requests);
+  return point;
+}
+
+void LocalSteps::train(TrainingLoop& loop, StepResult& result) {
+  auto update = StepResult::Update::kDone;
+  std::vector<StepSummary>& summaries = summaries_.emplace_back();
+  std::int64_t last = own() - 1;
+  while (last > 0 && !trains(last, step_)) {
+    --last;
+  }
+  for (std::int64_t i = 0; i < own(); ++i) {
+    if (!trains(i, step_)) {
+      summaries.push_back({});
+      continue;
+    }
+    enter(i);
+    // What is asked between the ends of rounds would not be known everywhere.
+    const bool asks = is_round_end(step_) && i == last;
+    runner_->train(
+        i * plan_.microbatches, [&] { return asks ? loop.requests(step_) : StepRequests(); },
+        result);
+    summaries.push_back(result.summary);
+    update = result.update == StepResult::Update::kSkipped ? result.update : update;
+  }
+  result.update = update;
+  result.times.communication.of(grid::Axis::kIslands) += average(step_);
+}
+
+double LocalSteps::average(std::int64_t step) {
+  if (rendezvous_) {
     return 0.0;
   }
   outer_.reset_clock();
@@ -209,7 +292,7 @@ double Islands::end_step(std::int64_t step) {
         });
       }
       std::vector<std::int64_t> present;
-      for (std::int64_t island = 0; island < plan_.islands; ++island) {
+      for (std::int64_t island = 0; island < plan_.parts; ++island) {
         if (takes_part(island, step)) {
           present.push_back(island);
         }
@@ -224,7 +307,7 @@ double Islands::end_step(std::int64_t step) {
   return outer_.exposed_seconds();
 }
 
-void Islands::merge(std::size_t fragment) {
+void LocalSteps::merge(std::size_t fragment) {
   const double mix = plan_.config.local.mix;
   for (std::int64_t i = 0; i < own(); ++i) {
     enter(i);
@@ -240,11 +323,10 @@ void Islands::merge(std::size_t fragment) {
   }
 }
 
-double Islands::exchange(std::span<StepResult> round) {
-  const double begin = now_seconds();
+void LocalSteps::exchange(std::span<StepResult> round) {
   std::vector<double> mine{round.back().summary.requests.encoded()};
-  for (const StepResult& result : round) {
-    for (const StepSummary& island : result.islands) {
+  for (const std::vector<StepSummary>& step : summaries_) {
+    for (const StepSummary& island : step) {
       mine.push_back(island.loss);
       mine.push_back(island.grad_norm * island.grad_norm);
     }
@@ -256,31 +338,31 @@ double Islands::exchange(std::span<StepResult> round) {
     return all[rank * mine.size() + at];
   };
   const auto ranks = static_cast<std::size_t>(groups_.islands->size());
+  const auto each = static_cast<std::size_t>(own());
   std::size_t at = 1;
   for (StepResult& result : round) {
     std::vector<double> losses;
     std::vector<double> squares;
     for (std::size_t r = 0; r < ranks; ++r) {
-      for (std::size_t i = 0; i < result.islands.size(); ++i) {
-        const auto island = static_cast<std::int64_t>(r * result.islands.size() + i);
-        if (!are_jobs() && !takes_part(island, result.step)) {
+      for (std::size_t i = 0; i < each; ++i) {
+        const auto island = static_cast<std::int64_t>(r * each + i);
+        if (!rendezvous_ && !takes_part(island, result.step)) {
           continue;
         }
         losses.push_back(number(r, at + 2 * i));
         squares.push_back(number(r, at + 2 * i + 1));
       }
     }
-    at += 2 * result.islands.size();
+    at += 2 * each;
     result.summary.loss = mean_of(losses);
     result.summary.grad_norm = std::sqrt(mean_of(squares));
   }
   for (std::size_t r = 0; r < ranks; ++r) {
     round.back().summary.requests.add_encoded(number(r, 0));
   }
-  return now_seconds() - begin;
 }
 
-std::vector<io::TensorSlice> Islands::snapshot(const device::Buffer& memory) {
+std::vector<io::TensorSlice> LocalSteps::snapshot(const device::Buffer& memory) {
   std::vector<io::TensorSlice> all;
   std::int64_t offset_bytes = 0;
   const auto add = [&](std::vector<io::TensorSlice> slices) {
@@ -289,10 +371,11 @@ std::vector<io::TensorSlice> Islands::snapshot(const device::Buffer& memory) {
   };
   for (std::int64_t i = 0; i < own(); ++i) {
     enter(i);
-    std::vector<io::TensorSlice> slices = state_.slices(island_prefix(rank_.first_island + i));
+    std::vector<io::TensorSlice> slices =
+        state_.slices(plan::part_prefix(rank_.own_parts.begin + i));
     if (!plan::islands_differ(plan_)) {
       std::erase_if(slices, [](const io::TensorSlice& slice) {
-        return slice.name.find(kWeightPrefix) != std::string::npos;
+        return slice.name.find(plan::kWeightPrefix) != std::string::npos;
       });
     }
     add(std::move(slices));
@@ -306,15 +389,17 @@ std::vector<io::TensorSlice> Islands::snapshot(const device::Buffer& memory) {
   };
   for (const optim::OuterOptimizer::Piece& piece : outer_.summed_pieces()) {
     if (outer_.rounds()) {
-      add_outer(piece, outer_name(kOuterPrefix, kPackingError, state_.spec_of(piece.owned)),
-                outer_.sum_error(piece));
+      add_outer(
+          piece,
+          plan::outer_name(plan::kOuterPrefix, plan::kPackingError, state_.spec_of(piece.owned)),
+          outer_.sum_error(piece));
     }
   }
   for (std::int64_t i = 0; outer_.rounds() && i < own(); ++i) {
     for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
       add_outer(piece,
-                outer_name(island_prefix(rank_.first_island + i), kPackingError,
-                           state_.spec_of(piece.owned)),
+                plan::outer_name(plan::part_prefix(rank_.own_parts.begin + i), plan::kPackingError,
+                                 state_.spec_of(piece.owned)),
                 outer_.difference_error(i, piece));
     }
   }

@@ -1,4 +1,4 @@
-#include "loop/step_repeat.hpp"
+#include "replication/step_repeat.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
 
-#include "loop/replica_check.hpp"
+#include "replication/replica_check.hpp"
 
 namespace strata::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "replication/island_rendezvous.hpp"
+#include "replication/rendezvous.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,8 @@
 #include "strata/device/host_copy.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
 #include "strata/train/file_timeout.hpp"
@@ -42,6 +43,17 @@ constexpr const char* kStep = "step";
 constexpr const char* kWeights = "weights";
 constexpr const char* kConfigText = "config";
 constexpr const char* kChecksum = "checksum";
+
+/// What islands that are jobs of their own must have in common.
+nlohmann::json identity_of(const plan::Plan& plan) {
+  nlohmann::json identity = identity_in_parts(plan);
+  const auto& local = plan.config.local;
+  identity["parallel.islands"] = plan.parts;
+  identity["local.steps"] = local.steps;
+  identity["local.outer_rate"] = local.outer_rate;
+  identity["local.outer_momentum"] = local.outer_momentum;
+  return identity;
+}
 
 fs::path rounds_root(const fs::path& directory) {
   return directory / kRounds;
@@ -114,7 +126,7 @@ void require_same_start(const nlohmann::json& islands, const fs::path& directory
 
 void require_same_settings(const nlohmann::json& islands, const fs::path& directory,
                            const plan::Plan& plan, const char* setting) {
-  const nlohmann::json identity = islands_identity(plan);
+  const nlohmann::json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
     const nlohmann::json there = islands.value(key, nlohmann::json());
     if (there != value) {
@@ -187,9 +199,9 @@ std::vector<io::TensorSlice> outer_slices(const RankState& state,
         slices.push_back(std::move(*slice));
       }
     };
-    add(weight_name(spec), outer.weights(piece));
+    add(plan::weight_name(spec), outer.weights(piece));
     if (outer.has_momentum()) {
-      add(outer_name(kOuterPrefix, kOuterMomentum, spec), outer.momentum(piece));
+      add(plan::outer_name(plan::kOuterPrefix, plan::kOuterMomentum, spec), outer.momentum(piece));
     }
   }
   return slices;
@@ -199,10 +211,10 @@ void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
                 optim::OuterOptimizer& outer) {
   for (const optim::OuterOptimizer::Piece& piece : outer.pieces()) {
     const nn::ParameterSpec& spec = state.spec_of(piece.owned);
-    state.read(checkpoint, weight_name(spec), piece.owned, outer.weights(piece));
+    state.read(checkpoint, plan::weight_name(spec), piece.owned, outer.weights(piece));
     if (outer.has_momentum()) {
-      state.read(checkpoint, outer_name(kOuterPrefix, kOuterMomentum, spec), piece.owned,
-                 outer.momentum(piece));
+      state.read(checkpoint, plan::outer_name(plan::kOuterPrefix, plan::kOuterMomentum, spec),
+                 piece.owned, outer.momentum(piece));
     }
   }
 }
@@ -247,9 +259,9 @@ IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPl
       outer_(outer),
       directory_(plan_.config.parallel.island_of),
       rounds_(rounds_root(directory_)),
-      island_(rank.first_island),
-      heartbeats_(static_cast<std::size_t>(plan_.islands), {.changed = now_seconds()}),
-      averaged_(static_cast<std::size_t>(plan_.islands)) {
+      island_(rank.own_parts.begin),
+      heartbeats_(static_cast<std::size_t>(plan_.parts), {.changed = now_seconds()}),
+      averaged_(static_cast<std::size_t>(plan_.parts)) {
   std::iota(averaged_.begin(), averaged_.end(), 0);
   if (world_.rank() != 0) {
     return;
@@ -272,9 +284,10 @@ IslandRendezvous::IslandRendezvous(const TrainerSetup& setup, const plan::RankPl
 }
 
 std::string IslandRendezvous::identify(std::int64_t step, const std::string& weights) {
-  const std::string own = setup_.checkpoint != nullptr ? meeting_of(*setup_.checkpoint) : "";
+  const std::string own =
+      setup_.checkpoint != nullptr ? text_at(setup_.checkpoint->metadata(), kMeeting) : "";
   if (!read_islands(directory_)) {
-    nlohmann::json islands = islands_identity(plan_);
+    nlohmann::json islands = identity_of(plan_);
     islands[kMeeting] = own.empty() ? io::make_nonce() : own;
     islands[kStart] = {{kStep, step}, {kWeights, weights}};
     islands[kConfigText] = setup_.config_text;
@@ -295,6 +308,10 @@ std::string IslandRendezvous::identify(std::int64_t step, const std::string& wei
          directory_.string(), id, setup_.checkpoint->directory().string(), own);
   }
   return id;
+}
+
+nlohmann::json IslandRendezvous::record() const {
+  return {{kMeeting, id_}};
 }
 
 fs::path IslandRendezvous::root_of(std::int64_t island) const {
@@ -454,14 +471,14 @@ bool IslandRendezvous::continues_difference(std::int64_t step) {
   return problem.empty();
 }
 
-IslandRendezvous::Sight IslandRendezvous::look(std::int64_t step, double committed) {
+IslandRendezvous::Progress IslandRendezvous::progress_of(std::int64_t step, double committed) {
   const auto finished = io::list_checkpoints(rounds_);
   if (!finished.empty() && finished.front().step >= step) {
-    return Sight::kFinished;
+    return Progress::kAveraged;
   }
   present_.clear();
   bool awaits = false;
-  for (std::int64_t island = 0; island < plan_.islands; ++island) {
+  for (std::int64_t island = 0; island < plan_.parts; ++island) {
     const fs::path directory = committed_at(root_of(island), step);
     std::error_code error;
     const auto bad = bad_.find(island);
@@ -473,7 +490,7 @@ IslandRendezvous::Sight IslandRendezvous::look(std::int64_t step, double committ
     }
   }
   const bool over = now_seconds() - committed >= plan_.config.local.deadline_seconds;
-  return !awaits || over ? Sight::kComplete : Sight::kWait;
+  return !awaits || over ? Progress::kComplete : Progress::kIncomplete;
 }
 
 bool IslandRendezvous::is_alive(std::int64_t island) {
@@ -610,7 +627,7 @@ void IslandRendezvous::report(const IslandRound& round) {
     return;
   }
   averaged_ = round.islands;
-  if (std::ssize(averaged_) == plan_.islands) {
+  if (std::ssize(averaged_) == plan_.parts) {
     setup_.log.info("all islands are in the average after step {} again", round.step);
     return;
   }
@@ -618,12 +635,12 @@ void IslandRendezvous::report(const IslandRound& round) {
       "{}the average after step {} has {} of {} islands: {}; the others were later than "
       "local.deadline = {:g} s, do not run, or left differences that were not good",
       averaged_ == std::vector<std::int64_t>{island_} ? "this island is alone: " : "", round.step,
-      averaged_.size(), plan_.islands, fmt::join(averaged_, ", "),
+      averaged_.size(), plan_.parts, fmt::join(averaged_, ", "),
       plan_.config.local.deadline_seconds);
 }
 
-std::optional<IslandRendezvous::Met> IslandRendezvous::go_on_after(std::int64_t step) {
-  Met met{.step = -1};
+std::optional<RoundOutcome> IslandRendezvous::catch_up(std::int64_t step) {
+  RoundOutcome outcome{.step = -1};
   comm::agree(world_, [&] {
     if (world_.rank() != 0) {
       return;
@@ -635,35 +652,35 @@ std::optional<IslandRendezvous::Met> IslandRendezvous::go_on_after(std::int64_t 
     const bool together = holds(all, step, island_);
     // A round that has this island's difference already is repeated, with the same bits.
     const bool repeats = together && holds(all, step + plan_.config.local.steps, island_);
-    met = {.kind = together ? Kind::kTogether : Kind::kLeftOut,
-           .step = repeats || all.back().step == step ? step : all.back().step};
-    if (met.step < all.back().step && committed_at(rounds_, met.step).empty()) {
+    outcome = {.kind = together ? RoundOutcome::Kind::kIncluded : RoundOutcome::Kind::kExcluded,
+               .step = repeats || all.back().step == step ? step : all.back().step};
+    if (outcome.step < all.back().step && committed_at(rounds_, outcome.step).empty()) {
       fail(ExitCode::kCheckpoint,
            "{} has no checkpoint of step {}; it was deleted, so resume the islands from theirs in "
            "a new parallel.island_of",
-           rounds_.string(), met.step);
+           rounds_.string(), outcome.step);
     }
-    if (!together || met.step != step) {
+    if (!together || outcome.step != step) {
       setup_.log.warn("island {} goes on after step {} of the others: the average of step {} {}",
-                      island_, met.step, step,
+                      island_, outcome.step, step,
                       together ? "has its weights, later ones do not"
                                : "does not have its weights, whose steps since then are lost");
     }
-    const auto round = std::ranges::find(all, met.step, &IslandRound::step);
+    const auto round = std::ranges::find(all, outcome.step, &IslandRound::step);
     if (round != all.end()) {
       report(*round);
     }
     prune(root_of(island_), step);
   });
-  met = from_rank_0(met);
-  if (met.step < 0 || !load(met.step)) {
+  outcome = from_rank_0(outcome);
+  if (outcome.step < 0 || !load(outcome.step)) {
     return std::nullopt;
   }
-  return met;
+  return outcome;
 }
 
-IslandRendezvous::Met IslandRendezvous::meet(std::int64_t step,
-                                             const std::function<StopRequest()>& stop_request) {
+RoundOutcome IslandRendezvous::synchronize(std::int64_t step,
+                                           const std::function<StopRequest()>& stop_request) {
   const FileTimeout timeout(world_);
   base_ = outer_hash();
   differences_.clear();
@@ -676,24 +693,24 @@ IslandRendezvous::Met IslandRendezvous::meet(std::int64_t step,
   const double committed = now_seconds();
   StopPolls polls(world_, stop_request);
   while (true) {
-    auto sight = Sight::kWait;
+    auto progress = Progress::kIncomplete;
     comm::agree(world_, [&] {
       if (world_.rank() == 0) {
-        sight = look(step, committed);
+        progress = progress_of(step, committed);
       }
     });
-    sight = from_rank_0(sight);
-    if (sight == Sight::kFinished) {
+    progress = from_rank_0(progress);
+    if (progress == Progress::kAveraged) {
       differences_.clear();  // closes their files
-      if (const std::optional<Met> met = go_on_after(step)) {
-        return *met;
+      if (const std::optional<RoundOutcome> outcome = catch_up(step)) {
+        return *outcome;
       }
-    } else if (sight == Sight::kComplete) {
+    } else if (progress == Progress::kComplete) {
       if (verify_differences(step)) {
         average(step);
       }
     } else if (polls.poll() == StopRequest::kStop) {
-      return {.kind = Kind::kStopped, .step = step};
+      return {.kind = RoundOutcome::Kind::kStopped, .step = step};
     } else {
       constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
       std::this_thread::sleep_for(kBetweenLooks);
@@ -701,22 +718,22 @@ IslandRendezvous::Met IslandRendezvous::meet(std::int64_t step,
   }
 }
 
-IslandRendezvous::Met IslandRendezvous::join(std::int64_t step, bool is_new) {
+RoundOutcome IslandRendezvous::join(std::int64_t step) {
   const FileTimeout timeout(world_);
   const std::string start = start_hash(world_, state_, outer_, setup_.context.stream(), 0);
   const std::string outer = outer_hash();
   id_ = comm::first_text(
       world_, [&] { return world_.rank() == 0 ? identify(step, start) : std::string(); });
   while (true) {
-    Met met{.step = step};
+    RoundOutcome outcome{.step = step};
     comm::agree(world_, [&] {
       if (world_.rank() == 0) {
-        met = met_at_start(step, is_new, outer);
+        outcome = outcome_at_start(step, outer);
       }
     });
-    met = from_rank_0(met);
-    if (met.kind != Kind::kLeftOut || load(met.step)) {
-      return met;
+    outcome = from_rank_0(outcome);
+    if (outcome.kind != RoundOutcome::Kind::kExcluded || load(outcome.step)) {
+      return outcome;
     }
   }
 }
@@ -744,8 +761,8 @@ void IslandRendezvous::require_no_other_start() const {
   }
 }
 
-IslandRendezvous::Met IslandRendezvous::met_at_start(std::int64_t step, bool is_new,
-                                                     const std::string& outer) {
+RoundOutcome IslandRendezvous::outcome_at_start(std::int64_t step, const std::string& outer) {
+  const bool is_new = setup_.checkpoint == nullptr;
   const std::vector<IslandRound> all = rounds();
   const bool took_part = std::ranges::any_of(all, [&](const IslandRound& round) {
     return round.step > plan_.config.local.steps && std::ranges::count(round.islands, island_) > 0;
@@ -769,11 +786,11 @@ IslandRendezvous::Met IslandRendezvous::met_at_start(std::int64_t step, bool is_
         "this island has other outer weights after step {} than {}; it goes on from "
         "the newest round, of step {}",
         step, same.string(), all.back().step);
-    return {.kind = Kind::kLeftOut, .step = all.back().step};
+    return {.kind = RoundOutcome::Kind::kExcluded, .step = all.back().step};
   }
   if (all.back().step > step && !holds(all, step + plan_.config.local.steps, island_)) {
     setup_.log.info("island {} joins the others after step {}", island_, all.back().step);
-    return {.kind = Kind::kLeftOut, .step = all.back().step};
+    return {.kind = RoundOutcome::Kind::kExcluded, .step = all.back().step};
   }
   return {.step = step};
 }

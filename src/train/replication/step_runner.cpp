@@ -1,4 +1,4 @@
-#include "loop/step_runner.hpp"
+#include "replication/step_runner.hpp"
 
 #include <bit>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/profile_range.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "record/event_file.hpp"
 #include "record/histograms.hpp"
@@ -51,64 +52,42 @@ std::string numbers_text(const StepSummary& summary) {
 }  // namespace
 
 StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-                       Islands* islands, pipeline::Executor& executor, std::int64_t first_step)
+                       pipeline::Executor& executor, std::int64_t first_step)
     : setup_(setup),
       plan_(setup.plan),
       rank_(rank),
       state_(state),
-      islands_(islands),
       executor_(executor),
-      feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
       fault_(TestFault::of_rank(setup.groups.world->rank())),
       delay_seconds_(test_delay_seconds(setup.groups.world->rank())),
       check_(setup.groups, state),
       repeat_(setup, rank, state, executor, first_step),
       began_(now_seconds()),
       last_check_(began_),
-      last_checked_step_(first_step) {}
+      last_checked_step_(first_step) {
+  restart(first_step);
+}
 
-StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
+StepResult StepRunner::run(std::int64_t step, const std::function<void(StepResult&)>& train) {
   const device::ProfileRange range(fmt::format("step {}", step));
   StepResult result{.step = step, .rate = optim::learning_rate(plan_.config.schedule, step)};
   const double begin = now_seconds();
-  feed_.next();
+  feed_->next();
   result.times.data = now_seconds() - begin;
-  if (islands_ != nullptr) {
-    train_islands(step, requests, result);
-  } else {
-    train(step, requests, result);
-  }
+  train(result);
   result.times.step = now_seconds() - begin;
+  ++steps_;
   return result;
 }
 
-void StepRunner::train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
-                               StepResult& result) {
-  auto update = StepResult::Update::kDone;
-  std::int64_t last = islands_->own() - 1;
-  while (last > 0 && !islands_->trains(last, step)) {
-    --last;
-  }
-  for (std::int64_t i = 0; i < islands_->own(); ++i) {
-    if (!islands_->trains(i, step)) {
-      result.islands.push_back({});
-      continue;
-    }
-    islands_->enter(i);
-    first_microbatch_ = i * plan_.microbatches;
-    // What is asked between the ends of rounds would not be known everywhere.
-    const bool asks = islands_->is_round_end(step) && i == last;
-    train(
-        step, asks ? requests : [] { return StepRequests(); }, result);
-    result.islands.push_back(result.summary);
-    update = result.update == StepResult::Update::kSkipped ? result.update : update;
-  }
-  result.update = update;
-  result.times.communication.of(grid::Axis::kIslands) += islands_->end_step(step);
+void StepRunner::restart(std::int64_t step) {
+  feed_.emplace(setup_.context, setup_.train_data, rank_, training_loader(plan_, rank_, step));
 }
 
-void StepRunner::train(std::int64_t step, const std::function<StepRequests()>& requests,
+void StepRunner::train(std::int64_t first_microbatch, const std::function<StepRequests()>& requests,
                        StepResult& result) {
+  const std::int64_t step = result.step;
+  first_microbatch_ = first_microbatch;
   result.summary = checked_gradients(step, requests, result.times);
   result.update = judge(step, result);
   if (result.summary.requests.has(StepRequest::kRepeat)) {
@@ -155,12 +134,12 @@ StepSummary StepRunner::checked_gradients(std::int64_t step,
                                           const std::function<StepRequests()>& requests,
                                           StepTimes& times) {
   const auto own = [&] {
-    return gradients(step, {rank_, feed_, first_microbatch_}, requests, times);
+    return gradients(step, {rank_, *feed_, first_microbatch_}, requests, times);
   };
   if (!repeat_.is_due(step)) {
     return own();
   }
-  return repeat_.run(step, feed_, own, [&](const plan::RankPlan& rank, SampleFeed& feed) {
+  return repeat_.run(step, *feed_, own, [&](const plan::RankPlan& rank, SampleFeed& feed) {
     // As for other checks, the step's time counts as other.
     StepTimes spare;
     return gradients(
@@ -177,7 +156,7 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(
       plan_.training, source,
-      1.0 / static_cast<double>(island_batch(plan_) * plan_.targets_per_sample), state_.reducer());
+      1.0 / static_cast<double>(part_batch(plan_) * plan_.targets_per_sample), state_.reducer());
   if (work.first_microbatch + plan_.microbatches == std::ssize(work.rank.offsets)) {
     work.feed.prefetch();
   }
@@ -242,7 +221,7 @@ StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summar
 void StepRunner::compute_again(std::int64_t step, StepResult& result) {
   const StepSummary first = result.summary;
   result.summary = gradients(
-      step, {rank_, feed_, first_microbatch_}, [&] { return first.requests; }, result.times);
+      step, {rank_, *feed_, first_microbatch_}, [&] { return first.requests; }, result.times);
   const StepSummary& second = result.summary;
   if (same_bits(first, second)) {
     end_diverged(plan_, rank_, step,
@@ -273,7 +252,8 @@ double StepRunner::clip_scale(double norm) const {
 /// Rank 0 decides, from what the last check took.
 bool StepRunner::check_due(std::int64_t step) const {
   const auto& train = plan_.config.train;
-  if (setup_.groups.world->rank() != 0 || train.check == config::Switch::kOff || is_local(plan_)) {
+  if (setup_.groups.world->rank() != 0 || train.check == config::Switch::kOff ||
+      !plan::replication_of(plan_).has_common_steps()) {
     return false;
   }
   if (train.check_every > 0) {
@@ -296,7 +276,7 @@ void StepRunner::check(std::int64_t step) {
   last_check_ = now_seconds();
 }
 
-std::string StepRunner::check_text() const {
+void StepRunner::log_summary() const {
   std::vector<std::string> parts;
   const auto add = [&](const char* what, std::int64_t count, double seconds) {
     if (count > 0) {
@@ -306,7 +286,13 @@ std::string StepRunner::check_text() const {
   };
   add("checks of weights and optimizer state", check_.comparisons(), check_.all_seconds());
   add("repeated steps", repeat_.steps(), repeat_.seconds());
-  return fmt::format("{}", fmt::join(parts, "; "));
+  if (!parts.empty()) {
+    setup_.log.info("{}", fmt::join(parts, "; "));
+  }
+  if (skipped_ > 0) {
+    setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
+                    skipped_, steps_);
+  }
 }
 
 void StepRunner::inject(FaultPlace place, std::int64_t step) {

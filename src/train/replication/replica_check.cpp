@@ -1,4 +1,4 @@
-#include "loop/replica_check.hpp"
+#include "replication/replica_check.hpp"
 
 #include <algorithm>
 #include <string>

@@ -42,18 +42,29 @@ void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
 
 /// Compares a run, and its start_hash() after `step`, with islands.json of a directory of islands;
 /// a warning lists other settings that differ. `setting` begins the messages. Returns: the run's
-/// IslandRendezvous::id(); empty, with a warning, where there is no file. Throws: Error(kUsage)
+/// id of the run; empty, with a warning, where there is no file. Throws: Error(kUsage)
 /// naming what differs.
 std::string require_same_run(const std::filesystem::path& directory, const plan::Plan& plan,
                              std::int64_t step, const std::string& weights,
                              const std::string& config_text, const char* setting, Log& log);
 
-/// Where islands that are jobs of their own meet at the end of a round: a shared directory. Each
-/// job writes the differences of its weights as a checkpoint, which one rename commits. The job
-/// that sees those of all islands, or whose deadline is over, adds what is there in island order,
-/// applies the outer optimizer and commits the outer weights; the first rename counts. A job that
-/// was left out goes on with the newest round. All that is read is verified, and must be of the
-/// same run and from the same outer weights; what is not is left out. Formats: docs/formats.md.
+/// What became of an island's difference at the end of a round.
+struct RoundOutcome {
+  enum class Kind {
+    kIncluded,  ///< the round has it
+    kExcluded,  ///< it does not, or the round is a later one
+    kStopped    ///< on request, while others were waited for
+  };
+  Kind kind = Kind::kIncluded;
+  std::int64_t step = 0;  ///< after which the island goes on
+};
+
+/// Where islands that are jobs of their own synchronize at the end of a round: a shared directory.
+/// Each job writes the differences of its weights as a checkpoint, which one rename commits. The
+/// job that sees those of all islands, or whose deadline is over, adds what is there in island
+/// order, applies the outer optimizer and commits the outer weights; the first rename counts. A job
+/// that was left out goes on with the newest round. All that is read is verified, and must be of
+/// the same run and from the same outer weights; what is not is left out. Formats: docs/formats.md.
 class IslandRendezvous {
  public:
   /// Creates the directory where it is missing. Communication: collective over the world.
@@ -61,25 +72,16 @@ class IslandRendezvous {
   IslandRendezvous(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
                    optim::OuterOptimizer& outer);
 
-  enum class Kind {
-    kTogether,  ///< the round has this island's difference
-    kLeftOut,   ///< it does not, or the round is a later one
-    kStopped    ///< on request, while others were waited for
-  };
-  struct Met {
-    Kind kind = Kind::kTogether;
-    std::int64_t step = 0;  ///< after which the island goes on
-  };
-
-  /// Meets the other islands after `step` and brings the outer optimizer to the state of the round
-  /// that the island goes on from. Communication: collective over the world.
-  [[nodiscard]] Met meet(std::int64_t step, const std::function<StopRequest()>& stop_request);
+  /// Exchanges the round that ends with `step` and brings the outer optimizer to the state of the
+  /// round that the island goes on from. Communication: collective over the world.
+  [[nodiscard]] RoundOutcome synchronize(std::int64_t step,
+                                         const std::function<StopRequest()>& stop_request);
   /// At a start after `step`, with the weights loaded: the newest round where the others have gone
-  /// on without this island.
-  /// Communication: collective over the world.
-  [[nodiscard]] Met join(std::int64_t step, bool is_new);
-  /// A random id of the run that the islands belong to, which its first job makes. After join().
-  [[nodiscard]] const std::string& id() const { return id_; }
+  /// on without this island. Communication: collective over the world.
+  [[nodiscard]] RoundOutcome join(std::int64_t step);
+  /// The random id of the run that the islands belong to, which its first job makes, as metadata
+  /// of a checkpoint. After join().
+  [[nodiscard]] nlohmann::json record() const;
 
  private:
   /// The contents of an island's lock and when they were first seen.
@@ -88,18 +90,22 @@ class IslandRendezvous {
     double changed = 0.0;
   };
 
-  /// What rank 0 sees.
-  enum class Sight { kWait, kComplete, kFinished };
+  /// Of a round.
+  enum class Progress {
+    kIncomplete,
+    kComplete,  ///< all differences are there that are waited for
+    kAveraged
+  };
 
   /// The id, on rank 0; writes islands.json where there is none.
   [[nodiscard]] std::string identify(std::int64_t step, const std::string& weights);
   /// Refuses differences of a run of this island that began with other settings: others may
   /// average them before this one has written its own.
   void require_no_other_start() const;
-  [[nodiscard]] Met met_at_start(std::int64_t step, bool is_new, const std::string& outer);
+  [[nodiscard]] RoundOutcome outcome_at_start(std::int64_t step, const std::string& outer);
   /// Nothing where the round was damaged and is set aside.
-  [[nodiscard]] std::optional<Met> go_on_after(std::int64_t step);
-  [[nodiscard]] Sight look(std::int64_t step, double committed);
+  [[nodiscard]] std::optional<RoundOutcome> catch_up(std::int64_t step);
+  [[nodiscard]] Progress progress_of(std::int64_t step, double committed);
   /// Whether an island's job holds its lock, by the heartbeat; waited for until the deadline.
   [[nodiscard]] bool is_alive(std::int64_t island);
   /// Of the outer weights and momentum. Communication: collective over the world.

@@ -1,12 +1,8 @@
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 
 #include <fmt/format.h>
 
-namespace strata::train {
-
-std::string island_prefix(std::int64_t island) {
-  return fmt::format("{}{}/", kIslandPrefix, island);
-}
+namespace strata::plan {
 
 std::string outer_name(std::string_view prefix, std::string_view state,
                        const nn::ParameterSpec& spec) {
@@ -27,4 +23,4 @@ std::vector<std::string> state_names(const nn::ParameterSpec& spec,
   return names;
 }
 
-}  // namespace strata::train
+}  // namespace strata::plan

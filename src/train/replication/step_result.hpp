@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/train/step_summary.hpp"
@@ -16,24 +17,16 @@ struct StepResult {
 
   std::int64_t step = 0;
   StepSummary summary;
-  /// Of each own island, where there are islands; then the summary is their mean.
-  std::vector<StepSummary> islands;
   double rate = 0.0;  ///< learning rate
   StepTimes times;
   Update update = Update::kDone;
   /// On rank 0 the histograms of weights and gradients, as values of an event.
   std::string histograms;
-  /// Of rank 0's server, since the step before; where training is asynchronous.
-  struct Async {
-    std::int64_t updates = 0;
-    double mean_staleness = 0.0;
-    std::int64_t most_staleness = 0;
-    std::int64_t scaled = 0;
-    std::int64_t dropped = 0;
-    std::int64_t done_units = 0;  ///< by all workers so far
-    std::int64_t all_units = 0;
-  };
-  std::optional<Async> async;
+  /// Further numbers for the metrics, by name.
+  std::vector<std::pair<std::string, double>> numbers;
+  /// Of a step that ended without the others: parts of the progress line, before and after its
+  /// samples per second.
+  std::optional<std::pair<std::string, std::string>> progress;
 };
 
 }  // namespace strata::train

@@ -12,35 +12,36 @@
 #include "strata/train/step_times.hpp"
 #include "strata/train/test_fault.hpp"
 
-#include "loop/replica_check.hpp"
-#include "loop/sample_feed.hpp"
-#include "loop/step_repeat.hpp"
-#include "loop/step_result.hpp"
-#include "replication/islands.hpp"
+#include "replication/replica_check.hpp"
+#include "replication/sample_feed.hpp"
+#include "replication/step_repeat.hpp"
+#include "replication/step_result.hpp"
 
 namespace strata::train {
 
-/// Runs training steps on one rank.
+/// Runs training steps of replicas that exchange gradients, on one rank.
 class StepRunner {
  public:
-  /// Starts to read samples, from those of the step after `first_step` on. `islands`: null without.
+  /// Starts to read samples, from those of the step after `first_step` on.
   StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-             Islands* islands, pipeline::Executor& executor, std::int64_t first_step);
+             pipeline::Executor& executor, std::int64_t first_step);
 
-  /// Trains one step. `requests` gives what this rank asks of all at the step's end. Where there
-  /// are islands, the losses and the requests of all are known at the end of a round only.
+  /// Waits for a step's samples and calls `train`, which calls train().
+  [[nodiscard]] StepResult run(std::int64_t step, const std::function<void(StepResult&)>& train);
+  /// Trains the weights in the RankState on plan.microbatches of the rank's, from
+  /// `first_microbatch` on. `requests` gives what this rank asks of all at the step's end.
   /// Throws: AgreedError(kDiverged) where loss or gradients are not finite, as train.nonfinite
   /// says; the weights are as before the step.
-  [[nodiscard]] StepResult run(std::int64_t step, const std::function<StepRequests()>& requests);
+  void train(std::int64_t first_microbatch, const std::function<StepRequests()>& requests,
+             StepResult& result);
+  /// Goes on after another step.
+  void restart(std::int64_t step);
 
   /// Before a save: the state is what the last update made of it, where that was recorded.
   /// Communication: over the world. Throws: AgreedError(kPeer).
   void confirm_state() { check_.confirm(ReplicaCheck::Until::kSave); }
-  /// What the checks of replicas took, for the log; empty without checks.
-  [[nodiscard]] std::string check_text() const;
-
-  /// Steps whose update was skipped.
-  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+  /// Logs what the checks of replicas took, and how many steps were skipped.
+  void log_summary() const;
 
  private:
   /// Lanes, and the samples of them.
@@ -49,10 +50,6 @@ class StepRunner {
     SampleFeed& feed;
     std::int64_t first_microbatch = 0;  ///< of the rank's
   };
-  /// A step of the island that is in the state.
-  void train(std::int64_t step, const std::function<StepRequests()>& requests, StepResult& result);
-  void train_islands(std::int64_t step, const std::function<StepRequests()>& requests,
-                     StepResult& result);
   /// Whether the step has histograms for TensorBoard.
   [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
   /// Encodes those of slices' tensors PREFIX/PARAMETER, on rank 0.
@@ -79,17 +76,17 @@ class StepRunner {
   const plan::Plan& plan_;
   const plan::RankPlan& rank_;
   RankState& state_;
-  Islands* islands_;
   pipeline::Executor& executor_;
-  SampleFeed feed_;
+  std::optional<SampleFeed> feed_;
   std::optional<TestFault> fault_;
   double delay_seconds_;
   ReplicaCheck check_;
   StepRepeat repeat_;
-  std::int64_t first_microbatch_ = 0;  ///< of the island in the state
+  std::int64_t first_microbatch_ = 0;  ///< of train()
   double began_;
   double last_check_;
   std::int64_t last_checked_step_;
+  std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
 };

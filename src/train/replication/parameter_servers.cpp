@@ -1,4 +1,4 @@
-#include "replication/async_workers.hpp"
+#include "replication/parameter_servers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,12 +12,14 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/ops/convert.hpp"
-#include "strata/train/checkpoint_names.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/step_summary.hpp"
 
 namespace strata::train {
@@ -25,16 +27,48 @@ namespace {
 
 /// The words of rank 0 that all ranks use: the claims, the cuts (their number in the upper bits,
 /// the flags below), what each rank asks for, the units that each has done, and a ring of results.
-enum Place : std::int64_t { kClaims, kCut, kAsked };
+enum WindowWord : std::int64_t { kClaims, kCut, kAsked };
 /// Results that rank 0 has not read yet: unit + 1, loss, norm.
 constexpr std::int64_t kRing = plan::kUnitRing;
 constexpr std::int64_t kRingWords = plan::kUnitRingWords;
 
-constexpr comm::Window::Word kStops = 1;
-constexpr comm::Window::Word kSaves = 2;
-constexpr comm::Window::Word kEvaluates = 4;
-constexpr comm::Window::Word kEnds = 8;
-constexpr comm::Window::Word kFlagEnd = 16;
+/// The metadata key of UnitsDone.
+constexpr const char* kUnits = "units";
+
+/// The units that a checkpoint's run had done; all of its steps where it was of another kind.
+/// Throws: Error(kCheckpoint) where the record is not valid.
+UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const nlohmann::json& metadata = checkpoint.metadata();
+  if (!metadata.contains(kUnits)) {
+    return {.next = checkpoint.step() * plan.parts, .updates = checkpoint.step() * plan.parts};
+  }
+  const auto number = [](const nlohmann::json& json) {
+    return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+  };
+  try {
+    const nlohmann::json& units = metadata.at(kUnits);
+    const auto count = [&](const char* key) {
+      return static_cast<std::int64_t>(
+          units.at(key).get_ref<const nlohmann::json::number_unsigned_t&>());
+    };
+    UnitsDone done{.next = count("next"),
+                   .open = units.at("open").get<std::vector<std::int64_t>>(),
+                   .updates = count("updates")};
+    for (const nlohmann::json& result : units.at("results")) {
+      done.results.push_back({.unit = result.at(0).get<std::int64_t>(),
+                              .loss = number(result.at(1)),
+                              .grad_norm = number(result.at(2))});
+    }
+    return done;
+  } catch (const std::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} has no valid record of its units ({}); use another checkpoint",
+         checkpoint.directory().string(), error.what());
+  }
+}
+
+/// The run has ended, beside the requests of a cut. The number of the cut is above.
+constexpr comm::Window::Word kEnds = 128;
+constexpr comm::Window::Word kFlagEnd = 256;
 
 void pause() {
   constexpr auto kPause = std::chrono::microseconds(500);
@@ -53,8 +87,8 @@ StepTimes divided(StepTimes times, std::int64_t parts) {
 
 }  // namespace
 
-AsyncWorkers::AsyncWorkers(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-                           pipeline::Executor& executor)
+ParameterServers::ParameterServers(const TrainerSetup& setup, const plan::RankPlan& rank,
+                                   RankState& state, pipeline::Executor& executor)
     : setup_(setup),
       plan_(setup.plan),
       rank_(rank),
@@ -66,14 +100,14 @@ AsyncWorkers::AsyncWorkers(const TrainerSetup& setup, const plan::RankPlan& rank
               *rank.server_buckets, plan::servers(plan_),
               compute_dtype(plan_.config.numerics.dtype)),
       control_(world_.make_window(plan::async_control_words(plan_, world_.rank()))),
-      units_(plan_.total_steps * plan_.islands),
+      units_(plan_.total_steps * plan_.parts),
       delay_seconds_(test_delay_seconds(world_.rank())) {}
 
-bool AsyncWorkers::is_worker() const {
+bool ParameterServers::is_worker() const {
   return world_.rank() >= plan_.config.async.servers;
 }
 
-void AsyncWorkers::take_weights() {
+void ParameterServers::take_weights() {
   // Both are ranges of the same parameters, divided differently.
   for (const optim::OwnedPiece& piece : server_.pieces()) {
     for (const optim::OwnedPiece& from : state_.optimizer().pieces()) {
@@ -88,30 +122,36 @@ void AsyncWorkers::take_weights() {
   }
 }
 
-void AsyncWorkers::load(const io::Checkpoint& checkpoint) {
+void ParameterServers::load(const io::Checkpoint* from) {
+  if (from == nullptr) {
+    take_weights();
+    return;
+  }
+  const io::Checkpoint& checkpoint = *from;
   state_.load_weights(checkpoint);
   for (const optim::OwnedPiece& piece : server_.pieces()) {
     const nn::ParameterSpec& spec = state_.spec_of(piece);
-    state_.read(checkpoint, weight_name(spec), piece, server_.master(piece));
-    const std::vector<std::string> names = state_names(spec, plan_.config.optimizer.options);
+    state_.read(checkpoint, plan::weight_name(spec), piece, server_.master(piece));
+    const std::vector<std::string> names = plan::state_names(spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < names.size(); ++i) {
       state_.read(checkpoint, names[i], piece, server_.state(i, piece));
     }
   }
 }
 
-void AsyncWorkers::start(const UnitsDone& done, std::int64_t step) {
-  begun_ = done;
-  next_report_ = step;
-  done_count_ = done.next - std::ssize(done.open);
-  for (const UnitResult& result : done.results) {
-    open_steps_[result.unit / plan_.islands][result.unit % plan_.islands] = result;
+std::int64_t ParameterServers::start(std::int64_t step) {
+  if (setup_.checkpoint != nullptr) {
+    begun_ = units_done(plan_, *setup_.checkpoint);
   }
-  last_report_ = now_seconds();
-  server_.start(done.updates);
+  next_report_ = step;
+  done_count_ = begun_.next - std::ssize(begun_.open);
+  for (const UnitResult& result : begun_.results) {
+    open_steps_[result.unit / plan_.parts][result.unit % plan_.parts] = result;
+  }
+  return step;
 }
 
-std::optional<std::int64_t> AsyncWorkers::unit_of(std::int64_t claim) const {
+std::optional<std::int64_t> ParameterServers::unit_of(std::int64_t claim) const {
   if (claim < std::ssize(begun_.open)) {
     return begun_.open[static_cast<std::size_t>(claim)];
   }
@@ -119,7 +159,7 @@ std::optional<std::int64_t> AsyncWorkers::unit_of(std::int64_t claim) const {
   return unit < units_ ? std::optional(unit) : std::nullopt;
 }
 
-void AsyncWorkers::claim() {
+void ParameterServers::claim() {
   if (next_ || all_claimed_) {
     return;
   }
@@ -134,7 +174,7 @@ void AsyncWorkers::claim() {
                                              unit_loader(plan_, rank_, *unit));
 }
 
-void AsyncWorkers::require_progress() {
+void ParameterServers::require_progress() {
   server_.require_serving();
   std::vector<Word> done(static_cast<std::size_t>(world_.size()));
   control_->get(0, kAsked + world_.size(), done);
@@ -142,7 +182,7 @@ void AsyncWorkers::require_progress() {
   if (!is_worker()) {
     const std::int64_t units =
         begun_.next - std::ssize(begun_.open) + static_cast<std::int64_t>(sum);
-    show_step(std::min(units / plan_.islands + 1, plan_.total_steps));
+    show_step(std::min(units / plan_.parts + 1, plan_.total_steps));
   }
   if (sum != progress_) {
     progress_ = sum;
@@ -156,7 +196,7 @@ void AsyncWorkers::require_progress() {
   }
 }
 
-void AsyncWorkers::await_slowest() {
+void ParameterServers::await_slowest() {
   const std::int64_t bound = plan_.config.async.ahead;
   if (bound == 0) {
     return;
@@ -183,7 +223,7 @@ void AsyncWorkers::await_slowest() {
   times_.communication.of(grid::Axis::kIslands) += now_seconds() - begin;
 }
 
-void AsyncWorkers::fetch() {
+void ParameterServers::fetch() {
   const double begin = now_seconds();
   const TensorView& weights = state_.weights();
   server_.finish_pushes();  // a worker sees its own updates
@@ -201,14 +241,14 @@ void AsyncWorkers::fetch() {
   times_.communication.of(grid::Axis::kIslands) += now_seconds() - begin;
 }
 
-void AsyncWorkers::show_step(std::int64_t step) {
+void ParameterServers::show_step(std::int64_t step) {
   if (comm::Activity* const activity = world_.activity()) {
     activity->set_step(step);
   }
 }
 
-void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
-  const std::int64_t step = unit / plan_.islands + 1;
+void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
+  const std::int64_t step = unit / plan_.parts + 1;
   show_step(step);
   const std::int64_t batch = plan_.config.batch.global;
   double begin = now_seconds();
@@ -221,7 +261,7 @@ void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
   state_.reset_clock();
   static_cast<void>(executor_.train(
       plan_.training, source,
-      1.0 / static_cast<double>(island_batch(plan_) * plan_.targets_per_sample), state_.reducer()));
+      1.0 / static_cast<double>(part_batch(plan_) * plan_.targets_per_sample), state_.reducer()));
   state_.combine_tied();
   const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, {});
   std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
@@ -233,7 +273,7 @@ void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
           "the run diverged: at step {} the loss of {} samples is {} and the gradient norm {}; the "
           "last good checkpoint is kept. Lower optimizer.learning_rate, set optimizer.clip_norm "
           "or async.staleness",
-          step, island_batch(plan_), summary.loss, summary.grad_norm);
+          step, part_batch(plan_), summary.loss, summary.grad_norm);
     }
   } else {
     begin = now_seconds();
@@ -252,11 +292,11 @@ void AsyncWorkers::compute(std::int64_t unit, SampleFeed& feed) {
   record({.unit = unit, .loss = summary.loss, .grad_norm = summary.grad_norm});
 }
 
-std::int64_t AsyncWorkers::word_of_ring(std::int64_t unit) const {
+std::int64_t ParameterServers::word_of_ring(std::int64_t unit) const {
   return kAsked + 2 * world_.size() + unit % kRing * kRingWords;
 }
 
-void AsyncWorkers::record(const UnitResult& result) {
+void ParameterServers::record(const UnitResult& result) {
   const std::int64_t word = word_of_ring(result.unit);
   // Rank 0 may be behind by the whole ring.
   while (control_->load(0, word) != 0) {
@@ -274,7 +314,7 @@ void AsyncWorkers::record(const UnitResult& result) {
   control_->fetch_add(0, kAsked + world_.size() + world_.rank(), Word{1});
 }
 
-void AsyncWorkers::collect() {
+void ParameterServers::collect() {
   for (std::int64_t slot = 0; slot < kRing; ++slot) {
     const std::int64_t word = word_of_ring(slot);
     const Word unit = control_->load_own(word);
@@ -282,7 +322,7 @@ void AsyncWorkers::collect() {
       continue;
     }
     const std::int64_t of = static_cast<std::int64_t>(unit) - 1;
-    open_steps_[of / plan_.islands][of % plan_.islands] = {
+    open_steps_[of / plan_.parts][of % plan_.parts] = {
         .unit = of,
         .loss = std::bit_cast<double>(control_->load_own(word + 1)),
         .grad_norm = std::bit_cast<double>(control_->load_own(word + 2))};
@@ -291,7 +331,7 @@ void AsyncWorkers::collect() {
   }
 }
 
-StepResult AsyncWorkers::result_of(std::int64_t step, const StepTimes& times) {
+StepResult ParameterServers::result_of(std::int64_t step, const StepTimes& times) {
   std::vector<double> losses;
   double squares = 0.0;
   for (const auto& [lane, unit] : open_steps_.at(step)) {
@@ -305,20 +345,27 @@ StepResult AsyncWorkers::result_of(std::int64_t step, const StepTimes& times) {
   result.summary.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / units;
   result.summary.grad_norm = std::sqrt(squares / units);
   const optim::ParameterServer::Counts now = server_.counts();
-  StepResult::Async async{.done_units = done_count_, .all_units = units_};
   std::int64_t pushes = 0;
+  double mean_staleness = 0.0;
+  std::int64_t most_staleness = 0;
   for (std::size_t i = 0; i < now.staleness.size(); ++i) {
     const std::int64_t count = now.staleness[i] - counts_.staleness[i];
     pushes += count;
-    async.mean_staleness += static_cast<double>(count) * static_cast<double>(i);
-    async.most_staleness = count > 0 ? static_cast<std::int64_t>(i) : async.most_staleness;
+    mean_staleness += static_cast<double>(count) * static_cast<double>(i);
+    most_staleness = count > 0 ? static_cast<std::int64_t>(i) : most_staleness;
   }
-  async.mean_staleness /= static_cast<double>(std::max<std::int64_t>(1, pushes));
-  async.updates = now.applied - counts_.applied;
-  async.scaled = now.scaled - counts_.scaled;
-  async.dropped = now.dropped - counts_.dropped;
+  mean_staleness /= static_cast<double>(std::max<std::int64_t>(1, pushes));
+  const std::int64_t dropped = now.dropped - counts_.dropped;
+  result.numbers = {
+      {"updates_per_second", static_cast<double>(now.applied - counts_.applied) / times.step},
+      {"staleness_mean", mean_staleness},
+      {"staleness_max", static_cast<double>(most_staleness)},
+      {"scaled", static_cast<double>(now.scaled - counts_.scaled)},
+      {"dropped", static_cast<double>(dropped)}};
+  result.progress = {fmt::format("units {}/{}", done_count_, units_),
+                     fmt::format("staleness {:.1f}, at most {}  dropped {}", mean_staleness,
+                                 most_staleness, dropped)};
   counts_ = now;
-  result.async = async;
   if (!is_finite(result.summary)) {
     constexpr std::int64_t kMostInARow = 10;
     result.update = StepResult::Update::kSkipped;
@@ -337,14 +384,13 @@ StepResult AsyncWorkers::result_of(std::int64_t step, const StepTimes& times) {
   return result;
 }
 
-AsyncWorkers::Word AsyncWorkers::report_steps(const Hooks& hooks) {
+StepRequests ParameterServers::report_steps(TrainingLoop& loop) {
   collect();
-  Word flags = 0;
-  const auto add = [&flags](bool given, Word flag) { flags |= given ? flag : Word{0}; };
+  StepRequests due;
   std::int64_t ready = 0;
   const auto is_complete = [&](std::int64_t step) {
     const auto found = open_steps_.find(step);
-    return found != open_steps_.end() && std::ssize(found->second) == plan_.islands;
+    return found != open_steps_.end() && std::ssize(found->second) == plan_.parts;
   };
   while (is_complete(next_report_ + ready)) {
     ++ready;
@@ -352,45 +398,52 @@ AsyncWorkers::Word AsyncWorkers::report_steps(const Hooks& hooks) {
   StepTimes times = times_;
   times.step = now_seconds() - last_report_;
   for (std::int64_t i = 0; i < ready; ++i) {
-    hooks.report(result_of(next_report_, divided(times, ready)));
-    const Due due = hooks.due(next_report_ + 1);
-    add(due.save, kSaves);
-    add(due.evaluation, kEvaluates);
+    loop.report(result_of(next_report_, divided(times, ready)));
+    due.add(loop.due(next_report_ + 1));
     open_steps_.erase(next_report_++);
   }
   if (ready > 0) {
     times_ = {};
     last_report_ = now_seconds();
   }
-  return flags;
+  return due;
 }
 
-void AsyncWorkers::decide(const Hooks& hooks) {
-  Word flags = report_steps(hooks);
-  const auto add = [&flags](bool given, Word flag) { flags |= given ? flag : Word{0}; };
+void ParameterServers::decide(TrainingLoop& loop, StepRequests own) {
+  StepRequests wanted = report_steps(loop);
   for (std::int64_t r = 0; r < world_.size(); ++r) {
-    add(control_->load_own(kAsked + r) != 0, kStops);
+    if (control_->load_own(kAsked + r) != 0) {
+      wanted.add(StepRequest::kStop);
+    }
   }
-  add(hooks.wants_save(), kSaves);
+  if (own.has(StepRequest::kSave)) {
+    wanted.add(StepRequest::kSave);
+  }
   // A checkpoint of a longer run has more.
-  add(done_count_ >= std::max(units_, begun_.next), kEnds);
+  const bool ends = done_count_ >= std::max(units_, begun_.next);
+  const Word flags = static_cast<Word>(wanted.encoded()) + (ends ? kEnds : 0);
   if (flags != 0) {
     control_->store_own(kCut, (control_->load_own(kCut) / kFlagEnd + 1) * kFlagEnd + flags);
   }
 }
 
-AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
+AgreedPoint ParameterServers::advance(TrainingLoop& loop) {
+  if (!std::exchange(serves_, true)) {
+    last_report_ = now_seconds();
+    server_.start(begun_.updates);
+  }
   progressed_ = now_seconds();
   while (true) {
     server_.require_serving();
-    if (hooks.wants_stop()) {
+    const StepRequests own = loop.requests(next_report_ + 1);
+    if (own.has(StepRequest::kStop)) {
       control_->store(0, kAsked + world_.rank(), 1);
     }
     if (world_.rank() == 0) {
-      decide(hooks);
+      decide(loop, own);
     }
     if (control_->load(0, kCut) != cuts_seen_) {
-      return cut(hooks);
+      return cut(loop);
     }
     if (is_worker()) {
       claim();
@@ -407,7 +460,7 @@ AsyncWorkers::Cut AsyncWorkers::work(const Hooks& hooks) {
   }
 }
 
-AsyncWorkers::Cut AsyncWorkers::cut(const Hooks& hooks) {
+AgreedPoint ParameterServers::cut(TrainingLoop& loop) {
   server_.finish_pushes();
   world_.barrier();
   cuts_seen_ = control_->load(0, kCut);
@@ -425,7 +478,7 @@ AsyncWorkers::Cut AsyncWorkers::cut(const Hooks& hooks) {
   std::ranges::sort(done_.open);
   Word flags = cuts_seen_ % kFlagEnd;
   if (world_.rank() == 0) {
-    flags |= report_steps(hooks);
+    flags |= static_cast<Word>(report_steps(loop).encoded());
     for (const auto& [step, units] : open_steps_) {
       for (const auto& [lane, unit] : units) {
         done_.results.push_back(unit);
@@ -435,33 +488,33 @@ AsyncWorkers::Cut AsyncWorkers::cut(const Hooks& hooks) {
   std::vector<std::int64_t> agreed{static_cast<std::int64_t>(flags), next_report_};
   world_.broadcast(comm::payload_of(std::span(agreed)), 0);
   flags = static_cast<Word>(agreed[0]);
-  const Cut cut{.stops = (flags & kStops) != 0,
-                .saves = (flags & kSaves) != 0,
-                .evaluates = (flags & kEvaluates) != 0,
-                .ends = (flags & kEnds) != 0,
-                .step = agreed[1]};
-  show_step(cut.step);
+  AgreedPoint point{.step = agreed[1], .updates = done_.updates, .ends = (flags & kEnds) != 0};
+  point.requests.add_encoded(static_cast<double>(flags % kEnds));
+  show_step(point.step);
   fetch();
-  return cut;
+  return point;
 }
 
-void AsyncWorkers::require_finite() const {
-  for (const optim::OwnedPiece& piece : server_.pieces()) {
-    with_floating(server_.master(piece).dtype(), [&]<typename T>(T) {
-      const std::span<const T> weights = ConstTensorView(server_.master(piece)).host<T>();
-      if (!std::ranges::all_of(weights, [](T weight) { return std::isfinite(weight); })) {
-        fail(
-            ExitCode::kDiverged,
-            "the run diverged: {} holds numbers that are not finite; no checkpoint is written, and "
-            "the last good one is kept. Lower optimizer.learning_rate, set optimizer.clip_norm or "
-            "async.staleness",
-            state_.spec_of(piece).name);
-      }
-    });
-  }
+void ParameterServers::require_good() {
+  comm::agree(world_, [&] {
+    for (const optim::OwnedPiece& piece : server_.pieces()) {
+      with_floating(server_.master(piece).dtype(), [&]<typename T>(T) {
+        const std::span<const T> weights = ConstTensorView(server_.master(piece)).host<T>();
+        if (!std::ranges::all_of(weights, [](T weight) { return std::isfinite(weight); })) {
+          fail(ExitCode::kDiverged,
+               "the run diverged: {} holds numbers that are not finite; no checkpoint is written, "
+               "and "
+               "the last good one is kept. Lower optimizer.learning_rate, set optimizer.clip_norm "
+               "or "
+               "async.staleness",
+               state_.spec_of(piece).name);
+        }
+      });
+    }
+  });
 }
 
-std::vector<io::TensorSlice> AsyncWorkers::snapshot(const device::Buffer& memory) {
+std::vector<io::TensorSlice> ParameterServers::snapshot(const device::Buffer& memory) {
   std::vector<io::TensorSlice> all;
   const auto add = [&](const std::string& name, const optim::OwnedPiece& piece,
                        const TensorView& data) {
@@ -471,8 +524,8 @@ std::vector<io::TensorSlice> AsyncWorkers::snapshot(const device::Buffer& memory
   };
   for (const optim::OwnedPiece& piece : server_.pieces()) {
     const nn::ParameterSpec& spec = state_.spec_of(piece);
-    add(weight_name(spec), piece, server_.master(piece));
-    const std::vector<std::string> names = state_names(spec, plan_.config.optimizer.options);
+    add(plan::weight_name(spec), piece, server_.master(piece));
+    const std::vector<std::string> names = plan::state_names(spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < names.size(); ++i) {
       add(names[i], piece, server_.state(i, piece));
     }
@@ -487,12 +540,30 @@ std::vector<io::TensorSlice> AsyncWorkers::snapshot(const device::Buffer& memory
   return all;
 }
 
-void AsyncWorkers::stop() {
+nlohmann::json ParameterServers::record() const {
+  nlohmann::json results = nlohmann::json::array();
+  for (const UnitResult& result : done_.results) {
+    // JSON has no NaN: null.
+    results.push_back({result.unit, result.loss, result.grad_norm});
+  }
+  return {{"reproducible", plan::replication_of(plan_).reproducible()},
+          {kUnits,
+           {{"next", done_.next},
+            {"open", done_.open},
+            {"updates", done_.updates},
+            {"results", results}}}};
+}
+
+void ParameterServers::stop() {
+  if (!serves_) {
+    return;
+  }
+  setup_.log.info("{}", summary());
   server_.stop();
   control_->close();
 }
 
-std::string AsyncWorkers::summary() {
+std::string ParameterServers::summary() {
   const optim::ParameterServer::Counts counts = server_.counts();
   const std::array<std::int64_t, 6> mine{counts.applied,         counts.scaled,
                                          counts.dropped,         counts.most_applied,

@@ -7,7 +7,7 @@
 #include "strata/nn/parameter.hpp"
 #include "strata/optim/optimizer.hpp"
 
-namespace strata::train {
+namespace strata::plan {
 
 /// What the names of a checkpoint's tensors begin with.
 inline constexpr std::string_view kWeightPrefix = "weights/";
@@ -16,16 +16,12 @@ inline constexpr std::string_view kStatePrefix = "optimizer/";
 /// In the metadata: whether adapters are all that the run trained.
 inline constexpr const char* kOnlyAdapters = "only_adapters";
 
-/// What the names of an island's own tensors begin with, as in "islands/2/". The weights without it
-/// are the outer weights.
-[[nodiscard]] std::string island_prefix(std::int64_t island);
-inline constexpr std::string_view kIslandPrefix = "islands/";
 /// What the names of the outer optimizer's state begin with.
 inline constexpr std::string_view kOuterPrefix = "outer/";
 inline constexpr std::string_view kOuterMomentum = "momentum";
 inline constexpr std::string_view kPackingError = "error";
 /// The names of an outer optimizer's tensor, as in "outer/momentum/dense1.weight", and of what
-/// packing rounded off, as in "islands/2/error/dense1.weight" and "outer/error/dense1.weight".
+/// packing rounded off, as in "outer/error/dense1.weight".
 [[nodiscard]] std::string outer_name(std::string_view prefix, std::string_view state,
                                      const nn::ParameterSpec& spec);
 
@@ -39,4 +35,4 @@ inline constexpr std::string_view kPackingError = "error";
                                                    const optim::OptimizerOptions& options,
                                                    const std::string& prefix = "");
 
-}  // namespace strata::train
+}  // namespace strata::plan

@@ -14,7 +14,7 @@
 #include "strata/train/step_summary.hpp"
 #include "strata/train/test_fault.hpp"
 
-#include "loop/sample_feed.hpp"
+#include "replication/sample_feed.hpp"
 
 namespace strata::train {
 

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/optim/optimizer.hpp"
+#include "strata/optim/outer_optimizer.hpp"
+#include "strata/plan/plan.hpp"
+
+namespace strata::plan {
+
+/// What follows from parallel.sync: how the replicas of a run train together. As it is here,
+/// gradients are summed over all replicas in every step. Has no state: a kind is one object.
+class ReplicationPlan {
+ public:
+  ReplicationPlan() = default;
+  virtual ~ReplicationPlan() = default;
+  ReplicationPlan(const ReplicationPlan&) = delete;
+  ReplicationPlan& operator=(const ReplicationPlan&) = delete;
+
+  /// Whether a second run has the same numbers (design law 1); if not, a sentence for the log.
+  [[nodiscard]] bool reproducible() const { return irreproducible().empty(); }
+  [[nodiscard]] virtual std::string irreproducible() const { return ""; }
+  /// Whether replicas end each step with the same weights, so that steps can be checked.
+  [[nodiscard]] virtual bool has_common_steps() const { return true; }
+  /// Whether a checkpoint must be complete before training goes on.
+  [[nodiscard]] virtual bool saves_at_once(const Plan& /*plan*/) const { return false; }
+  /// Throws: Error(kUsage) where ranks have no step in common, which a forecast could be of.
+  virtual void require_steps() const {}
+
+  // Of a config, before there is a plan. These throw Error(kUsage).
+
+  /// Whether so many replicas make whole parts, or hold whole ones.
+  [[nodiscard]] virtual bool fits(const config::RunConfig& /*config*/,
+                                  std::int64_t /*replicas*/) const {
+    return true;
+  }
+  /// The grid with its replicas divided.
+  [[nodiscard]] virtual grid::Grid divided(const config::RunConfig& /*config*/,
+                                           grid::Grid grid) const {
+    return grid;
+  }
+  /// Parts that are fixed when a checkpoint continues the run. Each has whole lanes.
+  [[nodiscard]] virtual std::int64_t resolve_parts(const config::RunConfig& /*given*/,
+                                                   const grid::Grid& /*grid*/,
+                                                   const VirtualGrid& /*stored*/) const {
+    return 1;
+  }
+  virtual void check_lanes(std::int64_t /*lanes*/, std::int64_t /*parts*/) const {}
+  /// Jobs that the run consists of.
+  [[nodiscard]] virtual std::int64_t jobs(const config::RunConfig& /*config*/,
+                                          std::int64_t /*parts*/) const {
+    return 1;
+  }
+  /// Checks the settings, and sets those that follow.
+  virtual void resolve(config::RunConfig& /*config*/, const grid::Grid& /*grid*/,
+                       std::int64_t /*parts*/, std::int64_t /*total_steps*/) const {}
+
+  // Of a plan.
+
+  /// Sets the parts of a plan with a config and a grid.
+  virtual void divide(Plan& /*plan*/) const {}
+  /// Throws: Error(kUsage) where a layer needs more than a part.
+  virtual void check(const Plan& /*plan*/) const {}
+  /// A rank's share of Plan::job_parts.
+  [[nodiscard]] virtual grid::Range parts_of(const Plan& /*plan*/,
+                                             const grid::Coordinates& /*rank*/) const {
+    return {0, 1};
+  }
+  /// Layers that are averaged together, for all layers.
+  [[nodiscard]] virtual std::vector<grid::Range> fragments(const Plan& /*plan*/) const {
+    return {};
+  }
+
+  /// The loaders that a training rank has at one time.
+  [[nodiscard]] virtual std::vector<io::LoaderOptions> loaders(const Plan& plan,
+                                                               const RankPlan& rank) const;
+  /// The optimizer of a rank's RankState.
+  [[nodiscard]] virtual optim::OptimizerOptions rank_optimizer(const Plan& plan) const;
+  /// How servers divide a rank's parameters.
+  [[nodiscard]] virtual std::optional<optim::BucketPlan> server_buckets(
+      const Plan& /*plan*/, const nn::ParameterLayout& /*layout*/,
+      std::int64_t /*bucket_elements*/) const {
+    return std::nullopt;
+  }
+  /// Allocations beside the rank's state, in host memory.
+  [[nodiscard]] virtual std::vector<nn::MemoryItem> memory(const Plan& /*plan*/,
+                                                           const RankPlan& /*rank*/) const {
+    return {};
+  }
+  /// Elements of weights and optimizer states that a rank copies for a checkpoint, where it owns
+  /// `owned` elements of weights with `states` of their optimizer.
+  [[nodiscard]] virtual std::int64_t copied_elements(const Plan& plan, std::int64_t owned,
+                                                     std::int64_t states) const;
+  /// Gathers of a replica's weights in a step, on average.
+  [[nodiscard]] virtual double gathers(const Plan& /*plan*/) const { return 1.0; }
+  /// Messages between parts.
+  [[nodiscard]] virtual std::optional<Traffic> traffic(const Plan& /*plan*/,
+                                                       const RankPlan& /*rank*/) const {
+    return std::nullopt;
+  }
+  /// Whether traffic() takes time of its own.
+  [[nodiscard]] virtual bool waits(const Plan& /*plan*/) const { return false; }
+
+  /// The names of a parameter's tensors in a checkpoint, beside its weights.
+  [[nodiscard]] virtual std::vector<std::string> state_tensors(const Plan& plan,
+                                                               const nn::ParameterSpec& spec) const;
+
+  /// parallel.sync for a message, of a run of so many parts. Optimizer states of another kind do
+  /// not continue.
+  [[nodiscard]] virtual std::string name(std::int64_t parts) const;
+  /// What of the optimizer state is particular, in a message.
+  [[nodiscard]] virtual std::string state_text() const { return ""; }
+  /// The grid, and further lines, in the report of a plan.
+  [[nodiscard]] virtual std::string grid_text(const Plan& plan) const { return plan.grid.text(); }
+  [[nodiscard]] virtual std::string text(const Plan& /*plan*/) const { return ""; }
+  [[nodiscard]] virtual std::string parts_text(const Plan& /*plan*/) const { return ""; }
+};
+
+[[nodiscard]] const ReplicationPlan& replication_of(config::Sync sync);
+[[nodiscard]] inline const ReplicationPlan& replication_of(const Plan& plan) {
+  return replication_of(plan.config.parallel.sync);
+}
+
+/// parallel.sync = step, with no settings of another kind.
+void clear_replication(config::RunConfig& config);
+
+/// The key of Plan::parts in the virtual grid of a checkpoint.
+inline constexpr const char* kPartsKey = "islands";
+/// What the names of a part's own tensors in a checkpoint begin with, as in "islands/2/". The
+/// weights without it are the outer weights.
+inline constexpr std::string_view kPartPrefix = "islands/";
+[[nodiscard]] std::string part_prefix(std::int64_t part);
+/// What waits for traffic() are called in a forecast.
+inline constexpr const char* kPartsWait = "waits for the islands group";
+
+// Of parallel.sync = local, where a part is an island:
+
+/// Whether an island's weights differ from the outer weights at the end of a round.
+[[nodiscard]] bool islands_differ(const Plan& plan);
+[[nodiscard]] optim::OuterOptions outer_options(const Plan& plan);
+/// The islands that a rank holds.
+[[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
+/// Host memory in which a tensor of an island that is not in use lies.
+[[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
+/// That of all of an island's weights and optimizer state; 0 where each rank has one island, whose
+/// weights are always in use.
+[[nodiscard]] std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank);
+
+// Of parallel.sync = async, where a part is a unit of work, a lane:
+
+/// The ranks that hold the parameters: the first ones.
+[[nodiscard]] std::int64_t servers(const Plan& plan);
+/// Results of units that rank 0 has room for, and the words of one.
+inline constexpr std::int64_t kUnitRing = 4096;
+inline constexpr std::int64_t kUnitRingWords = 3;
+/// The words of a rank by which workers deal out units, of 8 bytes.
+[[nodiscard]] std::int64_t async_control_words(const Plan& plan, std::int64_t rank);
+/// The options of the loader of one unit, counted from 0.
+[[nodiscard]] io::LoaderOptions unit_loader(const Plan& plan, const RankPlan& rank,
+                                            std::int64_t unit);
+/// The index of each of its microbatches' first sample in the global batch.
+[[nodiscard]] std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit);
+
+}  // namespace strata::plan

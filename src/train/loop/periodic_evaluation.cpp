@@ -1,0 +1,168 @@
+#include "loop/periodic_evaluation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/contact_sheet.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation.hpp"
+
+#include "loop/text_sample.hpp"
+#include "record/evaluation_record.hpp"
+#include "record/event_file.hpp"
+
+namespace strata::train {
+
+void PeriodicEvaluation::open(MetricsFile& metrics, const io::Tokenizer* tokenizer) {
+  metrics_ = &metrics;
+  tokenizer_ = tokenizer;
+  if (decides()) {
+    const config::RunConfig& config = plan_.config;
+    history_.emplace(std::filesystem::path(config.run.dir) / "metrics.jsonl",
+                     config.checkpoint.best);
+  }
+}
+
+std::optional<StepRequests> PeriodicEvaluation::run(
+    std::int64_t step, const std::function<StopRequest()>& stop_request) {
+  const config::RunConfig& config = plan_.config;
+  StopPolls polls(*setup_.groups.world, stop_request);
+  std::vector<std::int64_t> answers;  // to the test images that TensorBoard shows
+  const bool shows = config.run.tensorboard == config::Switch::kOn && counts_classes(plan_) &&
+                     io::holds_pictures(setup_.test_data->info());
+  last_step_ = step;
+  std::optional<EvaluationResult> result;
+  try {
+    result = evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data,
+                      nullptr, shows ? &answers : nullptr, &polls);
+  } catch (const Error& error) {
+    if (failure_of(error).code == ExitCode::kData) {
+      note_failed_evaluation(config.run.dir, step);
+    }
+    throw;
+  }
+  if (!result) {
+    return std::nullopt;
+  }
+  if (!std::isfinite(result->loss)) {
+    throw comm::AgreedError(
+        ExitCode::kDiverged,
+        fmt::format("the run diverged: after step {} the loss of the test data is {}; the last "
+                    "good checkpoint is kept. Lower optimizer.learning_rate",
+                    step, result->loss));
+  }
+  const EvaluateRecord record = record_of(plan_, step, *result);
+  write_text_sample(step, polls);
+  if (metrics_ != nullptr) {
+    if (!answers.empty()) {
+      metrics_->write_event(
+          step, value_of("evaluate/samples", io::answers_sheet(*setup_.test_data, answers)));
+    }
+    metrics_->write(record);
+  }
+  if (history_) {
+    history_->add(record);
+  }
+  const StepRequests judged = judgement(step);
+  setup_.log.info("step {}: test {}{}", step, text_of(plan_, *result),
+                  judged.has(StepRequest::kSave) ? "; the best so far" : "");
+  return judged;
+}
+
+void PeriodicEvaluation::write_text_sample(std::int64_t step, StopPolls& polls) {
+  constexpr std::int64_t kPrompt = 16;
+  const auto& run = plan_.config.run;
+  if (run.tensorboard_text == 0) {
+    return;
+  }
+  const std::int64_t half = std::max<std::int64_t>(1, plan_.model->input_shape()[0] / 2);
+  std::vector<std::int64_t> text(static_cast<std::size_t>(std::min(kPrompt, half)));
+  comm::agree(*setup_.groups.world, [&] {
+    if (metrics_ != nullptr) {
+      setup_.test_data->read_tokens(0, text);
+    }
+  });
+  setup_.groups.world->broadcast(comm::payload_of(std::span(text)), 0);
+  const std::vector<std::int64_t> sampled = sampled_text(
+      setup_.context, plan_, rank_, setup_.groups, executor_, text, run.tensorboard_text,
+      {.seed = run.seed}, [&] { return polls.poll() == StopRequest::kStop; });
+  if (metrics_ != nullptr) {
+    metrics_->write_event(
+        step,
+        value_of("evaluate/text", tokenizer_->decode(text, io::Continues::kNo) + "\n=>\n" +
+                                      tokenizer_->decode(sampled, io::Continues::kYes) + "\n"));
+  }
+}
+
+bool PeriodicEvaluation::is_left(std::int64_t step) {
+  if (setup_.checkpoint == nullptr || setup_.test_data == nullptr) {
+    return false;
+  }
+  auto left = EvaluationLeft::kNone;
+  comm::agree(*setup_.groups.world, [&] {
+    if (setup_.groups.world->rank() == 0) {
+      left = evaluation_left(plan_.config.run.dir, step);
+    }
+  });
+  setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
+  if (left == EvaluationLeft::kFailed) {
+    setup_.log.warn(
+        "the evaluation after step {} failed in an earlier run and is left out; check data.test: "
+        "strata data inspect {} --verify",
+        step, plan_.config.data.test);
+  }
+  return left == EvaluationLeft::kDue;
+}
+
+bool PeriodicEvaluation::decides() const {
+  return plan_.config.checkpoint.best != config::Best::kOff || plan_.config.train.patience > 0;
+}
+
+StepRequests PeriodicEvaluation::judgement(std::int64_t step) {
+  StepRequests word;
+  if (!decides()) {
+    return word;
+  }
+  if (history_ && best_step(step) == step) {
+    word.add(StepRequest::kSave);
+  }
+  const std::int64_t patience = plan_.config.train.patience;
+  if (history_ && patience > 0 && history_->since_best() >= patience) {
+    word.add(StepRequest::kStop);
+  }
+  setup_.groups.world->broadcast(comm::payload_of(std::span(&word, 1)), 0);
+  return word;
+}
+
+std::int64_t PeriodicEvaluation::best_step(std::int64_t step) const {
+  if (!history_ || plan_.config.checkpoint.best == config::Best::kOff) {
+    return -1;
+  }
+  std::optional<EvaluateRecord> best;
+  try {
+    std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(plan_.config));
+    entries.push_back({.step = step, .directory = {}});
+    best = history_->best_of(entries);
+  } catch (const Error&) {
+    best = history_->best();  // the directory cannot be listed now
+  }
+  return best ? best->step : -1;
+}
+
+void PeriodicEvaluation::log_patience(std::int64_t step) const {
+  if (history_) {
+    setup_.log.info(
+        "finished after step {} of {}: {} did not improve in the last {} evaluations "
+        "(train.patience = {}); the best was {}",
+        step, plan_.total_steps, history_->watched_name(), history_->since_best(),
+        plan_.config.train.patience, history_->best_text());
+  }
+}
+
+}  // namespace strata::train
