@@ -226,7 +226,8 @@ TensorFiles TensorFiles::open_safetensors(const fs::path& path) {
   const fs::path single = directory ? path / kSingleFile : path;
   if (directory && !fs::exists(single, error)) {
     fail(ExitCode::kData,
-         "{} has neither {} nor {}; give the directory of a model with weights in safetensors",
+         "{} has neither {} nor {}; give the directory of a model with weights in safetensors; "
+         "torch_to_safetensors.py in share/strata/python makes them of pytorch_model.bin",
          path.string(), kSingleFile, kIndexFile);
   }
   contents.files.push_back(map_model_file(single));

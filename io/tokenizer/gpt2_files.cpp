@@ -19,16 +19,16 @@ using Ids = std::unordered_map<std::string, std::uint32_t>;
 
 std::vector<std::string> read_encoder(const std::filesystem::path& path,
                                       const ByteCharacters& characters) {
-  const nlohmann::json json =
+  const nlohmann::json ids =
       parse_json(InputStream(path).read_whole(kMostTokenizerBytes)).value_or(nlohmann::json());
-  if (!json.is_object() || json.empty()) {
+  if (!ids.is_object() || ids.empty()) {
     fail(ExitCode::kData,
          "{} is not an encoder.json: a JSON object of tokens and their ids was expected",
          path.string());
   }
-  std::vector<std::string> tokens(json.size());
-  std::vector<bool> seen(json.size());
-  for (const auto& [token, value] : json.items()) {
+  std::vector<std::string> tokens(ids.size());
+  std::vector<bool> seen(ids.size());
+  for (const auto& [token, value] : ids.items()) {
     const std::int64_t id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
     if (id < 0 || id >= std::ssize(tokens)) {
       fail(ExitCode::kData,

@@ -113,6 +113,8 @@ PublishedModel gpt2_model(const ConfigReader& config) {
   o.vocabulary = config.count("vocab_size", 50257);
   o.hidden = config.count("n_inner", 4 * o.width);
   o.tied = config.truth("tie_word_embeddings", true) ? nn::Choice::kYes : nn::Choice::kNo;
+  // Of nanoGPT's models, as torch_to_safetensors.py writes it; Hugging Face's have biases.
+  o.bias = config.truth("bias", true) ? nn::Choice::kYes : nn::Choice::kNo;
   model.epsilon = config.number("layer_norm_epsilon", 1e-5);
   const std::string activation = config.text("activation_function", "gelu_new");
   if (activation == "relu") {

@@ -39,15 +39,20 @@ ModelFormat detected_format(const fs::path& path) {
   }
   // A zip file, or the pickle that older versions of torch.save() wrote.
   if ((first[0] == 'P' && first[1] == 'K') || first[0] == '\x80') {
-    return ModelFormat::kNanogpt;
+    const std::string file = printable(path.string());
+    const std::string converted = printable(fs::path(path).replace_extension().string());
+    fail(ExitCode::kData,
+         "{} is a file of torch.save(); run python3 torch_to_safetensors.py {} {}, which is in "
+         "share/strata/python, and import {}",
+         file, file, converted, converted);
   }
-  fail(ExitCode::kData,
-       "{} is {}; give a directory with config.json and model.safetensors, a model file of llm.c, "
-       "or nanoGPT's ckpt.pt",
-       path.string(), fs::exists(path, error) ? "no model that strata knows" : "missing");
+  fail(
+      ExitCode::kData,
+      "{} is {}; give a directory with config.json and model.safetensors, or a model file of llm.c",
+      path.string(), fs::exists(path, error) ? "no model that strata knows" : "missing");
 }
 
-/// The model of llm.c and of nanoGPT: GPT-2 in any size.
+/// The model of llm.c: GPT-2 in any size.
 PublishedModel model_of_facts(const fs::path& path, const nlohmann::json& facts) {
   constexpr std::int64_t kMost = std::int64_t{1} << 24U;
   const auto count = [&](const char* key) {
@@ -67,7 +72,6 @@ PublishedModel model_of_facts(const fs::path& path, const nlohmann::json& facts)
   o.width = count("n_embd");
   o.context = count("block_size");
   o.vocabulary = count("vocab_size");
-  o.bias = facts.value("bias", nlohmann::json(true)) == false ? nn::Choice::kNo : nn::Choice::kYes;
   if (o.width % o.heads != 0 || o.blocks > kMostBlocks) {
     fail(ExitCode::kData,
          "{}: n_embd is {}, n_head {} and n_layer {}; heads that divide the width and at most {} "
@@ -229,25 +233,15 @@ ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format)
       case ModelFormat::kHuggingface: {
         const PublishedModel model = read_huggingface_config(path / "config.json");
         train::ModelTexts texts = read_model_texts(path);
-        return {kind, model, io::TensorFiles::open_safetensors(path), {}, {}, "", std::move(texts)};
+        return {kind, model, io::TensorFiles::open_safetensors(path), {}, {}, std::move(texts)};
       }
       case ModelFormat::kLlmc: {
         io::TensorFiles files = io::TensorFiles::open_llmc(path);
         PublishedModel model = model_of_facts(path, files.facts());
-        return {kind, model, std::move(files), {}, {}, ""};
-      }
-      case ModelFormat::kNanogpt: {
-        io::TensorFiles files = io::TensorFiles::open_torch(path);
-        PublishedModel model = model_of_facts(path, files.facts());
-        return {kind,
-                model,
-                std::move(files),
-                {},
-                {},
-                "nanoGPT computes the exact GELU and strata its tanh form: losses differ slightly"};
+        return {kind, model, std::move(files), {}, {}};
       }
       default:
-        fail(ExitCode::kUsage, "--format={} is only written; import huggingface, llmc or nanogpt",
+        fail(ExitCode::kUsage, "--format={} is only written; import huggingface or llmc",
              name_of(kind));
     }
   }();

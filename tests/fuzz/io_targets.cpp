@@ -114,10 +114,6 @@ int run_safetensors(std::span<const std::byte> bytes) {
   return run_tensors(bytes, io::TensorFiles::open_safetensors);
 }
 
-int run_torch(std::span<const std::byte> bytes) {
-  return run_tensors(bytes, io::TensorFiles::open_torch);
-}
-
 int run_llmc(std::span<const std::byte> bytes) {
   return run_tensors(bytes, io::TensorFiles::open_llmc);
 }

@@ -37,7 +37,6 @@ int run_safetensors(std::span<const std::byte> bytes);
 /// What a run that continues a checkpoint reads of it.
 int run_continued(std::span<const std::byte> bytes);
 int run_sharded(std::span<const std::byte> bytes);
-int run_torch(std::span<const std::byte> bytes);
 int run_llmc(std::span<const std::byte> bytes);
 int run_huggingface(std::span<const std::byte> bytes);
 
@@ -62,7 +61,6 @@ inline constexpr Target kReaders[] = {{"csv", run_csv},
                                       {"checkpoint", run_checkpoint, 200},
                                       {"safetensors", run_safetensors, 600, 100},
                                       {"sharded", run_sharded, 200, 100},
-                                      {"torch", run_torch, 600, 200},
                                       {"llmc", run_llmc, 600, 100}};
 
 /// Readers of the rooms above io.

@@ -1,6 +1,7 @@
 """Models of other programs, brought in, evaluated, trained on a grid and taken out again, against PyTorch.
 
-The files are written and read here, without strata: safetensors, llm.c's model file, and torch.save().
+The files are written and read here, without strata: safetensors, llm.c's model file, and those of torch.save(), which
+io/python/torch_to_safetensors.py converts.
 Ends with 77 (skipped) where PyTorch is missing.
 """
 
@@ -10,6 +11,7 @@ import os
 import pathlib
 import shutil
 import struct
+import subprocess
 import sys
 from collections import OrderedDict
 
@@ -30,6 +32,7 @@ from torch_transformer import LINEAR, LLAMA3, scaled  # noqa: E402
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 CONTEXT, VOCABULARY = 16, 40
+CONVERTER = pathlib.Path(__file__).parents[2] / "io/python/torch_to_safetensors.py"
 
 
 def bytes_of(tensor):
@@ -452,38 +455,60 @@ class Models(language.LanguageTest):
         self.assertIn('post_processor of type "BertProcessing"', warned.text)
         self.assertIn("tokenizer none", warned.text)
 
-    def test_advice_for_other_pickles(self):
-        """What the message says makes a file that the import takes."""
+    def converted(self, file, directory, code=0):
+        """Runs torch_to_safetensors.py; what it printed."""
+        result = subprocess.run([sys.executable, CONVERTER, file, directory], cwd=self.directory, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(result.returncode, code, result.stdout)
+        return result.stdout
+
+    def test_files_of_torch_save(self):
         weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
         plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
-        arguments = {"n_layer": GPT2["n_layer"], "n_head": np.int64(GPT2["n_head"]), "n_embd": torch.tensor(GPT2["n_embd"]),
+        arguments = {"n_layer": GPT2["n_layer"], "n_head": np.int64(GPT2["n_head"]), "n_embd": GPT2["n_embd"],
                      "block_size": GPT2["n_positions"], "vocab_size": VOCABULARY, "bias": np.bool_(True)}
         parameters = {name: torch.nn.Parameter(tensor) for name, tensor in plain.items()}
         strided = {name: tensor.T.contiguous().T for name, tensor in plain.items()}
-        for number, (more, options) in enumerate((
-                ({"best_val_loss": np.float64(1.5)}, {}), ({"model_args": arguments}, {}), ({"model": parameters}, {}),
-                ({"model": strided}, {}), ({}, {"_use_new_zipfile_serialization": False}))):
-            path = self.directory / f"other-{number}.pt"
-            write_nanogpt(path, plain, **more)
-            torch.save(torch.load(path), path, **options)
-            refused = self.alone("checkpoint", "import", path, "--output=other")
-            self.assert_refused(refused, harness.DATA, "and import model.pt")
-            self.follow(refused.text, repr(str(path)), number, weights)
-        torch.save(plain, self.directory / "alone.pt")
-        refused = self.alone("checkpoint", "import", "alone.pt", "--output=other")
-        self.assert_refused(refused, harness.DATA, "does not say the number of heads")
-        for name, value in arguments.items():
-            refused.text = refused.text.replace(f'"{name}": ..', f'"{name}": {int(value)}')
-        self.follow(refused.text.replace("STATE_DICT", "torch.load(FILE)"), repr(str(self.directory / "alone.pt")), "alone", weights)
-
-    def follow(self, message, file, name, weights):
-        before = os.getcwd()
-        os.chdir(self.directory)
-        exec(message.split("in Python")[1].strip(":, ").split(", and import model.pt")[0].replace("FILE", file), {"torch": torch})
-        os.chdir(before)
-        self.bring_in("model.pt", f"followed-{name}")
-        self.assert_equal_bits(read_safetensors(self.take_out(f"followed-{name}", f"followed-{name}-out", "--format=huggingface")),
+        no_bias = {name: tensor for name, tensor in plain.items() if not name.endswith("bias")}
+        for name, more in (("numbers", {"best_val_loss": np.float64(1.5), "model_args": arguments}),
+                           ("parameters", {"model": parameters}), ("strided", {"model": strided}),
+                           ("no-bias", {"model": no_bias, "model_args": {**arguments, "bias": False}})):
+            with self.subTest(name):
+                file = f"{name}.pt"
+                write_nanogpt(self.directory / file, plain, **more)
+                command = f"python3 torch_to_safetensors.py {file} {name}"
+                self.assert_refused(self.alone("checkpoint", "import", file, "--output=run"), harness.DATA, command)
+                self.assertIn("exact GELU", self.converted(file, name))
+                self.bring_in(name, f"{name}-run")
+                expected = plain if name != "no-bias" else no_bias
+                with h5py.File(self.directory / f"{name}-run/checkpoints/step-00000000/master.h5") as checkpoint:
+                    self.assertEqual(checkpoint["weights/blocks.1.mlp.up.weight"][()].tobytes(),
+                                     bytes_of(expected["transformer.h.1.mlp.c_fc.weight"]))
+                    self.assertEqual("weights/blocks.1.mlp.up.bias" in checkpoint, name != "no-bias")
+        # A state dict beside the config.json of its model.
+        model = self.write_model("bin-model", GPT2, weights)
+        (model / "model.safetensors").unlink()
+        torch.save({**weights, "h.0.attn.bias": torch.ones(4, 4, dtype=torch.bool)}, model / "pytorch_model.bin")
+        self.assert_refused(self.alone("checkpoint", "import", model, "--output=run"), harness.DATA, "torch_to_safetensors.py")
+        self.converted(model / "pytorch_model.bin", model)
+        self.bring_in(model, "bin-run")
+        self.assert_equal_bits(read_safetensors(self.take_out("bin-run", "bin-out", "--format=huggingface")),
                                {name: tensor.numpy() for name, tensor in weights.items()})
+        # What the script refuses.
+        self.assertIn("exists", self.converted(model / "pytorch_model.bin", model, code=1))
+        self.assertIn("number of heads", self.converted(model / "pytorch_model.bin", "alone", code=1))
+        write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
+        write_nanogpt(self.directory / "flipped.pt", weights)
+        data = bytearray((self.directory / "flipped.pt").read_bytes())
+        data[data.find(bytes_of(weights["transformer.wpe.weight"])) + 3] ^= 0x40
+        (self.directory / "flipped.pt").write_bytes(data)
+        (self.directory / "cut.pt").write_bytes(data[:-100])
+        torch.save({"model": weights, "model_args": {"n_layer": 2}}, self.directory / "facts.pt")
+        torch.save({"model": weights}, self.directory / "old.pt", _use_new_zipfile_serialization=False)
+        self.assert_refused(self.alone("checkpoint", "import", "old.pt", "--output=run"), harness.DATA, "torch_to_safetensors.py")
+        for file, words in (("evil.pt", "refers to pathlib.PurePosixPath"), ("flipped.pt", "Bad CRC-32"), ("cut.pt", "truncated"),
+                            ("facts.pt", "no whole number n_head"), ("old.pt", "from 1.6 on"), ("missing.pt", "No such file")):
+            self.assertIn(words, self.converted(file, "refused", code=1))
 
     def test_narrow_types(self):
         config, shapes, _ = MODELS["llama"]
@@ -516,16 +541,17 @@ class Models(language.LanguageTest):
         write_llmc(self.directory / "llmc.bin", plain, torch.float32)
         write_llmc(self.directory / "llmc16.bin", plain, torch.bfloat16)
         write_nanogpt(self.directory / "ckpt.pt", plain)
-        for path, warning in (("llmc.bin", ""), ("ckpt.pt", "exact GELU")):
+        self.converted("ckpt.pt", "ckpt")
+        for path in ("llmc.bin", "ckpt"):
             run = f"run-{path}"
-            self.assertIn(warning, self.bring_in(path, run, "--data=text/train.h5").text)
+            self.bring_in(path, run, "--data=text/train.h5")
             self.assertLess(abs(self.evaluated(1, run) / expected - 1), 1e-5)
             self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-out", "--format=huggingface")),
                                    {name: tensor.numpy() for name, tensor in weights.items()})
             generated = self.alone("generate", run, "--prompt=amber", "--tokens=5")
             self.assertEqual(generated.code, harness.DONE, generated.text)
         self.bring_in("llmc16.bin", "run-llmc16")
-        for run, dtype, name in (("run-ckpt.pt", "float32", "llmc.bin"), ("run-llmc16", "bfloat16", "llmc16.bin")):
+        for run, dtype, name in (("run-ckpt", "float32", "llmc.bin"), ("run-llmc16", "bfloat16", "llmc16.bin")):
             out = self.take_out(run, f"{run}-{dtype}", "--format=llmc", f"--dtype={dtype}")
             self.assertEqual((out / "model.bin").read_bytes(), (self.directory / name).read_bytes())
 
@@ -594,16 +620,10 @@ class Models(language.LanguageTest):
         cut = self.write_model("bad-cut", GPT2, weights)
         data = (cut / "model.safetensors").read_bytes()
         (cut / "model.safetensors").write_bytes(data[:-1])
-        write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
-        write_nanogpt(self.directory / "flipped.pt", weights)
-        data = bytearray((self.directory / "flipped.pt").read_bytes())
-        data[data.find(bytes_of(weights[one])) + 3] ^= 0x40
-        (self.directory / "flipped.pt").write_bytes(data)
         (self.directory / "cut.bin").write_bytes(struct.pack("<8i", 20240326, 3, 16, 40, 2, 4, 32, 128) + bytes(2000))
         for path, words in (("bad-shard", ["model-2.safetensors is missing"]), ("bad-cut", ["truncated"]),
                             ("bad-twice", ["a key twice"]), ("bad-weights", ["neither", "in safetensors"]),
-                            ("evil.pt", ["pathlib.PurePosixPath"]),
-                            ("flipped.pt", ["does not match its checksum"]), ("cut.bin", ["truncated"]),
+                            ("cut.bin", ["truncated"]),
                             ("nothing", ["is missing"]), ("text.txt", ["no model"]), ("text", ["config.json"])):
             self.assert_refused(self.alone("checkpoint", "import", path, "--output=bad"), harness.DATA, *words)
         self.assertFalse((self.directory / "bad").exists())

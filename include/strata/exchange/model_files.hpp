@@ -22,12 +22,11 @@ namespace strata::exchange {
 enum class ModelFormat {
   kHuggingface,  ///< config.json and safetensors, of GPT-2 or Llama
   kLlmc,         ///< gpt2_124M.bin of llm.c
-  kNanogpt,      ///< ckpt.pt of nanoGPT, only read
   kSafetensors   ///< strata's own names, only written
 };
 
 constexpr auto enum_names(ModelFormat) {
-  return names_in_order("huggingface", "llmc", "nanogpt", "safetensors");
+  return names_in_order("huggingface", "llmc", "safetensors");
 }
 
 /// A model in files of another program: its tensors have the expected names and shapes.
@@ -37,7 +36,6 @@ struct ForeignModel {
   io::TensorFiles files;
   std::vector<PublishedTensor> tensors;
   std::vector<const io::StoredTensor*> stored;  ///< of each of `tensors`
-  std::string warning;                          ///< mostly empty
   train::ModelTexts texts = {};                 ///< of Hugging Face's files beside the weights
 };
 

@@ -16,7 +16,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 
-/// Weights in files of other programs: safetensors, llm.c and PyTorch. Format: docs/models.md.
+/// Weights in files of other programs: safetensors and llm.c. Format: docs/models.md.
 namespace strata::io {
 
 /// Element types that strata converts. kOther has elements that it only skips.
@@ -62,17 +62,13 @@ class TensorFiles {
   /// published weights and linear layers as outputs x inputs; without the rows that pad the
   /// vocabulary. Throws: Error(kData).
   [[nodiscard]] static TensorFiles open_llmc(const std::filesystem::path& path);
-  /// The tensors below "model" of a file that torch.save() wrote, as nanoGPT's ckpt.pt; reads the
-  /// pickle and executes nothing. facts() are "model_args".
-  /// Throws: Error(kData) naming what the pickle refers to beside tensors.
-  [[nodiscard]] static TensorFiles open_torch(const std::filesystem::path& path);
 
   ~TensorFiles();
   TensorFiles(TensorFiles&&) noexcept;
   TensorFiles& operator=(TensorFiles&&) noexcept;
 
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  /// What the file says about the model: whole numbers, numbers and truth values by name.
+  /// What a model file of llm.c says about the model: whole numbers by name.
   [[nodiscard]] const nlohmann::json& facts() const { return *facts_; }
 
   /// What the open functions fill.

@@ -12,7 +12,6 @@
 #include "strata/core/error.hpp"
 
 #include "error_of.hpp"
-#include "exchange/pickle.hpp"
 
 namespace strata::io {
 namespace {
@@ -102,40 +101,6 @@ TEST_F(TensorFilesTest, ManyNamesAreReadAndWritten) {
   TensorFileWriter::safetensors(directory_ / "1.safetensors", tensors).finish();
   const fs::path path = write("model.safetensors.index.json", index + "}}");
   EXPECT_EQ(TensorFiles::open_safetensors(path).tensors().size(), std::size_t{kNames});
-}
-
-std::string pickle_refusal(const std::string& pickle) {
-  return test::error_of(
-      [&] { static_cast<void>(Pickle("c.pt", std::as_bytes(std::span(pickle)))); },
-      ExitCode::kData);
-}
-
-TEST_F(TensorFilesTest, OtherObjectsAreRefusedWithHowToSaveThem) {
-  EXPECT_THAT(pickle_refusal("\x80\x02"
-                             "cnumpy.core.multiarray\nscalar\n."),
-              testing::AllOf(testing::HasSubstr("refers to numpy.core.multiarray.scalar"),
-                             testing::HasSubstr(kSaveAnew)));
-  EXPECT_THAT(
-      test::error_of(
-          [&] { static_cast<void>(TensorFiles::open_torch(write("c.pt", "\x80\x02]."))); },
-          ExitCode::kData),
-      testing::AllOf(testing::HasSubstr("before PyTorch 1.6"), testing::HasSubstr(kSaveAnew)));
-}
-
-// A scalar's shape is empty; its strides were read before they were compared with the shape.
-TEST_F(TensorFilesTest, StridesAreBounded) {
-  const auto text = [](const std::string& bytes) {
-    return std::string("\x8c") + static_cast<char>(bytes.size()) + bytes;
-  };
-  const std::string storage = "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") +
-                              "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x01tQ" +
-                              std::string("K\0)", 3) + "(";
-  std::string strides;
-  for (int i = 0; i < 1000; ++i) {
-    strides += "K\x01";
-  }
-  const std::string pickle = "\x80\x02" + storage + strides + "ttR.";
-  EXPECT_THAT(pickle_refusal(pickle), testing::HasSubstr("a tensor of 1000 dimensions, at most 6"));
 }
 
 TEST_F(TensorFilesTest, ShardsAreHeldToTheirIndex) {

@@ -29,14 +29,15 @@ constexpr const char* kModelImportHelp =
     R"(strata checkpoint import PATH --output=DIR [options]
 
 Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH is a directory of
-Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file of llm.c, or nanoGPT's ckpt.pt. Then:
+Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c. torch_to_safetensors.py in
+share/strata/python makes such a directory of nanoGPT's ckpt.pt. Then:
 
   strata evaluate DIR --data.test=FILE.h5        loss
   strata generate DIR --prompt=TEXT              text, if the tokenizer is known
   strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must       goes on training, on any grid
 
   --output=DIR          the run's directory, a new one
-  --format=FORMAT       huggingface, llmc or nanogpt (default: found out)
+  --format=FORMAT       huggingface or llmc (default: found out)
   --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
                         else float32)
   --data=FILE.h5        a data set that was made with the model's tokenizer
@@ -184,9 +185,6 @@ ExitCode import_model_command(config::Arguments arguments) {
         tokenizer ? &*tokenizer : nullptr);
     io::replace_text(directory / "config.ini", config::resolved_config_text(given, config, {}));
   });
-  if (!model.warning.empty()) {
-    print_error(fmt::format("warning: {}\n", model.warning));
-  }
   std::int64_t elements = 0;
   for (const io::StoredTensor* tensor : model.stored) {
     elements += tensor->shape.count();
@@ -208,9 +206,8 @@ ExitCode export_model_command(config::Arguments arguments, const CheckpointOf& c
       {"check-logits"}, config::CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<exchange::ModelFormat>(line, "format");
-  if (!format || *format == exchange::ModelFormat::kNanogpt) {
-    fail(ExitCode::kUsage, "--format is {}, expected huggingface, llmc or safetensors",
-         format ? "nanogpt, which is only read" : "missing");
+  if (!format) {
+    fail(ExitCode::kUsage, "--format is missing, expected huggingface, llmc or safetensors");
   }
   const auto type = choice<io::StoredType>(line, "dtype");
   if (type == io::StoredType::kOther) {
