@@ -1,7 +1,6 @@
 #include "strata/train/trainer.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <limits>
 
@@ -9,30 +8,23 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/io/contact_sheet.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
-#include "strata/train/evaluation.hpp"
-#include "strata/train/evaluation_history.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/step_summary.hpp"
-#include "strata/train/step_times.hpp"
 #include "strata/train/stop_signal.hpp"
-#include "strata/train/timeline.hpp"
 
 #include "loop/kernels_used.hpp"
 #include "loop/periodic_evaluation.hpp"
 #include "loop/run_clock.hpp"
 #include "loop/step_report.hpp"
 #include "loop/timeline_recorder.hpp"
-#include "record/evaluation_record.hpp"
-#include "record/event_file.hpp"
 #include "record/stragglers.hpp"
 #include "replication/replication.hpp"
 

@@ -122,7 +122,6 @@ class SilentGroups {
     groups_.lanes = group(at.data, plan.grid.data);
     groups_.pipeline = group(at.pipeline, plan.grid.pipeline);
     groups_.tensor = group(at.tensor, plan.grid.tensor);
-    groups_.islands = group(at.islands, plan.grid.islands);
   }
 
   [[nodiscard]] comm::Groups& groups() { return groups_; }

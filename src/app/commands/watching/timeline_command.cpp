@@ -1,7 +1,6 @@
 #include "commands/watching/timeline_command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -68,35 +67,38 @@ struct Message {
 /// The parts of steps, in milliseconds.
 struct Account {
   struct Part {
-    const char* key;  ///< as in metrics.jsonl
-    const char* title;
+    std::string key;  ///< as in metrics.jsonl
+    std::string title;
   };
-  static constexpr Part kParts[] = {{"compute_seconds", "compute"},
-                                    {"data_group_seconds", "data group"},
-                                    {"pipeline_group_seconds", "pipeline group"},
-                                    {"tensor_group_seconds", "tensor group"},
-                                    {"islands_group_seconds", "islands group"},
-                                    {"bubble_seconds", "bubble"},
-                                    {"data_seconds", "data wait"},
-                                    {"other_seconds", "other"}};
+  [[nodiscard]] static std::vector<Part> all_parts() {
+    std::vector<Part> parts{{"compute_seconds", "compute"}};
+    for (const std::string_view axis : enum_names(grid::Axis())) {
+      parts.push_back({fmt::format("{}_group_seconds", axis), fmt::format("{} group", axis)});
+    }
+    parts.insert(
+        parts.end(),
+        {{"bubble_seconds", "bubble"}, {"data_seconds", "data wait"}, {"other_seconds", "other"}});
+    return parts;
+  }
 
   std::int64_t steps = 0;
   double step = 0.0;
-  std::array<double, std::size(kParts)> parts{};
+  std::map<std::string, double> parts;  ///< by title
 
   void add(const nlohmann::json& args) {
     ++steps;
     step += 1e3 * args.at("step_seconds").get<double>();
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      parts[i] += 1e3 * args.value(kParts[i].key, 0.0);  // older files lack the groups
+    for (const Part& part : all_parts()) {
+      parts[part.title] += 1e3 * args.value(part.key, 0.0);  // older files lack the groups
     }
   }
   void print(const std::string& name) const {
     const auto count = static_cast<double>(std::max<std::int64_t>(steps, 1));
     fmt::print("{:>6}{:>12.3f}", name, step / count);
-    for (const double part : parts) {
-      fmt::print("{:>16}", fmt::format("{:.3f} {:>4.1f} %", part / count,
-                                       step > 0.0 ? 100.0 * part / step : 0.0));
+    for (const Part& part : all_parts()) {
+      const double seconds = parts.at(part.title);
+      fmt::print("{:>16}", fmt::format("{:.3f} {:>4.1f} %", seconds / count,
+                                       step > 0.0 ? 100.0 * seconds / step : 0.0));
     }
     fmt::print("\n");
   }
@@ -193,7 +195,7 @@ void report(const std::string& path) {
   }
   fmt::print("steps {} to {}, means in ms; exposed communication is listed by group\n{:>6}{:>12}",
              *numbers.begin(), *numbers.rbegin(), "rank", "step");
-  for (const Account::Part& part : Account::kParts) {
+  for (const Account::Part& part : Account::all_parts()) {
     fmt::print("{:>16}", part.title);
   }
   fmt::print("\n");
