@@ -37,7 +37,9 @@ class Async(harness.StrataTest):
         self.assertEqual([int(row["step"]) for row in self.records(run, "train")],
                          list(range(1, steps + 1)))
         for saved in harness.checkpoints(self.directory / run):
-            units = self.metadata(saved)["units"]
+            metadata = self.metadata(saved)
+            self.assertIs(metadata["reproducible"], False)
+            units = metadata["units"]
             self.assertEqual(units["updates"], units["next"] - len(units["open"]), saved)
         self.assertEqual(units["next"], steps * UNITS)
         self.assertEqual(units["open"], [])

@@ -26,8 +26,9 @@ namespace strata::train {
 namespace {
 
 /// The words of rank 0 that all ranks use: the claims, the cuts (their number in the upper bits,
-/// the flags below), what each rank asks for, the units that each has done, and a ring of results.
-enum WindowWord : std::int64_t { kClaims, kCut, kAsked };
+/// the flags below), whether each rank was requested to stop, the units that each has done, and a
+/// ring of results.
+enum WindowWord : std::int64_t { kClaims, kCut, kStopRequests };
 /// Results that rank 0 has not read yet: unit + 1, loss, norm.
 constexpr std::int64_t kRing = plan::kUnitRing;
 constexpr std::int64_t kRingWords = plan::kUnitRingWords;
@@ -177,7 +178,7 @@ void ParameterServers::claim() {
 void ParameterServers::require_progress() {
   server_.require_serving();
   std::vector<Word> done(static_cast<std::size_t>(world_.size()));
-  control_->get(0, kAsked + world_.size(), done);
+  control_->get(0, kStopRequests + world_.size(), done);
   const Word sum = std::accumulate(done.begin(), done.end(), Word{0});
   if (!is_worker()) {
     const std::int64_t units =
@@ -204,7 +205,7 @@ void ParameterServers::await_slowest() {
   std::vector<Word> done(static_cast<std::size_t>(world_.size()));
   const double begin = now_seconds();
   while (true) {
-    control_->get(0, kAsked + world_.size(), done);
+    control_->get(0, kStopRequests + world_.size(), done);
     const Word mine = done[static_cast<std::size_t>(world_.rank())];
     const auto first = done.begin() + plan_.config.async.servers;
     const Word least = *std::min_element(first, done.end());
@@ -293,7 +294,7 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
 }
 
 std::int64_t ParameterServers::word_of_ring(std::int64_t unit) const {
-  return kAsked + 2 * world_.size() + unit % kRing * kRingWords;
+  return kStopRequests + 2 * world_.size() + unit % kRing * kRingWords;
 }
 
 void ParameterServers::record(const UnitResult& result) {
@@ -311,7 +312,7 @@ void ParameterServers::record(const UnitResult& result) {
                                     std::bit_cast<Word>(result.grad_norm)};
   control_->put(0, word + 1, numbers);
   control_->store(0, word, static_cast<Word>(result.unit) + 1);
-  control_->fetch_add(0, kAsked + world_.size() + world_.rank(), Word{1});
+  control_->fetch_add(0, kStopRequests + world_.size() + world_.rank(), Word{1});
 }
 
 void ParameterServers::collect() {
@@ -412,7 +413,7 @@ StepRequests ParameterServers::report_steps(TrainingLoop& loop) {
 void ParameterServers::decide(TrainingLoop& loop, StepRequests own) {
   StepRequests wanted = report_steps(loop);
   for (std::int64_t r = 0; r < world_.size(); ++r) {
-    if (control_->load_own(kAsked + r) != 0) {
+    if (control_->load_own(kStopRequests + r) != 0) {
       wanted.add(StepRequest::kStop);
     }
   }
@@ -437,7 +438,7 @@ AgreedPoint ParameterServers::advance(TrainingLoop& loop) {
     server_.require_serving();
     const StepRequests own = loop.requests(next_report_ + 1);
     if (own.has(StepRequest::kStop)) {
-      control_->store(0, kAsked + world_.rank(), 1);
+      control_->store(0, kStopRequests + world_.rank(), 1);
     }
     if (world_.rank() == 0) {
       decide(loop, own);

@@ -1,6 +1,7 @@
 #include "commands/watching/timeline_command.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
