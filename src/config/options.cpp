@@ -1,5 +1,10 @@
 #include "strata/config/options.hpp"
 
+#include <algorithm>
+#include <utility>
+
+#include <fmt/ranges.h>
+
 #include "strata/nn/rotary_scaling.hpp"
 
 #include "option_kinds.hpp"
@@ -119,7 +124,7 @@ Option rotary_scaling_option() {
 /// Times of stages; plan::prepare() knows how many there are.
 Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
   Option option = text(key, "number from 0, or one for each stage",
-                       fmt::format("run.device = emulated: time of a microbatch's {}; with commas "
+                       fmt::format("time of a microbatch's {}; with commas "
                                    "between those of the stages, "
                                    "and slashes between those of a stage's chunks",
                                    what),
@@ -269,7 +274,7 @@ std::vector<Option> parallel_and_numerics() {
              }
              config.parallel.schedule_file.clear();
              if (value == "auto") {
-               config.parallel.schedule = pipeline::ScheduleKind::kFile;
+               config.parallel.schedule.reset();
                return;
              }
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
@@ -315,15 +320,15 @@ std::vector<Option> parallel_and_numerics() {
              "async: workers fetch weights and push gradients at their own pace",
              STRATA_MEMBER(parallel.sync)),
       or_auto(whole("parallel.islands", "islands",
-                    "for local: groups of replicas that train by themselves, each on its part of "
+                    "groups of replicas that train by themselves, each on its part of "
                     "batch.global; fixes the numbers; 0: one for each replica at first launch",
                     0, STRATA_MEMBER(parallel.islands), kMostRanks)),
       text("parallel.island_of", "directory",
-           "for local: where islands that are jobs of their own meet, each with its own ranks and "
+           "where islands that are jobs of their own meet, each with its own ranks and "
            "run.dir; empty: all islands are in this job",
            STRATA_MEMBER(parallel.island_of)),
-      whole("parallel.island", "island", "for parallel.island_of: which island this job is, from 0",
-            0, STRATA_MEMBER(parallel.island), kMostRanks),
+      whole("parallel.island", "island", "which island this job is, from 0", 0,
+            STRATA_MEMBER(parallel.island), kMostRanks),
       whole("local.steps", "steps",
             "steps of a round, after which the weights of all islands have been averaged once", 1,
             STRATA_MEMBER(local.steps)),
@@ -365,7 +370,7 @@ std::vector<Option> parallel_and_numerics() {
             "ahead of the slowest, for which it then waits; 0: no bound",
             0, STRATA_MEMBER(async.ahead)),
       number("local.deadline", "seconds",
-             "for parallel.island_of: how long an island waits for the others at the end of a "
+             "how long an island waits for the others at the end of a "
              "round; who comes later is left out of it",
              Bound::kFromZero, STRATA_MEMBER(local.deadline_seconds)),
       text("local.record", "directory",
@@ -427,10 +432,9 @@ std::vector<Option> optimisation() {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
       number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "sgd: fraction of the previous update that is kept",
+      number("optimizer.momentum", "", "fraction of the previous update that is kept",
              Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
-      choice("optimizer.nesterov", "sgd: Nesterov momentum",
-             STRATA_MEMBER(optimizer.options.nesterov)),
+      choice("optimizer.nesterov", "Nesterov momentum", STRATA_MEMBER(optimizer.options.nesterov)),
       number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
              STRATA_MEMBER(optimizer.options.beta1)),
       number("optimizer.beta2", "", "adam, adamw: decay of the mean of squared gradients",
@@ -456,14 +460,14 @@ std::vector<Option> optimisation() {
       whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
             STRATA_MEMBER(schedule.warmup_steps)),
       whole("schedule.decay_steps", "steps",
-            "linear, cosine: the minimum is reached at the step after this one; 0: train.steps, so "
+            "the minimum is reached at the step after this one; 0: train.steps, so "
             "that the last step comes just before it",
             0, STRATA_MEMBER(schedule.decay_steps)),
-      number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
-             Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
-      whole("schedule.every", "steps", "step: steps between two reductions", 1,
+      number("schedule.minimum", "", "the learning rate at the end", Bound::kFromZero,
+             STRATA_MEMBER(schedule.minimum)),
+      whole("schedule.every", "steps", "steps between two reductions", 1,
             STRATA_MEMBER(schedule.every_steps)),
-      number("schedule.factor", "", "step: factor of each reduction", Bound::kFactor,
+      number("schedule.factor", "", "factor of each reduction", Bound::kFactor,
              STRATA_MEMBER(schedule.factor)),
   };
 }
@@ -585,14 +589,13 @@ std::vector<Option> running() {
           "metrics.jsonl, the config, the graph of layers and, of image classifiers, test images "
           "with their predictions",
           STRATA_MEMBER(run.tensorboard)),
-      whole(
-          "run.tensorboard_histograms", "steps",
-          "run.tensorboard = on: steps between histograms of every parameter and its gradient; 0: "
-          "none",
-          0, STRATA_MEMBER(run.tensorboard_histograms)),
+      whole("run.tensorboard_histograms", "steps",
+            "steps between histograms of every parameter and its gradient; 0: "
+            "none",
+            0, STRATA_MEMBER(run.tensorboard_histograms)),
       whole(
           "run.tensorboard_text", "tokens",
-          "run.tensorboard = on: at each evaluation a language model continues the beginning of "
+          "at each evaluation a language model continues the beginning of "
           "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
           "text",
           0, STRATA_MEMBER(run.tensorboard_text)),
@@ -622,6 +625,51 @@ std::vector<Option> running() {
 
 #undef STRATA_MEMBER
 
+/// Says what settings need, in their help too.
+void add_needs(std::vector<Option>& table) {
+  const std::vector<std::pair<std::vector<std::string>, Need>> needs{
+      {{"optimizer.momentum", "optimizer.nesterov"}, {"optimizer.kind", {"sgd"}}},
+      {{"schedule.every", "schedule.factor"}, {"schedule.kind", {"step"}}},
+      {{"schedule.minimum", "schedule.decay_steps"}, {"schedule.kind", {"linear", "cosine"}}},
+      {{"parallel.islands", "parallel.island_of"}, {"parallel.sync", {"local"}}},
+      {{"parallel.island", "local.deadline"},
+       {"parallel.island_of", {}, "", "name a directory where jobs meet"}},
+      {{"train.check_every", "train.repeat_every"}, {"parallel.sync", {"step"}}},
+      {{"parallel.node_ranks"},
+       {"parallel.sync", {"step", "local"}, "", "set parallel.sync to step"}},
+      {{"local.steps", "local.outer_rate", "local.outer_momentum", "local.fragments", "local.delay",
+        "local.mix", "local.exchange", "local.record"},
+       {"parallel.sync", {"local"}}},
+      {{"async.servers", "async.ahead", "async.staleness", "async.rate"},
+       {"parallel.sync", {"async"}}},
+      {{"async.stale"}, {"async.staleness", {}, "", "set a bound"}},
+      {{"emulated.forward", "emulated.backward_input", "emulated.backward_weight"},
+       {"run.device", {"emulated"}}},
+      {{"checkpoint.init_except"}, {"checkpoint.init", {}, "", "name a checkpoint there"}},
+      {{"lora.alpha", "lora.products", "lora.train"},
+       {"lora.rank", {}, "", "set the rank of adapters there"}},
+      {{"run.tensorboard_histograms", "run.tensorboard_text"}, {"run.tensorboard", {"on"}}},
+      {{"run.tensorboard_text"}, {"data.test", {}, "", "name the test split"}},
+      {{"checkpoint.best", "train.patience"},
+       {"data.test", {}, "", "name the test split, as in --data.test=DIR/test.h5"}},
+      {{"checkpoint.best", "train.patience"},
+       {"train.evaluate_every", {}, "", "set the steps between evaluations"}},
+      {{"numerics.shard_sums"}, {"numerics.dtype", {"bfloat16"}, ", whose sums are not rounded"}},
+      {{"numerics.shard_sums", "numerics.row_pieces"},
+       {"numerics.mode", {"invariant"}, ", whose sums are the library's"}},
+      {{"train.repeat_every"},
+       {"numerics.mode", {"invariant"}, ", whose sums depend on who computes what"}}};
+  for (const auto& [settings, need] : needs) {
+    for (const std::string& setting : settings) {
+      Option& option = *std::ranges::find(table, setting, &Option::key);
+      option.help += fmt::format(
+          "{} {}{}", option.needs.empty() ? "; needs" : " and", need.setting,
+          need.values.empty() ? "" : fmt::format(" = {}", fmt::join(need.values, " or ")));
+      option.needs.push_back(need);
+    }
+  }
+}
+
 std::vector<Option> make_table() {
   std::vector<Option> table;
   for (const auto part :
@@ -630,6 +678,7 @@ std::vector<Option> make_table() {
       table.push_back(std::move(option));
     }
   }
+  add_needs(table);
   return table;
 }
 

@@ -3,11 +3,9 @@
 namespace strata::config {
 
 std::string schedule_name(const RunConfig& config) {
-  std::string name(name_of(config.parallel.schedule));
-  if (config.parallel.schedule != pipeline::ScheduleKind::kFile) {
-    return name;
-  }
-  return is_made(config) ? "auto" : name + ":" + config.parallel.schedule_file;
+  const auto& p = config.parallel;
+  const std::string name(p.schedule ? name_of(*p.schedule) : "auto");
+  return p.schedule == pipeline::ScheduleKind::kFile ? name + ":" + p.schedule_file : name;
 }
 
 }  // namespace strata::config

@@ -448,7 +448,7 @@ class Forecaster::Step {
   void fit() {
     forecast_.free_bytes = forecaster_.free_bytes(plan_, node_ranks_);
     forecast_.fits = std::ranges::all_of(forecast_.stages, [&](const StageForecast& stage) {
-      return stage.memory_bytes <= forecast_.free_bytes;
+      return plan::fits(stage.rank, static_cast<std::int64_t>(std::floor(forecast_.free_bytes)));
     });
   }
 

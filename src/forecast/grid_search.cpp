@@ -8,14 +8,13 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-#include "strata/grid/split.hpp"
 
 namespace strata::forecast {
 namespace {
 
 /// A schedule and its chunks.
 struct ScheduleChoice {
-  pipeline::ScheduleKind kind = pipeline::ScheduleKind::k1f1b;
+  std::optional<pipeline::ScheduleKind> kind = pipeline::ScheduleKind::k1f1b;
   std::int64_t chunks = 0;
 };
 
@@ -24,12 +23,8 @@ class Search {
   Search(Forecaster& forecaster, const config::RunConfig& given, const io::DatasetInfo& data,
          const SearchSpace& space)
       : forecaster_(forecaster), given_(given), data_(data), space_(space) {
-    // The virtual grid of the config on its own grid, where it can run.
-    try {
-      own_ = plan::prepare(given_, space_.ranks, data_, space_.stored, space_.device);
-    } catch (const Error&) {
-      // Its grid needs other ranks.
-    }
+    // The virtual grid of the config on its own grid, unless that needs other ranks.
+    own_ = plan::try_prepare(given_, space_.ranks, data_, space_.stored, space_.device);
     if (own_) {
       note_model(*own_->model);
     } else {
@@ -48,18 +43,8 @@ class Search {
            "like them (strata plan --calibrate=FILE), or leave run.machine out",
            machine.name, name_of(machine.device), name_of(space_.device));
     }
-    for (const std::int64_t tensor :
-         choices("parallel.tensor", given_.parallel.tensor, grid::divisors_of(space_.ranks))) {
-      // Sums over shards cross the slow links between nodes in every layer.
-      if (space_.ranks % tensor != 0 || tensor > std::max(space_.node_ranks, fixed_tensor())) {
-        continue;
-      }
-      for (const std::int64_t stages : choices("parallel.pipeline", given_.parallel.pipeline,
-                                               grid::divisors_of(space_.ranks / tensor))) {
-        if (space_.ranks / tensor % stages == 0 && stages <= layers_) {
-          try_grid({space_.ranks / tensor / stages, stages, tensor});
-        }
-      }
+    for (const grid::Grid& grid : grids()) {
+      try_grid(grid);
     }
     std::ranges::stable_sort(result_.choices, {}, &GridChoice::step_seconds);
     tune_buckets();
@@ -85,13 +70,28 @@ class Search {
            : space_.stored.lanes > 0 ? space_.stored.lanes
                                      : otherwise;
   }
-  [[nodiscard]] std::int64_t fixed_tensor() const {
-    return is_fixed("parallel.tensor") ? given_.parallel.tensor : 0;
+  /// The value of a setting that stays as it is; 0: to be found.
+  [[nodiscard]] std::int64_t fixed(const std::string& setting, std::int64_t value) const {
+    return is_fixed(setting) ? value : 0;
   }
-  /// The values of a setting to try.
-  [[nodiscard]] std::vector<std::int64_t> choices(const std::string& setting, std::int64_t value,
-                                                  std::vector<std::int64_t> all) const {
-    return is_fixed(setting) && value > 0 ? std::vector{value} : std::move(all);
+
+  /// Those with few tensor ranks first.
+  [[nodiscard]] std::vector<grid::Grid> grids() const {
+    const auto& p = given_.parallel;
+    const std::int64_t tensor = fixed("parallel.tensor", p.tensor);
+    std::vector<grid::Grid> grids =
+        plan::grids_of(space_.ranks, {.lanes = lanes_or(0),
+                                      .layers = layers_,
+                                      .data = fixed("parallel.data", p.data),
+                                      .pipeline = fixed("parallel.pipeline", p.pipeline),
+                                      .tensor = tensor});
+    // Sums over shards cross the slow links between nodes in every layer.
+    std::erase_if(grids, [&](const grid::Grid& grid) {
+      return grid.tensor > std::max(space_.node_ranks, tensor) ||
+             given_.batch.global % grid.data != 0;
+    });
+    std::ranges::stable_sort(grids, {}, &grid::Grid::tensor);
+    return grids;
   }
 
   [[nodiscard]] std::vector<std::int64_t> microbatches(const grid::Grid& grid) const {
@@ -134,12 +134,6 @@ class Search {
   }
 
   void try_grid(const grid::Grid& grid) {
-    const std::int64_t lanes = lanes_or(0);
-    if ((is_fixed("parallel.data") && given_.parallel.data > 0 &&
-         given_.parallel.data != grid.data) ||
-        given_.batch.global % grid.data != 0 || (lanes > 0 && lanes % grid.data != 0)) {
-      return;
-    }
     // Weights and gradients alone: no need to look closer.
     const DType dtype = given_.numerics.dtype;
     const double least_bytes = static_cast<double>(parameters_ * size_bytes(dtype) +
@@ -167,7 +161,7 @@ class Search {
 
   /// Whether a schedule is its own only where weight gradients are computed apart, which
   /// recomputation does not allow.
-  [[nodiscard]] static bool defers(pipeline::ScheduleKind kind) {
+  [[nodiscard]] static bool defers(std::optional<pipeline::ScheduleKind> kind) {
     return kind == pipeline::ScheduleKind::kZbH1 || kind == pipeline::ScheduleKind::kZbV;
   }
 
@@ -226,14 +220,12 @@ class Search {
   [[nodiscard]] std::optional<plan::Plan> prepared(config::RunConfig config,
                                                    std::int64_t microbatches) {
     config.batch.global = microbatches * config.batch.micro * config.parallel.data;
-    try {
-      plan::Plan plan =
-          plan::prepare(config, space_.ranks, data_, space_.stored, space_.device, &proven_);
-      plan::set_node_ranks(plan, space_.node_ranks);
-      return plan;
-    } catch (const Error&) {
-      return std::nullopt;
+    std::optional<plan::Plan> plan =
+        plan::try_prepare(config, space_.ranks, data_, space_.stored, space_.device, &proven_);
+    if (plan) {
+      plan::set_node_ranks(*plan, space_.node_ranks);
     }
+    return plan;
   }
 
   /// Microbatches of a rank that make whole rounds of chunks and whole lanes.

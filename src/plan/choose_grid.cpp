@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/grid/split.hpp"
 #include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
@@ -32,22 +34,49 @@ bool can_launch(const config::RunConfig& config, std::int64_t ranks, std::int64_
                    replication_of(config.parallel.sync).fits(config, replicas);
 }
 
+std::vector<grid::Grid> grids_of(std::int64_t ranks, const GridLimits& limits) {
+  const auto allows = [](std::int64_t fixed, std::int64_t value) {
+    return fixed == 0 || fixed == value;
+  };
+  std::vector<grid::Grid> grids;
+  for (const std::int64_t data : grid::divisors_of(ranks) | std::views::reverse) {
+    for (const std::int64_t tensor : grid::divisors_of(ranks / data)) {
+      const grid::Grid grid{data, ranks / data / tensor, tensor};
+      if (limits.lanes % data == 0 && limits.shards % tensor == 0 &&
+          grid.pipeline <= limits.layers && allows(limits.data, data) &&
+          allows(limits.pipeline, grid.pipeline) && allows(limits.tensor, tensor)) {
+        grids.push_back(grid);
+      }
+    }
+  }
+  return grids;
+}
+
+std::vector<std::int64_t> nearest_launchable(const config::RunConfig& config, std::int64_t ranks,
+                                             std::int64_t lanes, std::int64_t step,
+                                             std::int64_t most) {
+  std::vector<std::int64_t> nearest;
+  for (std::int64_t below = ranks / step * step; below > 0 && nearest.empty(); below -= step) {
+    if (can_launch(config, below, lanes)) {
+      nearest.push_back(below);
+    }
+  }
+  for (std::int64_t above = (ranks / step + 1) * step; above <= most; above += step) {
+    if (can_launch(config, above, lanes)) {
+      nearest.push_back(above);
+      break;
+    }
+  }
+  return nearest;
+}
+
 std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
                              std::int64_t lanes) {
   const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  std::int64_t below = ranks / model_ranks * model_ranks;
-  while (below > 0 && !can_launch(config, below, lanes)) {
-    below -= model_ranks;
-  }
   const std::int64_t most = model_ranks * std::max({ranks, lanes, config.numerics.lanes,
                                                     config.parallel.data, std::int64_t{1}});
-  std::int64_t above = (ranks / model_ranks + 1) * model_ranks;
-  while (above <= most && !can_launch(config, above, lanes)) {
-    above += model_ranks;
-  }
-  return below == 0     ? fmt::format("{}", above)
-         : above > most ? fmt::format("{}", below)
-                        : fmt::format("{} or {}", below, above);
+  return fmt::format(
+      "{}", fmt::join(nearest_launchable(config, ranks, lanes, model_ranks, most), " or "));
 }
 
 grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
@@ -74,35 +103,19 @@ grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std
 
 namespace {
 
-/// A grid of `ranks` ranks for the virtual grid: `own` with as many replicas as fit, else the one
-/// with the most replicas among those that `allowed` accepts.
-template <typename Allowed>
-std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
-                                  const VirtualGrid& stored, std::int64_t layers,
-                                  const Allowed& allowed) {
-  const auto fits = [&](const grid::Grid& grid) {
-    return grid.ranks() == ranks && stored.lanes % grid.data == 0 && grid.pipeline <= layers &&
-           stored.shards % grid.tensor == 0 && allowed(grid);
-  };
-  const std::int64_t model_ranks = std::max<std::int64_t>(1, own.pipeline * own.tensor);
-  const grid::Grid kept{std::max<std::int64_t>(1, ranks / model_ranks), own.pipeline, own.tensor};
-  if (fits(kept)) {
-    return kept;
-  }
-  const std::vector<std::int64_t> all = grid::divisors_of(ranks);
-  for (auto replicas = all.rbegin(); replicas != all.rend(); ++replicas) {
-    for (const std::int64_t tensor : grid::divisors_of(ranks / *replicas)) {
-      const grid::Grid grid{*replicas, ranks / *replicas / tensor, tensor};
-      if (fits(grid)) {
-        return grid;
-      }
-    }
-  }
-  return std::nullopt;
+/// The grid with the pipeline stages and tensor ranks of `own`, else the first.
+std::optional<grid::Grid> closest_of(const std::vector<grid::Grid>& grids, const grid::Grid& own) {
+  const auto kept = std::ranges::find_if(grids, [&](const grid::Grid& grid) {
+    return grid.pipeline == own.pipeline && grid.tensor == own.tensor;
+  });
+  return grids.empty()         ? std::nullopt
+         : kept != grids.end() ? std::optional(*kept)
+                               : std::optional(grids.front());
 }
 
-/// A file has a schedule for its own number of stages and microbatches only.
-constexpr auto kScheduleOfAnyGrid = pipeline::ScheduleKind::k1f1b;
+std::int64_t layers_of(const config::RunConfig& config, const io::DatasetInfo& data) {
+  return make_model(config, data, {})->layer_count();
+}
 
 void set_grid(const grid::Grid& grid, config::RunConfig& config) {
   config.parallel.data = grid.replicas();
@@ -112,39 +125,39 @@ void set_grid(const grid::Grid& grid, config::RunConfig& config) {
 
 }  // namespace
 
+config::RunConfig with_stored_stages(config::RunConfig config, const VirtualGrid& stored) {
+  const auto choose = [](std::int64_t& value, std::int64_t kept) {
+    value = value != 0 ? value : std::max<std::int64_t>(1, kept);
+  };
+  choose(config.parallel.pipeline, stored.pipeline);
+  choose(config.parallel.tensor, stored.tensor);
+  return config;
+}
+
 config::RunConfig with_grid(const config::RunConfig& given, std::int64_t ranks,
                             const io::DatasetInfo& data, const VirtualGrid& stored) {
-  const auto chosen = [](std::int64_t value, std::int64_t kept) {
-    return value != 0 ? value : std::max<std::int64_t>(1, kept);
-  };
-  config::RunConfig config = given;
-  config.parallel.pipeline = chosen(given.parallel.pipeline, stored.pipeline);
-  config.parallel.tensor = chosen(given.parallel.tensor, stored.tensor);
+  const auto& p = given.parallel;
+  if (p.pipeline != 0 && p.tensor != 0) {
+    return given;
+  }
+  config::RunConfig config = with_stored_stages(given, stored);
   if (ranks == 0 || stored.lanes == 0 || can_launch(config, ranks, stored.lanes)) {
     return config;
   }
-  config::RunConfig alone = given;
-  set_grid({}, alone);
-  alone.parallel.split = "auto";
-  alone.parallel.schedule = kScheduleOfAnyGrid;
-  alone.parallel.chunks = 0;
-  alone.parallel.activations = 0;
-  alone.parallel.sequence = config::Sequence::kAuto;
-  const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
-  const auto grid =
-      grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
-              std::max<std::int64_t>(1, layers / chunks_of(given)), [&](const grid::Grid& other) {
-                const auto& p = given.parallel;
-                return (p.data == 0 || p.data == other.data) &&
-                       (p.pipeline == 0 || p.pipeline == other.pipeline) &&
-                       (p.tensor == 0 || p.tensor == other.tensor);
-              });
-  if (grid) {
-    config.parallel.split =
-        grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
-    if (grid->pipeline != config.parallel.pipeline &&
-        given.parallel.schedule == pipeline::ScheduleKind::kFile && !config::is_made(given)) {
-      config.parallel.schedule = kScheduleOfAnyGrid;
+  const std::vector<grid::Grid> grids = grids_of(
+      ranks, {.lanes = stored.lanes,
+              .shards = stored.shards,
+              .layers = std::max<std::int64_t>(1, layers_of(given, data) / chunks_of(given)),
+              .data = p.data,
+              .pipeline = p.pipeline,
+              .tensor = p.tensor});
+  if (const auto grid = closest_of(grids, {0, config.parallel.pipeline, config.parallel.tensor})) {
+    if (grid->pipeline != config.parallel.pipeline) {
+      config.parallel.split = "auto";
+      if (p.schedule == pipeline::ScheduleKind::kFile) {
+        // A file has a schedule for its own number of stages only.
+        config.parallel.schedule = pipeline::ScheduleKind::k1f1b;
+      }
     }
     set_grid(*grid, config);
   }
@@ -166,13 +179,11 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   if (of_checkpoint.lanes == 0) {
     result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
   }
-  set_grid({}, result);
   clear_replication(result);
-  result.parallel.split = "auto";
-  result.parallel.schedule = kScheduleOfAnyGrid;
-  result.parallel.chunks = 0;
-  result.parallel.activations = 0;
-  result.parallel.sequence = config::Sequence::kAuto;
+  result.parallel = {};
+  result.parallel.backward = config.parallel.backward;
+  result.parallel.bucket_mib = config.parallel.bucket_mib;
+  result.parallel.node_ranks = config.parallel.node_ranks;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;
   result.numerics.shards = stored.shards;
@@ -180,10 +191,11 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   result.run.cuda_graphs = config::Switch::kOff;
   result.checkpoint.best = config::Best::kOff;
   result.train.patience = 0;
-  const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
+  const std::int64_t layers = layers_of(result, data);
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
   const auto grid_for = [&](std::int64_t count) {
-    return grid_of(count, own, stored, layers, [](const grid::Grid&) { return true; });
+    return closest_of(
+        grids_of(count, {.lanes = stored.lanes, .shards = stored.shards, .layers = layers}), own);
   };
   if (const auto grid = grid_for(ranks)) {
     set_grid(*grid, result);

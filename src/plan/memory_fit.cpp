@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::plan {
@@ -15,60 +14,54 @@ namespace {
 /// The same run with another config; nothing where the settings contradict each other.
 std::optional<Plan> prepared(const Plan& plan, config::RunConfig config,
                              const VirtualGrid& stored) {
-  try {
-    if (plan.default_loss_pieces) {
-      config.numerics.loss_pieces = 0;
-    }
-    Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
-    other.node_replicas = plan.node_replicas;
-    return other;
-  } catch (const Error&) {
-    return std::nullopt;
+  if (plan.default_loss_pieces) {
+    config.numerics.loss_pieces = 0;
   }
-}
-
-/// Whether a rank's arenas fit under another config of the same run.
-bool would_fit(const Plan& plan, const config::RunConfig& config, std::int64_t rank,
-               std::int64_t free_bytes, const VirtualGrid& stored) {
-  const std::optional<Plan> other = prepared(plan, config, stored);
-  return other && device_bytes(rank_plan(*other, rank)) <= free_bytes;
+  std::optional<Plan> other =
+      try_prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
+  if (other) {
+    other->node_replicas = plan.node_replicas;
+  }
+  return other;
 }
 
 /// The first change of settings under which the arenas fit, as in "train.recompute = full".
 std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
                                           std::int64_t free_bytes, const VirtualGrid& stored) {
-  config::RunConfig fused = plan.config;
-  fused.parallel.backward = config::Backward::kFused;
-  if (would_fit(plan, fused, rank, free_bytes, stored)) {
-    return "parallel.backward = fused";
-  }
+  struct Change {
+    std::int64_t micro;
+    nn::Recompute recompute;
+    config::Backward backward;
+  };
+  const Change own{plan.config.batch.micro, plan.config.train.recompute,
+                   plan.config.parallel.backward};
+  std::vector<Change> changes{{own.micro, own.recompute, config::Backward::kFused}};
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
-    config::RunConfig config = plan.config;
-    config.train.recompute = recompute;
-    config.parallel.backward = config::Backward::kAuto;
-    if (would_fit(plan, config, rank, free_bytes, stored)) {
-      return fmt::format("train.recompute = {}{}", name_of(recompute),
-                         plan.config.parallel.backward == config::Backward::kSplit
-                             ? " with parallel.backward = auto"
-                             : "");
-    }
+    changes.push_back({own.micro, recompute, config::Backward::kAuto});
   }
-  for (std::int64_t micro = plan.config.batch.micro / 2; micro >= 1 && stored.microbatch == 0;
-       micro /= 2) {
-    for (const nn::Recompute recompute : {plan.config.train.recompute, nn::Recompute::kFull}) {
-      config::RunConfig config = plan.config;
-      config.batch.micro = micro;
-      config.train.recompute = recompute;
-      if (recompute != plan.config.train.recompute) {
-        config.parallel.backward = config::Backward::kAuto;
-      }
-      if (would_fit(plan, config, rank, free_bytes, stored)) {
-        return recompute == plan.config.train.recompute
-                   ? fmt::format("batch.micro = {}", micro)
-                   : fmt::format("batch.micro = {} with train.recompute = {}", micro,
-                                 name_of(recompute));
-      }
+  for (std::int64_t micro = own.micro / 2; micro >= 1 && stored.microbatch == 0; micro /= 2) {
+    changes.push_back({micro, own.recompute, own.backward});
+    changes.push_back({micro, nn::Recompute::kFull, config::Backward::kAuto});
+  }
+  for (const Change& change : changes) {
+    config::RunConfig config = plan.config;
+    config.batch.micro = change.micro;
+    config.train.recompute = change.recompute;
+    config.parallel.backward = change.backward;
+    const std::optional<Plan> other = prepared(plan, config, stored);
+    if (!other || !fits(rank_plan(*other, rank), free_bytes)) {
+      continue;
     }
+    const std::string recompute = fmt::format("train.recompute = {}", name_of(change.recompute));
+    if (change.micro != own.micro) {
+      return fmt::format("batch.micro = {}{}", change.micro,
+                         change.recompute == own.recompute ? "" : " with " + recompute);
+    }
+    if (change.backward == config::Backward::kFused) {
+      return "parallel.backward = fused";
+    }
+    return recompute +
+           (own.backward == config::Backward::kSplit ? " with parallel.backward = auto" : "");
   }
   return std::nullopt;
 }
@@ -91,6 +84,20 @@ std::int64_t device_bytes(const RankPlan& rank) {
   return std::accumulate(
       rank.memory.begin(), rank.memory.end(), std::int64_t{0},
       [](std::int64_t sum, const nn::MemoryItem& item) { return sum + item.bytes; });
+}
+
+bool fits(const RankPlan& rank, std::int64_t free_bytes) {
+  return device_bytes(rank) <= free_bytes;
+}
+
+std::optional<std::int64_t> too_large_rank(const Plan& plan, std::int64_t free_bytes) {
+  for (std::int64_t stage = 0; stage < plan.grid.pipeline; ++stage) {
+    const std::int64_t rank = plan.grid.rank_of({.pipeline = stage});
+    if (!fits(rank_plan(plan, rank), free_bytes)) {
+      return rank;
+    }
+  }
+  return std::nullopt;
 }
 
 Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
@@ -121,22 +128,20 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
   return plan;
 }
 
-void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_bytes,
-                         const VirtualGrid& stored) {
+std::optional<std::string> missing_memory(const Plan& plan, std::int64_t rank,
+                                          std::int64_t free_bytes, const VirtualGrid& stored) {
   const RankPlan mine = rank_plan(plan, rank);
-  const std::int64_t needed = device_bytes(mine);
-  if (needed <= free_bytes) {
-    return;
+  if (fits(mine, free_bytes)) {
+    return std::nullopt;
   }
   const std::optional<std::string> change = what_would_fit(plan, rank, free_bytes, stored);
-  fail(ExitCode::kPeer, "stage {} needs {} of its GPU's memory ({}), but {} are free; {}",
-       mine.coordinates.pipeline, bytes_text(needed), largest_of(mine.memory),
-       bytes_text(free_bytes),
-       change ? fmt::format("{} would fit", *change)
-              : "neither parallel.backward = fused, train.recompute nor a smaller batch.micro "
-                "would fit: "
-                "use more ranks "
-                "(parallel.pipeline, parallel.tensor) or a smaller model");
+  return fmt::format("stage {} needs {} of its GPU's memory ({}), but {} are free; {}",
+                     mine.coordinates.pipeline, bytes_text(device_bytes(mine)),
+                     largest_of(mine.memory), bytes_text(free_bytes),
+                     change ? fmt::format("{} would fit", *change)
+                            : "neither parallel.backward = fused, train.recompute nor a smaller "
+                              "batch.micro would fit: use more ranks (parallel.pipeline, "
+                              "parallel.tensor) or a smaller model");
 }
 
 }  // namespace strata::plan

@@ -5,83 +5,12 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/core/hash.hpp"
-#include "strata/nn/convnet.hpp"
 #include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
 #include "training_schedule.hpp"
 
 namespace strata::plan {
-
-std::vector<std::string> layer_lines(const config::RunConfig& config, const io::DatasetInfo& data) {
-  const nn::Preset preset = config.model.transformer.preset;
-  if (!config.model.layers.empty() && preset != nn::Preset::kNone) {
-    fail(ExitCode::kUsage,
-         "model.preset is {} and there are {} model.layer lines; keep one of the two",
-         name_of(preset), config.model.layers.size());
-  }
-  nn::TransformerOptions dimensions = config.model.transformer;
-  dimensions.context = 0;
-  dimensions.vocabulary = 0;
-  dimensions.preset = nn::Preset::kNone;
-  if (!nn::is_transformer(preset) && dimensions != nn::TransformerOptions{}) {
-    fail(ExitCode::kUsage,
-         "model.preset is {}, but sizes of a transformer are set (model.blocks, width, heads and "
-         "so on), which only a transformer takes; set model.preset to gpt or llama, or leave them "
-         "out",
-         name_of(preset));
-  }
-  if (nn::is_convnet(preset)) {
-    if (data.task != io::Task::kClassification || data.input_shape.rank() != 3) {
-      fail(ExitCode::kUsage,
-           "model.preset is {}, an image classifier, but {} has samples of {}; "
-           "import images with \"strata data import --format=images\", cifar10 or idx",
-           name_of(preset), data.path.string(), data.input_shape.text());
-    }
-    return nn::adapted_layers(nn::convnet_layers(preset, data.classes), config.lora.adapters);
-  }
-  return nn::adapted_layers(nn::is_transformer(preset)
-                                ? nn::transformer_layers(nn::resolved(config.model.transformer))
-                                : config.model.layers,
-                            config.lora.adapters);
-}
-
-std::int64_t context_of(const config::RunConfig& config) {
-  if (nn::is_transformer(config.model.transformer.preset)) {
-    return nn::resolved(config.model.transformer).context;
-  }
-  if (config.model.transformer.context == 0) {
-    fail(ExitCode::kUsage,
-         "the data set holds tokens, but model.context is 0; set it to the tokens of a sample, "
-         "such as 64");
-  }
-  return config.model.transformer.context;
-}
-
-io::DatasetInfo assumed_data(const config::RunConfig& config) {
-  const nn::Preset preset = config.model.transformer.preset;
-  if (nn::is_convnet(preset)) {
-    const nn::PublishedImages images = nn::published_images(preset);
-    return {.path = "(no data set)", .input_shape = images.shape, .classes = images.classes};
-  }
-  const bool named = preset != nn::Preset::kNone;
-  const std::int64_t vocabulary = named ? nn::resolved(config.model.transformer).vocabulary
-                                        : config.model.transformer.vocabulary;
-  if (vocabulary == 0) {
-    fail(ExitCode::kUsage,
-         "data.train is empty; make a data set with \"strata data import\" and name its train.h5, "
-         "or, to plan a language model without data, set model.vocabulary, or a preset");
-  }
-  const std::int64_t context = context_of(config);
-  return {.path = "(no data set)",
-          .task = io::Task::kNextToken,
-          .samples = 0,
-          .input_shape = {context},
-          .input_dtype = DType::kInt64,
-          .target_shape = {context},
-          .classes = vocabulary};
-}
 
 io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::int64_t first_step) {
   return {.order = io::Order::kShuffled,
@@ -128,53 +57,6 @@ std::int64_t pinned_sample_bytes(device::DeviceKind device, const io::DatasetInf
   return device == device::DeviceKind::kCpu ? 0 : io::Loader::step_bytes(info, options);
 }
 
-namespace {
-
-std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows) {
-  const config::RunConfig& c = plan.config;
-  const io::DatasetInfo& data = plan.train_data;
-  const nn::TransformerOptions& named = c.model.transformer;
-  if (nn::is_transformer(named.preset) && named.vocabulary != 0 &&
-      named.vocabulary < data.classes) {
-    fail(ExitCode::kUsage,
-         "model.preset is {} with model.vocabulary = {}, but the data set has {} token ids; set "
-         "model.vocabulary to at least {}",
-         name_of(named.preset), named.vocabulary, data.classes, data.classes);
-  }
-  const nn::ModelOptions options{
-      .layers = layer_lines(c, data),
-      .loss = resolve_loss(c, data),
-      .input_shape = data.input_shape,
-      .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
-      .seed = c.run.seed,
-      .step_microbatches = part_batch(plan) / c.batch.micro,
-      .lanes = plan.lanes.leaves(),
-      .sync_batch_norm = c.model.sync_batch_norm,
-      .input_kind =
-          data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
-      .shards = c.numerics.shards,
-      .token_rows = token_rows};
-  try {
-    return std::make_unique<nn::Model>(options);
-  } catch (const Error& error) {
-    if (named.preset == nn::Preset::kNone) {
-      throw;
-    }
-    if (nn::is_convnet(named.preset)) {
-      fail(error.code(), "model.preset is {}, made for images of {}, and those of {} are {}; {}",
-           name_of(named.preset), nn::published_images(named.preset).shape.text(),
-           data.path.string(), data.input_shape.text(), error.what());
-    }
-    // The user did not write the line.
-    fail(error.code(),
-         "model.preset is {}, whose layers follow from model.width, model.heads, model.kv_heads "
-         "and model.hidden; {}",
-         name_of(named.preset), error.what());
-  }
-}
-
-}  // namespace
-
 std::int64_t node_replicas(const config::RunConfig& config, const grid::Grid& grid,
                            std::int64_t node_ranks) {
   const std::int64_t replicas = node_ranks / grid.tensor;
@@ -209,16 +91,16 @@ std::int64_t resolve_node_replicas(const config::RunConfig& given, const grid::G
   return node_replicas(given, grid, node);
 }
 
-/// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
-Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
-                  const io::DatasetInfo& train_data, const VirtualGrid& stored,
-                  device::DeviceKind device, ProvenSchedules* proven) {
+}  // namespace
+
+Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::DatasetInfo& train_data,
+             const VirtualGrid& stored, device::DeviceKind device, ProvenSchedules* proven) {
+  const config::RunConfig given = with_grid(asked, ranks, train_data, stored);
   check_optimizer(given.optimizer.options);
   check_augmentation(given.data.augmentation, train_data);
   Plan plan;
   plan.device = device;
   plan.train_data = train_data;
-  plan.token_rows = token_rows;
   plan.grid = resolve_grid(given, ranks, stored.lanes);
   plan.total_steps = resolve_steps(given, train_data.samples);
   if (given.run.timeline && given.run.timeline->last > plan.total_steps) {
@@ -235,15 +117,13 @@ Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std:
   const std::int64_t step_microbatches = part_batch(plan) / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
-  plan.model = make_model(plan, token_rows);
+  plan.token_rows = resolve_token_rows(plan.config, train_data);
+  plan.model = make_model(plan.config, train_data, model_grid(plan));
   apply_parameter_settings(plan.config, *plan.model);
   plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
   plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
-  plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored, [&] {
-    // With replicated rows, so that the choice does not depend on the grid.
-    return make_model(plan, nn::Placement::kReplicated);
-  });
+  plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored);
   if (given.run.tensorboard_text > 0 && plan.config.numerics.loss_pieces > 1) {
     fail(ExitCode::kUsage,
          "run.tensorboard_text is {}, but with numerics.loss_pieces = {} the head keeps no logits; "
@@ -261,7 +141,7 @@ Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std:
   TrainingSchedule training =
       training_schedule(plan.config, *plan.model, plan.grid.pipeline, microbatches, device, proven);
   plan.training = std::move(training.schedule);
-  plan.made_for = std::move(training.made_for);
+  plan.schedule_search = std::move(training.search);
   plan.backward = backward_order(plan.config, plan.training);
   if (given.run.device == config::DeviceChoice::kEmulated) {
     plan.emulated = emulated_costs(given, plan.training);
@@ -275,52 +155,14 @@ Plan prepare_rows(const config::RunConfig& given, nn::Placement token_rows, std:
   return plan;
 }
 
-}  // namespace
-
-Plan prepare(const config::RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
-             const VirtualGrid& stored, device::DeviceKind device, ProvenSchedules* proven) {
-  if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
-    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device,
-                   proven);
+std::optional<Plan> try_prepare(const config::RunConfig& given, std::int64_t ranks,
+                                const io::DatasetInfo& train_data, const VirtualGrid& stored,
+                                device::DeviceKind device, ProvenSchedules* proven) {
+  try {
+    return prepare(given, ranks, train_data, stored, device, proven);
+  } catch (const Error&) {
+    return std::nullopt;
   }
-  const auto with = [&](nn::Placement token_rows) {
-    return prepare_rows(given, token_rows, ranks, train_data, stored, device, proven);
-  };
-  // The library's sums of numerics.mode = fast send whole rows either way.
-  const bool worth_it = given.parallel.tensor > 1 && train_data.task == io::Task::kNextToken &&
-                        given.numerics.mode == comm::Summation::kInvariant;
-  if (given.parallel.sequence == config::Sequence::kAuto && worth_it) {
-    try {
-      return with(nn::Placement::kTokens);
-    } catch (const Error&) {
-      // Rows that cannot be shared; any other error comes again.
-    }
-  }
-  return with(given.parallel.sequence == config::Sequence::kOn ? nn::Placement::kTokens
-                                                               : nn::Placement::kReplicated);
-}
-
-std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {
-  std::string schedule;
-  for (const auto& actions : plan.training.stage_actions) {
-    for (const pipeline::Action& action : actions) {
-      schedule += pipeline::text_of(action) + ";";
-    }
-  }
-  std::string buckets;
-  for (std::int64_t rank = 0; rank < plan.grid.ranks();
-       rank += plan.grid.replicas() * plan.grid.tensor) {
-    buckets += rank_plan(plan, rank).buckets.text();
-  }
-  std::string split;
-  for (const grid::Range& stage : plan.split.stages) {
-    split += fmt::format("{}-{};", stage.begin, stage.end);
-  }
-  return {{"config", hash_of(config_text)},
-          {"grid", hash_of(fmt::format("{} {} {}", plan.grid.text(), split, plan.node_replicas))},
-          {"schedule", hash_of(schedule)},
-          {"buckets", hash_of(buckets)},
-          {"length", hash_of(fmt::format("{}", plan.total_steps))}};
 }
 
 }  // namespace strata::plan

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/pipeline/simulator.hpp"
 #include "strata/plan/plan.hpp"
@@ -134,9 +135,9 @@ std::string schedule_text(const Plan& plan) {
   const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
                                          ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                          : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
-  pipeline::StageCosts costs = plan.emulated   ? *plan.emulated
-                               : plan.made_for ? plan.made_for->costs
-                                               : equal;
+  pipeline::StageCosts costs = plan.emulated          ? *plan.emulated
+                               : plan.schedule_search ? plan.schedule_search->costs
+                                                      : equal;
   if (plan.emulated && plan.backward == nn::BackwardOrder::kFused) {
     for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
       for (pipeline::ChunkTimes& times : chunks) {
@@ -149,9 +150,10 @@ std::string schedule_text(const Plan& plan) {
   const std::string with =
       plan.emulated
           ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
-      : plan.made_for ? fmt::format("the stages' FLOPs; another order saves at most {:.1f} %",
-                                    100.0 * plan.made_for->gap)
-                      : "equal stages";
+      : plan.schedule_search
+          ? fmt::format("the stages' FLOPs; another order saves at most {:.1f} %",
+                        100.0 * plan.schedule_search->optimality_gap)
+          : "equal stages";
   std::string text = fmt::format(
       "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", config::schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
@@ -325,6 +327,29 @@ std::string plan_text(const Plan& plan) {
   text += groups_text(plan) + grid_text(plan) + batch_text(plan) + schedule_text(plan) +
           memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
+}
+
+std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {
+  std::string schedule;
+  for (const auto& actions : plan.training.stage_actions) {
+    for (const pipeline::Action& action : actions) {
+      schedule += pipeline::text_of(action) + ";";
+    }
+  }
+  std::string buckets;
+  for (std::int64_t rank = 0; rank < plan.grid.ranks();
+       rank += plan.grid.replicas() * plan.grid.tensor) {
+    buckets += rank_plan(plan, rank).buckets.text();
+  }
+  std::string split;
+  for (const grid::Range& stage : plan.split.stages) {
+    split += fmt::format("{}-{};", stage.begin, stage.end);
+  }
+  return {{"config", hash_of(config_text)},
+          {"grid", hash_of(fmt::format("{} {} {}", plan.grid.text(), split, plan.node_replicas))},
+          {"schedule", hash_of(schedule)},
+          {"buckets", hash_of(buckets)},
+          {"length", hash_of(fmt::format("{}", plan.total_steps))}};
 }
 
 }  // namespace strata::plan

@@ -8,6 +8,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/nn/layer_line.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/pipeline/stage_times.hpp"
 #include "strata/plan/replication.hpp"
@@ -26,6 +27,11 @@ std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::i
 }
 
 namespace {
+
+/// Whether a learning rate of this kind ends, at its minimum.
+bool has_end(optim::LearningRateKind kind) {
+  return kind == optim::LearningRateKind::kLinear || kind == optim::LearningRateKind::kCosine;
+}
 
 std::int64_t logit_multiple(device::DeviceKind device) {
   return device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1;
@@ -165,15 +171,44 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
 
 }  // namespace
 
-std::int64_t resolve_loss_pieces(
-    const Plan& plan, const VirtualGrid& stored,
-    const std::function<std::unique_ptr<nn::Model>()>& replicated_model) {
+ModelGrid model_grid(const Plan& plan) {
+  return {.step_microbatches = part_batch(plan) / plan.config.batch.micro,
+          .lanes = plan.lanes.leaves(),
+          .shards = plan.config.numerics.shards,
+          .token_rows = plan.token_rows};
+}
+
+nn::Placement resolve_token_rows(const config::RunConfig& config, const io::DatasetInfo& data) {
+  if (config.parallel.sequence != config::Sequence::kAuto) {
+    return config.parallel.sequence == config::Sequence::kOn ? nn::Placement::kTokens
+                                                             : nn::Placement::kReplicated;
+  }
+  // The library's sums of numerics.mode = fast send whole rows either way.
+  if (config.parallel.tensor == 1 || data.task != io::Task::kNextToken ||
+      config.numerics.mode != comm::Summation::kInvariant ||
+      config.batch.micro * data.input_shape[0] % config.numerics.shards != 0) {
+    return nn::Placement::kReplicated;
+  }
+  std::vector<std::string> kinds;
+  for (const std::string& line : layer_lines(config, data)) {
+    kinds.push_back(nn::LayerLine(line).kind());
+  }
+  const bool needs_whole_rows = std::ranges::any_of(
+      kinds, [](const std::string& kind) { return kind == "dense" || kind == "batch_norm"; });
+  return needs_whole_rows || kinds.empty() || kinds.back() != "head" ? nn::Placement::kReplicated
+                                                                     : nn::Placement::kTokens;
+}
+
+std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored) {
   const config::RunConfig& c = plan.config;
   const bool emulated = c.run.device == config::DeviceChoice::kEmulated;
   const bool chooses = plan.default_loss_pieces && !emulated && plan.model->output().is_logits;
-  const std::int64_t pieces =
-      resolve_value("numerics.loss_pieces", c.numerics.loss_pieces, stored.loss_pieces,
-                    chooses ? default_loss_pieces(plan, *replicated_model()) : 1);
+  // With replicated rows, so that the choice does not depend on the grid.
+  ModelGrid replicated = model_grid(plan);
+  replicated.token_rows = nn::Placement::kReplicated;
+  const std::int64_t pieces = resolve_value(
+      "numerics.loss_pieces", c.numerics.loss_pieces, stored.loss_pieces,
+      chooses ? default_loss_pieces(plan, *make_model(c, plan.train_data, replicated)) : 1);
   const std::int64_t rows = nn::rows_at(plan.model->output(), c.batch.micro);
   if (rows % pieces != 0) {
     fail(ExitCode::kUsage,
@@ -254,127 +289,6 @@ pipeline::StageCosts emulated_costs(const config::RunConfig& config,
   return costs;
 }
 
-void check_optimizer(const optim::OptimizerOptions& options) {
-  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
-      options.momentum == 0.0) {
-    fail(ExitCode::kUsage,
-         "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
-  }
-}
-
-void apply_parameter_settings(const config::RunConfig& config, nn::Model& model) {
-  std::vector<std::string> names;
-  for (const nn::ParameterSpec& spec : model.parameters()) {
-    if (spec.ownership == nn::Ownership::kOwned && spec.rule != nn::ParameterRule::kAverage) {
-      names.push_back(spec.name);
-    }
-  }
-  for (const optim::ParameterGroup& group : config.optimizer.options.groups) {
-    group.names.require_matches("optimizer.groups", names);
-  }
-  if (model.has_adapters()) {
-    model.train_adapters_and(nn::NamePatterns(config.lora.train));
-  }
-  if (!config.optimizer.frozen.empty()) {
-    model.freeze(nn::NamePatterns(config.optimizer.frozen));
-  }
-}
-
-nn::LossKind resolve_loss(const config::RunConfig& config, const io::DatasetInfo& data) {
-  const bool classes = data.task != io::Task::kRegression;
-  const nn::LossKind natural =
-      classes ? nn::LossKind::kCrossEntropy : nn::LossKind::kMeanSquaredError;
-  const auto asked = enum_from_name<nn::LossKind>(name_of(config.model.loss));
-  if (asked && *asked != natural) {
-    fail(ExitCode::kUsage,
-         "model.loss is {}, but the data set {} has {} as targets, which needs {}", name_of(*asked),
-         data.path.string(),
-         data.task == io::Task::kNextToken ? "tokens"
-         : classes                         ? "classes"
-                                           : "values",
-         name_of(natural));
-  }
-  return natural;
-}
-
-void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data) {
-  if (augmentation == io::Augmentation()) {
-    return;
-  }
-  if (!io::is_image(data.input_shape)) {
-    fail(ExitCode::kUsage,
-         "data.flip, data.crop_padding and data.cutout are for images (channels x height x width), "
-         "but samples of {} are {}; leave them out",
-         data.path.string(), data.input_shape.text());
-  }
-  const std::int64_t shorter = std::min(data.input_shape[1], data.input_shape[2]);
-  const auto require_within = [&](const char* key, std::int64_t pixels) {
-    if (pixels > shorter) {
-      fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}", key,
-           pixels, data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
-    }
-  };
-  require_within("data.crop_padding", augmentation.crop_padding);
-  require_within("data.cutout", augmentation.cutout);
-}
-
-namespace {
-
-/// The limit of MPI's int counts: bytes of a message, or elements of a reduction.
-constexpr double kMostCounted = 2147483647.0;
-
-/// Rejects tensors between stages that are too long for one message.
-void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
-  const config::RunConfig& c = plan.config;
-  for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
-    for (const std::int64_t tensor : plan.model->boundary_tensors(plan.split.stages[s].end)) {
-      const nn::Port& port = plan.model->port_of(tensor);
-      const auto bytes = static_cast<double>(nn::local_shape(port, pass).count()) *
-                         static_cast<double>(size_bytes(c.numerics.dtype));
-      if (bytes > kMostCounted) {
-        fail(ExitCode::kUsage,
-             "between stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
-             "more than the limit of {:.0f}; lower batch.micro",
-             s, s + 1, c.batch.micro, bytes, kMostCounted);
-      }
-    }
-  }
-}
-
-/// Rejects a reduction over the tensor ranks, of the shape at a layer's input or output, that is
-/// too long for its messages.
-void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
-  const config::RunConfig& c = plan.config;
-  if (port.placement == nn::Placement::kFeatures) {
-    return;
-  }
-  const std::int64_t rows = nn::rows_at(port, c.batch.micro);
-  const auto width = static_cast<double>(port.shape.back());
-  if (c.numerics.mode == comm::Summation::kLibrary) {
-    // The library reduces the whole tensor.
-    const double elements = static_cast<double>(rows) * width;
-    if (elements > kMostCounted) {
-      fail(ExitCode::kUsage,
-           "the tensor ranks' sums of layer {} have {:.3g} elements with microbatches of {} "
-           "samples, more than the limit of {:.0f} in numerics.mode = fast; lower batch.micro",
-           layer.name(), elements, c.batch.micro, kMostCounted);
-    }
-  }
-  const std::int64_t most_rows = grid::even_part(rows, plan.grid.tensor, 0).count();
-  const double bytes = static_cast<double>(most_rows) * width *
-                       static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
-  const bool sends_slices =
-      c.numerics.mode == comm::Summation::kInvariant || port.placement == nn::Placement::kTokens;
-  if (sends_slices && bytes > kMostCounted) {
-    fail(ExitCode::kUsage,
-         "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
-         "samples, more than the limit of {:.0f}; lower batch.micro",
-         layer.name(), bytes, c.batch.micro, kMostCounted);
-  }
-}
-
-}  // namespace
-
 nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
   const config::RunConfig& c = plan.config;
   return {
@@ -390,47 +304,6 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
                         ? DType::kBfloat16
                         : DType::kFloat32,
       .loss_pieces = c.numerics.loss_pieces};
-}
-
-void check_stages(const Plan& plan) {
-  const config::RunConfig& c = plan.config;
-  // The first rank of a tensor group has the largest share.
-  const nn::PassShape pass = pass_shape(plan, 0);
-  check_neighbours(plan, pass);
-  constexpr std::int64_t kMostRounded = 64;  // parts of cuda::fold_into
-  if (pass.shard_sums == DType::kBfloat16 && plan.device == device::DeviceKind::kCuda &&
-      plan.grid.tensor > kMostRounded) {
-    fail(ExitCode::kUsage,
-         "numerics.shard_sums is bfloat16 and parallel.tensor is {}; GPUs add at most {} rounded "
-         "sums, so set numerics.shard_sums to float32 or parallel.tensor to at most {}",
-         plan.grid.tensor, kMostRounded, kMostRounded);
-  }
-  const std::int64_t tokens = c.batch.micro * plan.model->input_shape()[0];
-  if (pass.row_pieces > 1 && tokens % (pass.row_pieces * c.numerics.shards) != 0) {
-    fail(
-        ExitCode::kUsage,
-        "numerics.row_pieces is {}, but the {} tokens of a microbatch (batch.micro = {} times "
-        "model.context = {}) are not divisible by {} pieces of numerics.shards = {} shards; change "
-        "one of them",
-        pass.row_pieces, tokens, c.batch.micro, tokens / c.batch.micro, pass.row_pieces,
-        c.numerics.shards);
-  }
-  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
-    const nn::Layer& layer = plan.model->layer(i);
-    layer.check(pass);
-    if (layer.traffic(pass).messages > 0.0) {
-      check_sum(plan, layer, layer.input());
-      check_sum(plan, layer, layer.output());
-    }
-    const nn::Port& port = layer.output();
-    const std::int64_t rows = nn::rows_at(port, c.batch.micro);
-    if (port.placement == nn::Placement::kTokens && rows % c.numerics.shards != 0) {
-      fail(ExitCode::kUsage,
-           "parallel.sequence is on, but the {} tokens of a microbatch (batch.micro = {} times "
-           "model.context = {}) are not divisible by numerics.shards = {}; change one of them",
-           rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
-    }
-  }
 }
 
 }  // namespace strata::plan

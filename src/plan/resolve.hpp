@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 
 #include "strata/plan/plan.hpp"
 
@@ -34,27 +32,42 @@ namespace strata::plan {
 [[nodiscard]] nn::LossKind resolve_loss(const config::RunConfig& config,
                                         const io::DatasetInfo& data);
 
-/// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
-/// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
-/// without recomputation, else 1. `replicated_model` makes the model with replicated token rows.
-/// Pre: plan.config, plan.device, plan.model and plan.default_loss_pieces.
-[[nodiscard]] std::int64_t resolve_loss_pieces(
-    const Plan& plan, const VirtualGrid& stored,
-    const std::function<std::unique_ptr<nn::Model>()>& replicated_model);
+/// What a model takes from the grid.
+struct ModelGrid {
+  std::int64_t step_microbatches = 1;  ///< of one island
+  std::int64_t lanes = 1;              ///< of one island
+  std::int64_t shards = 1;
+  nn::Placement token_rows = nn::Placement::kReplicated;
+};
 
-/// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
-[[nodiscard]] pipeline::StageCosts emulated_costs(const config::RunConfig& config,
-                                                  const pipeline::Schedule& schedule);
-
-void check_optimizer(const optim::OptimizerOptions& options);
+[[nodiscard]] std::unique_ptr<nn::Model> make_model(const config::RunConfig& config,
+                                                    const io::DatasetInfo& data,
+                                                    const ModelGrid& grid);
 
 /// Freezes parameters by optimizer.frozen, and in a model with adapters all but these and
 /// lora.train. Throws: Error(kUsage) where a pattern of that setting or of optimizer.groups matches
 /// no parameter.
 void apply_parameter_settings(const config::RunConfig& config, nn::Model& model);
 
-/// Whether a learning rate of this kind ends, at its minimum.
-[[nodiscard]] bool has_end(optim::LearningRateKind kind);
+/// What a plan's grid gives its model.
+[[nodiscard]] ModelGrid model_grid(const Plan& plan);
+
+/// Where a transformer's token rows lie: by parallel.sequence; with auto they are shared among
+/// several tensor ranks where the layers, the shards and numerics.mode allow it.
+[[nodiscard]] nn::Placement resolve_token_rows(const config::RunConfig& config,
+                                               const io::DatasetInfo& data);
+
+/// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
+/// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
+/// without recomputation, else 1.
+/// Pre: plan.config, plan.device, plan.model and plan.default_loss_pieces.
+[[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored);
+
+/// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
+[[nodiscard]] pipeline::StageCosts emulated_costs(const config::RunConfig& config,
+                                                  const pipeline::Schedule& schedule);
+
+void check_optimizer(const optim::OptimizerOptions& options);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.
 /// Pre: plan.model, plan.train_data, plan.grid.

@@ -186,8 +186,8 @@ pipeline::StageCosts costs_of(const config::RunConfig& config, const nn::Model& 
 
 /// The schedule with the least step time that a search finds within parallel.activations, with the
 /// chunks that parallel.chunks asks for and the layers allow.
-TrainingSchedule made_schedule(const config::RunConfig& config, const nn::Model& model,
-                               std::int64_t stages, std::int64_t microbatches) {
+TrainingSchedule searched_schedule(const config::RunConfig& config, const nn::Model& model,
+                                   std::int64_t stages, std::int64_t microbatches) {
   const auto& p = config.parallel;
   std::vector<std::int64_t> tried;
   for (std::int64_t chunks = 1; chunks <= pipeline::kMostChunks; ++chunks) {
@@ -210,7 +210,7 @@ TrainingSchedule made_schedule(const config::RunConfig& config, const nn::Model&
   const pipeline::FoundSchedule& found = best.found;
   const double gap = 1.0 - found.lower_bound_seconds / found.simulation.makespan_seconds;
   return {computes_both(config) ? with_weights_at_once(found.schedule) : found.schedule,
-          MadeFor{.costs = std::move(best.costs), .gap = gap}};
+          ScheduleSearch{.costs = std::move(best.costs), .optimality_gap = gap}};
 }
 
 /// The schedule of the key, made by make() unless it is among `proven`.
@@ -224,7 +224,7 @@ pipeline::Schedule proven_schedule(ProvenSchedules* proven, const std::string& k
   return found != proven->end() ? found->second : proven->emplace(key, make()).first->second;
 }
 
-bool has_chunks(pipeline::ScheduleKind kind) {
+bool has_chunks(std::optional<pipeline::ScheduleKind> kind) {
   return kind == pipeline::ScheduleKind::kInterleaved || kind == pipeline::ScheduleKind::kZbV;
 }
 
@@ -277,19 +277,19 @@ TrainingSchedule training_schedule(const config::RunConfig& config, const nn::Mo
     fail(ExitCode::kUsage, "parallel.chunks is {}, but parallel.schedule = {} {}", p.chunks,
          config::schedule_name(config), because);
   };
-  if (config::is_made(config) && p.chunks > 2) {
+  if (!p.schedule && p.chunks > 2) {
     refuse("searches for 1 or 2; set one of them, or leave it out");
   }
-  if (p.activations != 0 && !config::is_made(config)) {
+  if (p.activations != 0 && p.schedule) {
     fail(ExitCode::kUsage,
          "parallel.activations is {}, but parallel.schedule = {} is no search; leave it out, or "
          "set parallel.schedule to auto",
          p.activations, config::schedule_name(config));
   }
-  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile && !config::is_made(config)) {
+  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile) {
     refuse("says itself which chunks a rank holds; leave parallel.chunks out");
   }
-  if (p.chunks > 1 && !has_chunks(p.schedule) && !config::is_made(config)) {
+  if (p.chunks > 1 && !has_chunks(p.schedule) && p.schedule) {
     refuse("has one chunk a rank; leave it out, or set parallel.schedule to interleaved");
   }
   if (p.chunks != 0 && p.chunks != 2 && p.schedule == pipeline::ScheduleKind::kZbV) {
@@ -299,19 +299,19 @@ TrainingSchedule training_schedule(const config::RunConfig& config, const nn::Mo
     refuse(fmt::format("has 2 to {}; set one of them, or parallel.schedule to 1f1b",
                        pipeline::kMostChunks));
   }
-  if (config::is_made(config) && stages > 1) {
-    TrainingSchedule made = made_schedule(config, model, stages, microbatches);
-    made.schedule = for_device(config, std::move(made.schedule), device);
-    return made;
+  if (!p.schedule && stages > 1) {
+    TrainingSchedule found = searched_schedule(config, model, stages, microbatches);
+    found.schedule = for_device(config, std::move(found.schedule), device);
+    return found;
   }
-  if (p.schedule == pipeline::ScheduleKind::kFile && !config::is_made(config)) {
+  if (p.schedule == pipeline::ScheduleKind::kFile) {
     pipeline::Schedule schedule = schedule_from_file(p.schedule_file, {stages, microbatches});
     check_layers(config, model, stages, std::ssize(schedule.order.chunks()));
     return {for_device(config, std::move(schedule), device), std::nullopt};
   }
-  const bool one = stages == 1 && (has_chunks(p.schedule) || config::is_made(config));
+  const bool one = stages == 1 && (has_chunks(p.schedule) || !p.schedule);
   check_layers(config, model, stages, one ? 1 : stages * chunks_of(config));
-  const pipeline::ScheduleKind kind = one ? pipeline::ScheduleKind::k1f1b : p.schedule;
+  const pipeline::ScheduleKind kind = one ? pipeline::ScheduleKind::k1f1b : *p.schedule;
   const pipeline::ScheduleSize size{stages, microbatches, one ? 1 : chunks_of(config)};
   const std::string key = fmt::format("{} {} {} {} {}", name_of(kind), size.stages,
                                       size.microbatches, size.chunks, name_of(device));

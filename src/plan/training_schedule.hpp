@@ -21,7 +21,7 @@ namespace strata::plan {
 
 struct TrainingSchedule {
   pipeline::Schedule schedule;
-  std::optional<MadeFor> made_for;
+  std::optional<ScheduleSearch> search;  ///< parallel.schedule = auto
 };
 
 /// The proven training schedule that the config asks for, with `stages` stages and `microbatches`
@@ -30,7 +30,7 @@ struct TrainingSchedule {
 /// and, where a cell is to blame, its line and cell: another number of ranks or microbatches, an
 /// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock, and actions
 /// that training does not run.
-/// A schedule made to measure takes the costs of the model's layers.
+/// A search takes the costs of the model's layers.
 [[nodiscard]] TrainingSchedule training_schedule(const config::RunConfig& config,
                                                  const nn::Model& model, std::int64_t stages,
                                                  std::int64_t microbatches,

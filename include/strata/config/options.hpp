@@ -1,12 +1,22 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/config/run_config.hpp"
 
 namespace strata::config {
+
+/// Another setting without which a setting has no effect.
+struct Need {
+  std::string setting;              ///< as in "schedule.kind"
+  std::vector<std::string> values;  ///< of which it has one; empty: any but its default
+  std::string because = {};         ///< what to add to "schedule.kind is constant" in a message
+  std::string instead = {};         ///< advice other than "set schedule.kind to step"
+};
 
 /// One setting, the single source for parsing, --help, the resolved config and the reference page.
 struct Option {
@@ -17,10 +27,21 @@ struct Option {
   /// Throws: Error(kUsage) for a text that is not an allowed value.
   std::function<void(RunConfig&, const std::string&)> set;
   std::function<std::string(const RunConfig&)> get;
+  std::vector<Need> needs = {};
 };
 
 /// All settings but model.layer, in the order of the reference, grouped by section.
 [[nodiscard]] const std::vector<Option>& option_table();
+
+/// Whether a setting has another value than its default, and one that does something.
+[[nodiscard]] bool is_set(const RunConfig& config, std::string_view key);
+
+/// Rejects settings that are set but not `used`, with the reason and what to do instead.
+void check_used(const RunConfig& config, std::initializer_list<std::string_view> keys, bool used,
+                const std::string& because, const std::string& instead);
+
+/// Rejects settings that are set without one that they need.
+void check_needs(const RunConfig& config);
 
 /// The only setting that may be repeated: one layer per line.
 inline constexpr const char* kLayerKey = "model.layer";

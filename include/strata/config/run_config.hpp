@@ -152,9 +152,10 @@ struct RunConfig {
     std::int64_t pipeline = 1;
     std::int64_t tensor = 1;
     Sequence sequence = Sequence::kAuto;
-    pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
-    std::string schedule_file;     // of ScheduleKind::kFile; empty: made to measure
-    std::int64_t activations = 0;  // for a made one; 0: one for each stage
+    /// Nothing: searched for (parallel.schedule = auto).
+    std::optional<pipeline::ScheduleKind> schedule = pipeline::ScheduleKind::k1f1b;
+    std::string schedule_file;     // of ScheduleKind::kFile
+    std::int64_t activations = 0;  // for a search; 0: one for each stage
     std::int64_t chunks = 0;       // 0: as many as the schedule needs
     Backward backward = Backward::kAuto;
     std::string split = "auto";
@@ -262,12 +263,6 @@ struct RunConfig {
 [[nodiscard]] inline bool emulates_links(const RunConfig& config) {
   return config.emulated.link_megabits_per_second > 0.0 ||
          config.emulated.link_delay_milliseconds > 0.0;
-}
-
-/// Whether the schedule is made to measure (parallel.schedule = auto).
-[[nodiscard]] inline bool is_made(const RunConfig& config) {
-  return config.parallel.schedule == pipeline::ScheduleKind::kFile &&
-         config.parallel.schedule_file.empty();
 }
 
 }  // namespace strata::config

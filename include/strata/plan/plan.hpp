@@ -23,11 +23,11 @@
 
 namespace strata::plan {
 
-/// What a schedule was made for.
-struct MadeFor {
+/// A search for a schedule.
+struct ScheduleSearch {
   pipeline::StageCosts costs;  ///< relative
   /// The most of its step time that another order of the same chunks could save.
-  double gap = 0.0;
+  double optimality_gap = 0.0;
 };
 
 /// Everything that follows from the config, the data set and the number of ranks. The same on every
@@ -69,7 +69,7 @@ struct Plan {
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
   nn::BackwardOrder backward = nn::BackwardOrder::kFused;
-  std::optional<MadeFor> made_for;  ///< parallel.schedule = auto
+  std::optional<ScheduleSearch> schedule_search;  ///< parallel.schedule = auto
   pipeline::Schedule evaluation;
   /// Where stages sleep instead of computing (run.device = emulated): the times of their actions.
   std::optional<pipeline::StageCosts> emulated;
@@ -179,6 +179,12 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
                            device::DeviceKind device = device::DeviceKind::kCpu,
                            ProvenSchedules* proven = nullptr);
 
+/// The same for one of many settings that are tried; nothing where they contradict each other.
+[[nodiscard]] std::optional<Plan> try_prepare(const config::RunConfig& given, std::int64_t ranks,
+                                              const io::DatasetInfo& train_data,
+                                              const VirtualGrid& stored, device::DeviceKind device,
+                                              ProvenSchedules* proven = nullptr);
+
 /// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
 /// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the
 /// most replicas that the virtual grid allows. The results are the same on each grid. Throws:
@@ -248,10 +254,32 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
 /// Tables of the memory that a rank of each stage takes.
 [[nodiscard]] std::string memory_text(const Plan& plan);
 
+/// What a grid must be like; 0: nothing in particular.
+struct GridLimits {
+  std::int64_t lanes = 0;   ///< a multiple of the replicas
+  std::int64_t shards = 0;  ///< a multiple of the tensor ranks
+  std::int64_t layers = 0;  ///< at least as many as stages
+  std::int64_t data = 0;    ///< the only number of replicas, of stages, of tensor ranks
+  std::int64_t pipeline = 0;
+  std::int64_t tensor = 0;
+};
+/// The grids of `ranks` ranks: those with the most replicas first, of these those with the fewest
+/// tensor ranks. Pre: limits.layers > 0.
+[[nodiscard]] std::vector<grid::Grid> grids_of(std::int64_t ranks, const GridLimits& limits);
+
+/// The config with the pipeline stages and tensor ranks of the checkpoint in place of each "auto";
+/// 1 in a new run.
+[[nodiscard]] config::RunConfig with_stored_stages(config::RunConfig config,
+                                                   const VirtualGrid& stored);
+
 /// Whether a run can be launched on `ranks` ranks. `lanes`: of the checkpoint that it continues; 0:
 /// the config's, or as many as there are replicas.
 [[nodiscard]] bool can_launch(const config::RunConfig& config, std::int64_t ranks,
                               std::int64_t lanes);
+/// The nearest such multiples of `step` below and above `ranks`, up to `most`.
+[[nodiscard]] std::vector<std::int64_t> nearest_launchable(const config::RunConfig& config,
+                                                           std::int64_t ranks, std::int64_t lanes,
+                                                           std::int64_t step, std::int64_t most);
 /// The nearest such numbers below and above `ranks`, as in "2 or 4".
 [[nodiscard]] std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
                                            std::int64_t lanes);

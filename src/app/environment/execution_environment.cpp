@@ -209,12 +209,16 @@ void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int
       inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
   plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
     const std::int64_t lacks =
-        plan::device_bytes(plan::rank_plan(candidate, world.rank())) > free_bytes ? 1 : 0;
+        plan::fits(plan::rank_plan(candidate, world.rank()), free_bytes) ? 0 : 1;
     std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
     world.all_gather(comm::payload_of(std::span(&lacks, 1)), comm::payload_of(std::span(all)));
     return std::ranges::count(all, 1) == 0;
   });
-  comm::agree(world, [&] { plan::require_fits_memory(plan, world.rank(), free_bytes, stored); });
+  comm::agree(world, [&] {
+    if (const auto missing = plan::missing_memory(plan, world.rank(), free_bytes, stored)) {
+      fail(ExitCode::kPeer, "{}", *missing);
+    }
+  });
 }
 
 }  // namespace

@@ -230,6 +230,41 @@ TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
   }
 }
 
+TEST(Prepare, SharesTokenRowsOfLayersThatAllow) {
+  using nn::Placement;
+  for (const auto& [layer, rows] :
+       std::vector<std::pair<std::string, Placement>>{{"layer_norm", Placement::kTokens},
+                                                      {"rms_norm", Placement::kTokens},
+                                                      {"dropout 0.1", Placement::kTokens},
+                                                      {"gelu", Placement::kTokens},
+                                                      {"mlp 32 gelu", Placement::kTokens},
+                                                      {"dense 16", Placement::kReplicated},
+                                                      {"batch_norm", Placement::kReplicated}}) {
+    SCOPED_TRACE(layer);
+    config::RunConfig config = gpt_on({1, 1, 2});
+    config.model.transformer = {.context = kContext};
+    config.model.layers = {"embedding 16", "attention 4", layer, "head"};
+    EXPECT_EQ(prepare(config, 2, tokens(), {}).token_rows, rows);
+    config.parallel.sequence = config::Sequence::kOn;
+    EXPECT_EQ(try_prepare(config, 2, tokens(), {}, device::DeviceKind::kCpu).has_value(),
+              rows == Placement::kTokens);
+  }
+}
+
+TEST(GridsOf, HaveTheRanksAndKeepTheLimits) {
+  const auto texts = [](std::int64_t ranks, const GridLimits& limits) {
+    std::string text;
+    for (const grid::Grid& grid : grids_of(ranks, limits)) {
+      text += fmt::format("{}x{}x{} ", grid.data, grid.pipeline, grid.tensor);
+    }
+    return text;
+  };
+  EXPECT_EQ(texts(4, {.layers = 9}), "4x1x1 2x2x1 2x1x2 1x4x1 1x2x2 1x1x4 ");
+  EXPECT_EQ(texts(4, {.lanes = 6, .shards = 2, .layers = 2}), "2x2x1 2x1x2 1x2x2 ");
+  EXPECT_EQ(texts(12, {.layers = 9, .pipeline = 3, .tensor = 2}), "2x3x2 ");
+  EXPECT_EQ(texts(7, {.lanes = 4, .shards = 2, .layers = 5}), "");
+}
+
 TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   constexpr std::int64_t kWide = 1 << 20;
   config::RunConfig config = gpt_on({1, 1, 4});

@@ -78,16 +78,10 @@ void check_grid(const JobScript& script, const config::RunConfig& config, std::i
     return;
   }
   std::vector<std::string> fitting;
-  for (std::int64_t nodes = script.nodes - 1; nodes > 0 && fitting.empty(); --nodes) {
-    if (plan::can_launch(config, nodes * script.ranks_per_node, lanes)) {
-      fitting.push_back(fmt::format("--nodes={}", nodes));
-    }
-  }
-  for (std::int64_t nodes = script.nodes + 1; nodes <= 4 * script.nodes + 8; ++nodes) {
-    if (plan::can_launch(config, nodes * script.ranks_per_node, lanes)) {
-      fitting.push_back(fmt::format("--nodes={}", nodes));
-      break;
-    }
+  for (const std::int64_t other :
+       plan::nearest_launchable(config, ranks, lanes, script.ranks_per_node,
+                                (4 * script.nodes + 8) * script.ranks_per_node)) {
+    fitting.push_back(fmt::format("--nodes={}", other / script.ranks_per_node));
   }
   const std::string data =
       config.parallel.data == 0 ? "" : fmt::format("{} data x ", config.parallel.data);
@@ -159,24 +153,11 @@ void plan_memory(plan::Plan plan, const plan::VirtualGrid& stored, const config:
   if (!gpu || gpu_bytes == 0) {
     return;
   }
-  const auto first_too_large = [&](const plan::Plan& candidate) {
-    std::int64_t stage = 0;
-    while (stage < candidate.grid.pipeline &&
-           plan::device_bytes(plan::rank_plan(
-               candidate, candidate.grid.rank_of({.pipeline = stage}))) <= gpu_bytes) {
-      ++stage;
-    }
-    return stage;
-  };
   plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
-    return first_too_large(candidate) == candidate.grid.pipeline;
+    return !plan::too_large_rank(candidate, gpu_bytes);
   });
-  if (const std::int64_t stage = first_too_large(plan); stage < plan.grid.pipeline) {
-    try {
-      plan::require_fits_memory(plan, plan.grid.rank_of({.pipeline = stage}), gpu_bytes, stored);
-    } catch (const Error& error) {
-      fail(ExitCode::kUsage, "{}", error.what());
-    }
+  if (const auto rank = plan::too_large_rank(plan, gpu_bytes)) {
+    fail(ExitCode::kUsage, "{}", plan::missing_memory(plan, *rank, gpu_bytes, stored).value());
   }
 }
 
@@ -208,12 +189,7 @@ void set_job_size(const config::CommandLine& line, config::RunConfig& config, Jo
          "choose another device");
   }
   const plan::VirtualGrid stored = stored_grid(config);
-  if (config.parallel.pipeline == 0) {
-    config.parallel.pipeline = std::max<std::int64_t>(1, stored.pipeline);
-  }
-  if (config.parallel.tensor == 0) {
-    config.parallel.tensor = std::max<std::int64_t>(1, stored.tensor);
-  }
+  config = plan::with_stored_stages(std::move(config), stored);
   read_nodes(line.value("nodes", "1"), script);
   read_spares(line, script);
   script.ranks_per_node =

@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <initializer_list>
+
+#include <fmt/format.h>
+
+#include "strata/config/options.hpp"
+#include "strata/core/error.hpp"
+
+#include "resolve.hpp"
+
+// What a plan refuses.
+namespace strata::plan {
+
+void check_optimizer(const optim::OptimizerOptions& options) {
+  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
+      options.momentum == 0.0) {
+    fail(ExitCode::kUsage,
+         "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
+  }
+}
+
+namespace {
+
+void check_emulated(const config::RunConfig& given, const Plan& plan) {
+  const bool computes = given.run.device != config::DeviceChoice::kEmulated;
+  config::check_used(given, {"numerics.loss_pieces"}, computes,
+                     "run.device is emulated, which computes no logits", "choose another device");
+  config::check_used(given, {"parallel.schedule"}, computes || given.parallel.schedule,
+                     "run.device is emulated, whose times auto does not search with",
+                     "make a file with strata schedule make");
+  config::check_used(given,
+                     {"run.resume", "data.test", "checkpoint.init", "checkpoint.every",
+                      "checkpoint.keep_every", "checkpoint.minutes"},
+                     computes,
+                     "run.device is emulated, which learns nothing and has no checkpoints",
+                     "choose another device");
+  const std::initializer_list<std::string_view> links{"emulated.link_rate", "emulated.link_delay"};
+  config::check_used(given, links, plan.device == device::DeviceKind::kCpu,
+                     "GPUs do not wait for emulated links", "set run.device to cpu");
+  config::check_used(given, links, given.parallel.sync != config::Sync::kAsync,
+                     "parallel.sync is async, whose windows do not wait for emulated links",
+                     "choose another way");
+  config::check_used(given, links, (plan.parts > 1 ? plan.grid.islands : plan.grid.data) > 1,
+                     plan.parts > 1 ? "no two ranks of this job are in different islands"
+                                    : "one replica sends nothing to others",
+                     "choose parallel.data above 1");
+}
+
+}  // namespace
+
+void check_unused(const config::RunConfig& given, const Plan& plan) {
+  config::check_needs(given);
+  const bool tokens = plan.train_data.task == io::Task::kNextToken;
+  const std::string data = fmt::format("the data set {} holds {}", plan.train_data.path.string(),
+                                       tokens ? "tokens" : "no tokens");
+  config::check_used(given,
+                     {"model.context", "data.sampling", "parallel.sequence", "numerics.row_pieces"},
+                     tokens, data, "use one of tokens");
+  config::check_used(given, {"data.normalise"}, !tokens, data, "use one of numbers");
+  config::check_used(given, {"run.tensorboard_text"},
+                     plan.train_data.tokenizer != io::TokenizerKind::kNone,
+                     "the data set has no tokenizer that makes text of tokens", "use one that has");
+  check_emulated(given, plan);
+  const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
+  config::check_used(
+      given, {"run.cuda_graphs"}, plan.grid.tensor == 1 && !joins,
+      joins ? "batch_norm over all lanes puts messages into every pass"
+            : fmt::format("parallel.tensor is {}, which puts messages into every pass",
+                          plan.grid.tensor),
+      joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  config::check_used(given, {"checkpoint.best"},
+                     given.checkpoint.best != config::Best::kAccuracy ||
+                         plan.model->loss() == nn::LossKind::kCrossEntropy,
+                     "the model has no classes and so no accuracy", "set it to loss");
+  config::check_used(
+      given, {"numerics.shard_sums", "numerics.row_pieces"}, plan.config.numerics.shards > 1,
+      "numerics.shards is 1, which leaves nothing to sum", "set numerics.shards above 1");
+  config::check_used(given, {"numerics.loss_pieces"}, plan.model->output().is_logits,
+                     "the model does not end in a head", "end it with layer = head");
+  config::check_used(given, {"model.sync_batch_norm"}, nn::has_batch_norm(*plan.model),
+                     "the model has no batch_norm layer", "give it one");
+}
+
+void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data) {
+  if (augmentation == io::Augmentation()) {
+    return;
+  }
+  if (!io::is_image(data.input_shape)) {
+    fail(ExitCode::kUsage,
+         "data.flip, data.crop_padding and data.cutout are for images (channels x height x width), "
+         "but samples of {} are {}; leave them out",
+         data.path.string(), data.input_shape.text());
+  }
+  const std::int64_t shorter = std::min(data.input_shape[1], data.input_shape[2]);
+  const auto require_within = [&](const char* key, std::int64_t pixels) {
+    if (pixels > shorter) {
+      fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}", key,
+           pixels, data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
+    }
+  };
+  require_within("data.crop_padding", augmentation.crop_padding);
+  require_within("data.cutout", augmentation.cutout);
+}
+
+namespace {
+
+/// The limit of MPI's int counts: bytes of a message, or elements of a reduction.
+constexpr double kMostCounted = 2147483647.0;
+
+/// Rejects tensors between stages that are too long for one message.
+void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
+  const config::RunConfig& c = plan.config;
+  for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
+    for (const std::int64_t tensor : plan.model->boundary_tensors(plan.split.stages[s].end)) {
+      const nn::Port& port = plan.model->port_of(tensor);
+      const auto bytes = static_cast<double>(nn::local_shape(port, pass).count()) *
+                         static_cast<double>(size_bytes(c.numerics.dtype));
+      if (bytes > kMostCounted) {
+        fail(ExitCode::kUsage,
+             "between stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
+             "more than the limit of {:.0f}; lower batch.micro",
+             s, s + 1, c.batch.micro, bytes, kMostCounted);
+      }
+    }
+  }
+}
+
+/// Rejects a reduction over the tensor ranks, of the shape at a layer's input or output, that is
+/// too long for its messages.
+void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
+  const config::RunConfig& c = plan.config;
+  if (port.placement == nn::Placement::kFeatures) {
+    return;
+  }
+  const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+  const auto width = static_cast<double>(port.shape.back());
+  if (c.numerics.mode == comm::Summation::kLibrary) {
+    // The library reduces the whole tensor.
+    const double elements = static_cast<double>(rows) * width;
+    if (elements > kMostCounted) {
+      fail(ExitCode::kUsage,
+           "the tensor ranks' sums of layer {} have {:.3g} elements with microbatches of {} "
+           "samples, more than the limit of {:.0f} in numerics.mode = fast; lower batch.micro",
+           layer.name(), elements, c.batch.micro, kMostCounted);
+    }
+  }
+  const std::int64_t most_rows = grid::even_part(rows, plan.grid.tensor, 0).count();
+  const double bytes = static_cast<double>(most_rows) * width *
+                       static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
+  const bool sends_slices =
+      c.numerics.mode == comm::Summation::kInvariant || port.placement == nn::Placement::kTokens;
+  if (sends_slices && bytes > kMostCounted) {
+    fail(ExitCode::kUsage,
+         "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
+         "samples, more than the limit of {:.0f}; lower batch.micro",
+         layer.name(), bytes, c.batch.micro, kMostCounted);
+  }
+}
+
+}  // namespace
+
+void check_stages(const Plan& plan) {
+  const config::RunConfig& c = plan.config;
+  // The first rank of a tensor group has the largest share.
+  const nn::PassShape pass = pass_shape(plan, 0);
+  check_neighbours(plan, pass);
+  constexpr std::int64_t kMostRounded = 64;  // parts of cuda::fold_into
+  if (pass.shard_sums == DType::kBfloat16 && plan.device == device::DeviceKind::kCuda &&
+      plan.grid.tensor > kMostRounded) {
+    fail(ExitCode::kUsage,
+         "numerics.shard_sums is bfloat16 and parallel.tensor is {}; GPUs add at most {} rounded "
+         "sums, so set numerics.shard_sums to float32 or parallel.tensor to at most {}",
+         plan.grid.tensor, kMostRounded, kMostRounded);
+  }
+  const std::int64_t tokens = c.batch.micro * plan.model->input_shape()[0];
+  if (pass.row_pieces > 1 && tokens % (pass.row_pieces * c.numerics.shards) != 0) {
+    fail(
+        ExitCode::kUsage,
+        "numerics.row_pieces is {}, but the {} tokens of a microbatch (batch.micro = {} times "
+        "model.context = {}) are not divisible by {} pieces of numerics.shards = {} shards; change "
+        "one of them",
+        pass.row_pieces, tokens, c.batch.micro, tokens / c.batch.micro, pass.row_pieces,
+        c.numerics.shards);
+  }
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    const nn::Layer& layer = plan.model->layer(i);
+    layer.check(pass);
+    if (layer.traffic(pass).messages > 0.0) {
+      check_sum(plan, layer, layer.input());
+      check_sum(plan, layer, layer.output());
+    }
+    const nn::Port& port = layer.output();
+    const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+    if (port.placement == nn::Placement::kTokens && rows % c.numerics.shards != 0) {
+      fail(ExitCode::kUsage,
+           "parallel.sequence is on, but the {} tokens of a microbatch (batch.micro = {} times "
+           "model.context = {}) are not divisible by numerics.shards = {}; change one of them",
+           rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
+    }
+  }
+}
+
+}  // namespace strata::plan
