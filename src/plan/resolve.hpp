@@ -34,8 +34,8 @@ namespace strata::plan {
 
 /// What a model takes from the grid.
 struct ModelGrid {
-  std::int64_t step_microbatches = 1;  ///< of one island
-  std::int64_t lanes = 1;              ///< of one island
+  std::int64_t step_microbatches = 1;  ///< of one part
+  std::int64_t lanes = 1;              ///< of one part
   std::int64_t shards = 1;
   nn::Placement token_rows = nn::Placement::kReplicated;
 };
