@@ -116,7 +116,7 @@ MUTANTS = [
            "training_loader(plan_, rank_, step)", "training_loader(plan_, rank_, 0)",
            "resume: the samples begin again",
            "grids mpi.resume mpi.lm_resume"),
-    Mutant("state-of-the-first-rank", "src/train/loop/rank_state.cpp",
+    Mutant("state-of-the-first-rank", "src/train/loop/stored_state.cpp",
            "read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));",
            "read_slice(checkpoint, states[i], placed, 0, optimizer_.state(i, piece));",
            "resume with data > 1: all ranks read the optimizer state of the first",

@@ -1,224 +1,19 @@
 #include "strata/train/rank_state.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
-#include <type_traits>
-#include <utility>
 
 #include "strata/core/clock.hpp"
-#include "strata/core/hash.hpp"
 #include "strata/device/profile_range.hpp"
-#include "strata/ops/convert.hpp"
-#include "strata/plan/checkpoint_names.hpp"
-#include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
-#include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
-namespace {
-
-/// The part of the whole tensor that a placed slice is.
-io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
-  if (!placed.is_slice()) {
-    return {};
-  }
-  return {.dimension = placed.spec.split,
-          .first = placed.first_index,
-          .count = placed.shape[static_cast<std::size_t>(placed.spec.split)]};
-}
-
-/// The dtype of a checkpoint's tensor; `otherwise` where it has none of this name.
-DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DType otherwise) {
-  const io::TensorInfo* const found = checkpoint.find(name);
-  return found != nullptr ? found->dtype : otherwise;
-}
-
-/// The name of a parameter's weights; all parts have the same frozen matrices.
-std::string stored_name(const nn::ParameterSpec& spec, const std::string& prefix) {
-  return plan::weight_name(spec, nn::has_gradient(spec) ? prefix : "");
-}
-
-/// Reads elements of a placed slice, from its element `begin` on, out of the checkpoint's tensor
-/// `name` into memory of any device. Checkpoints hold master weights; `into` may have another
-/// dtype, to which they are converted.
-void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
-                const nn::PlacedParameter& placed, std::int64_t begin, const TensorView& into) {
-  constexpr std::int64_t kMostElements = 1 << 20;
-  const nn::ParameterSpec& spec = placed.spec;
-  const DType stored = stored_dtype(checkpoint, name, compute_dtype(into.dtype()));
-  const auto read = [&](std::int64_t first, const TensorView& tensor) {
-    checkpoint.read(name, spec.shape, shard_of(placed),
-                    {begin + first, begin + first + tensor.count()}, tensor);
-  };
-  device::write_from_host(into, [&](std::int64_t first, const TensorView& piece) {
-    if (stored == piece.dtype()) {
-      read(first, piece);
-      return;
-    }
-    ops::Context context(1);
-    const std::int64_t most = std::min(kMostElements, piece.count());
-    const device::Buffer memory(device::Device::cpu(), most * size_bytes(stored));
-    for (std::int64_t at = 0; at < piece.count(); at += most) {
-      const std::int64_t count = std::min(most, piece.count() - at);
-      const TensorView masters = memory.view(0, Shape{count}, stored);
-      read(first + at, masters);
-      ops::convert(context, masters, piece.flat_slice(at, count));
-    }
-  });
-}
-
-/// A bijection after which all bits depend on each.
-/// Source: S. Vigna, splitmix64, https://prng.di.unimi.it/splitmix64.c
-std::uint64_t mixed(std::uint64_t bits) {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-}  // namespace
-
-void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream) {
-  constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
-  const std::int64_t most = kPieceBytes / size_bytes(tensor.dtype());
-  for (std::int64_t first = 0; first < tensor.count(); first += most) {
-    const std::int64_t count = std::min(most, tensor.count() - first);
-    const device::HostView piece(tensor.flat_slice(first, count), stream);
-    hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
-  }
-}
-
-std::uint64_t elements_hash(const io::TensorSlice& slice, device::Stream& stream) {
-  const device::HostView host(slice.data, stream);
-  const std::uint64_t name = hash_of(slice.name);
-  // Elements of the shard's part that are consecutive in the tensor too, and from one such row to
-  // the next in the tensor.
-  std::int64_t row = std::max<std::int64_t>(1, slice.global_shape.count());
-  std::int64_t stride = row;
-  std::int64_t first = 0;
-  if (slice.shard.dimension != io::ShardSlice::kNotSplit) {
-    std::int64_t inner = 1;
-    for (std::size_t d = slice.global_shape.rank(); std::cmp_greater(d, slice.shard.dimension + 1);
-         --d) {
-      inner *= slice.global_shape[d - 1];
-    }
-    row = slice.shard.count * inner;
-    stride = slice.global_shape[static_cast<std::size_t>(slice.shard.dimension)] * inner;
-    first = slice.shard.first * inner;
-  }
-  std::uint64_t sum = 0;
-  with_floating(slice.data.dtype(), [&]<typename T>(T) {
-    using Bits =
-        std::conditional_t<sizeof(T) == sizeof(std::uint64_t), std::uint64_t, std::uint32_t>;
-    const std::span<const T> values = host.view().template host<T>();
-    for (std::int64_t i = 0; i < std::ssize(values);) {
-      const std::int64_t within = (slice.range.begin + i) % row;
-      const std::int64_t index = (slice.range.begin + i) / row * stride + first + within;
-      const std::int64_t count = std::min(std::ssize(values) - i, row - within);
-      for (std::int64_t k = 0; k < count; ++k, ++i) {
-        sum += mixed(name ^ mixed(static_cast<std::uint64_t>(index + k)) ^
-                     std::bit_cast<Bits>(values[static_cast<std::size_t>(i)]));
-      }
-    }
-  });
-  return sum;
-}
-
-std::int64_t copy_data(std::span<io::TensorSlice> slices, const device::Buffer& memory,
-                       std::int64_t offset_bytes, device::Stream& stream) {
-  for (io::TensorSlice& slice : slices) {
-    const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
-    device::copy_tensor(slice.data, copy, stream);
-    offset_bytes += copy.bytes();
-    slice.data = copy;
-  }
-  stream.synchronize();
-  return offset_bytes;
-}
-
-StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
-                       comm::Groups& groups)
-    : rank_(rank),
-      weight_memory_(context.device(),
-                     rank.layout.weight_elements * size_bytes(plan.config.numerics.dtype)),
-      weights_(
-          weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
-      frozen_memory_(context.device(),
-                     rank.frozen.weight_elements * size_bytes(plan.config.numerics.dtype)),
-      frozen_weights_(
-          frozen_memory_.view(0, Shape{rank.frozen.weight_elements}, plan.config.numerics.dtype)),
-      shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
-              plan.config.numerics.mode),
-      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
-      pass_buffers_(nn::Stage::pass_buffers(context.device(), *plan.model, rank.chunks)) {
-  for (const nn::StageSpec& chunk : rank.chunks) {
-    chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,
-                         weights_, &lanes_, &pass_buffers_,
-                         nn::FrozenWeights{&rank.frozen, frozen_weights_});
-  }
-  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
-    nn::initialise(placed, plan.config.run.seed, 0, weights);
-  });
-}
-
-template <typename Use>
-void StageState::for_weights(const Use& use) const {
-  const auto each = [&](const nn::ParameterLayout& layout, const TensorView& weights) {
-    for (const nn::PlacedParameter& placed : layout.parameters) {
-      // A borrowed parameter may use the owner's weights in place.
-      if (placed.offset < layout.weight_elements) {
-        use(placed, weights.flat_slice(placed.offset, placed.shape.count()));
-      }
-    }
-  };
-  each(rank_.layout, weights_);
-  each(rank_.frozen, frozen_weights_);
-}
-
-std::vector<nn::Stage*> StageState::chunks() {
-  std::vector<nn::Stage*> chunks;
-  for (nn::Stage& chunk : chunks_) {
-    chunks.push_back(&chunk);
-  }
-  return chunks;
-}
-
-comm::ExposedSeconds StageState::exposed_seconds() const {
-  comm::ExposedSeconds exposed;
-  exposed.of(grid::Axis::kTensor) = shards_.exposed_seconds();
-  exposed.of(grid::Axis::kData) = lanes_.exposed_seconds();
-  return exposed;
-}
-
-void StageState::reset_clock() {
-  shards_.reset_clock();
-  lanes_.reset_clock();
-}
-
-void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
-                              const std::string& prefix) {
-  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
-    end_setup_on_stop_request();
-    if (!except.matches(placed.spec.name)) {
-      read_slice(checkpoint, stored_name(placed.spec, prefix), placed, 0, weights);
-    }
-  });
-}
 
 RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
                      comm::Groups& groups)
-    : context_(context),
-      plan_(plan),
-      rank_(rank),
+    : StoredState(context, plan, rank, groups),
       groups_(groups),
-      stage_state_(context, plan, rank, groups),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
-      optimizer_(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
-                 rank.buckets, rank.coordinates.data, stage_state_.weights()),
-      host_(1),
-      frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
-                      stage_state_.frozen_weights()),
       norm_(context, rank.layout, rank.buckets, rank.coordinates.data),
       gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
@@ -229,27 +24,6 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
     tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.coordinates.data, *tie,
                  plan.config.numerics.dtype);
   }
-  if (has_masters()) {
-    for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
-                  const nn::PlacedParameter& placed) {
-      nn::initialise(placed, plan.config.run.seed, piece.range.begin, owner.master(piece));
-    });
-  }
-}
-
-template <typename Use>
-void RankState::for_owned(const Use& use) const {
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    use(optimizer_, piece, rank_.layout.parameters[piece.parameter]);
-  }
-  for (const optim::OwnedPiece& piece : frozen_masters_.pieces()) {
-    use(frozen_masters_, piece, rank_.frozen.parameters[piece.parameter]);
-  }
-}
-
-bool RankState::has_masters() const {
-  const DType dtype = plan_.config.numerics.dtype;
-  return compute_dtype(dtype) != dtype;
 }
 
 comm::ExposedSeconds RankState::exposed_seconds() const {
@@ -326,19 +100,6 @@ double RankState::gather_tied() {
   return waited;
 }
 
-std::vector<TensorView> RankState::trained_tensors() const {
-  std::vector<TensorView> tensors = optimizer_.tensors();
-  tensors.push_back(stage_state_.weights());
-  // A stage may have no parameters.
-  std::erase_if(tensors, [](const TensorView& tensor) { return tensor.count() == 0; });
-  return tensors;
-}
-
-void RankState::copy_master(const optim::OwnedPiece& piece, const TensorView& into) const {
-  const device::HostView masters(optimizer_.master(piece), context_.stream());
-  device::copy_tensor(masters.view(), into);
-}
-
 void RankState::drain() {
   gather_.finish();
   groups_.engine->drain();
@@ -354,23 +115,6 @@ void RankState::require_finite() {
            rank_.layout.parameters[piece.parameter].spec.name);
     }
   }
-}
-
-std::uint64_t RankState::weights_hash() const {
-  StreamingHash hash;
-  add_to(hash, stage_state_.weights(), context_.stream());
-  add_to(hash, stage_state_.frozen_weights(), context_.stream());
-  return hash.digest();
-}
-
-std::uint64_t RankState::optimizer_hash() const {
-  StreamingHash hash;
-  for (const optim::Optimizer* const owner : {&optimizer_, &frozen_masters_}) {
-    for (const TensorView& tensor : owner->tensors()) {
-      add_to(hash, tensor, context_.stream());
-    }
-  }
-  return hash.digest();
 }
 
 std::uint64_t RankState::sums_hash() {
@@ -411,116 +155,20 @@ void RankState::damage(FaultPlace place) {
       element, [&](std::int64_t, const TensorView& into) { std::ranges::copy(bytes, into.raw()); });
 }
 
-std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
-  std::vector<io::TensorSlice> all = slices();
-  std::vector<io::TensorSlice> frozen = frozen_slices();
-  if (!memory.empty()) {
-    const std::int64_t copied = copy_data(all, memory, 0, context_.stream());
-    if (!frozen.empty() && frozen.front().data.memory_space() != MemorySpace::kHost) {
-      copy_data(frozen, memory, copied, context_.stream());
-    }
-  }
-  all.insert(all.end(), frozen.begin(), frozen.end());
-  return all;
-}
-
-std::vector<io::TensorSlice> RankState::slices(const std::string& prefix) const {
-  return slices_of(optimizer_, rank_.layout, prefix);
-}
-
-std::vector<io::TensorSlice> RankState::frozen_slices() const {
-  return slices_of(frozen_masters_, rank_.frozen, "");
-}
-
-bool RankState::represents(const nn::PlacedParameter& placed) const {
-  return rank_.coordinates.tensor == 0 || placed.spec.split != nn::kNotSplit;
-}
-
-std::optional<io::TensorSlice> RankState::slice_of(const std::string& name,
-                                                   const optim::OwnedPiece& piece,
-                                                   const ConstTensorView& data) const {
-  const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-  if (!represents(placed)) {
-    return std::nullopt;
-  }
-  return io::TensorSlice{.name = name,
-                         .global_shape = placed.spec.shape,
-                         .range = piece.range,
-                         .data = data,
-                         .shard = shard_of(placed)};
-}
-
-void RankState::read(const io::Checkpoint& checkpoint, const std::string& name,
-                     const optim::OwnedPiece& piece, const TensorView& into) const {
-  end_setup_on_stop_request();
-  read_slice(checkpoint, name, rank_.layout.parameters[piece.parameter], piece.range.begin, into);
-}
-
 std::vector<io::TensorSlice> RankState::gradient_slices() {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-    if (represents(placed) && placed.spec.rule == nn::ParameterRule::kTrained) {
-      slices.push_back({.name = "gradients/" + placed.spec.name,
-                        .global_shape = placed.spec.shape,
-                        .range = piece.range,
-                        .data = reducer_.sums().flat_slice(piece.arena_offset, piece.range.count()),
-                        .shard = shard_of(placed)});
+    const nn::ParameterSpec& spec = spec_of(piece);
+    if (spec.rule == nn::ParameterRule::kTrained) {
+      const auto slice =
+          slice_of("gradients/" + spec.name, piece,
+                   reducer_.sums().flat_slice(piece.arena_offset, piece.range.count()));
+      if (slice) {
+        slices.push_back(*slice);
+      }
     }
   }
   return slices;
-}
-
-std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
-                                                  const nn::ParameterLayout& layout,
-                                                  const std::string& prefix) const {
-  std::vector<io::TensorSlice> slices;
-  for (const optim::OwnedPiece& piece : owner.pieces()) {
-    const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
-    if (!represents(placed)) {
-      continue;
-    }
-    slices.push_back({.name = stored_name(placed.spec, prefix),
-                      .global_shape = placed.spec.shape,
-                      .range = piece.range,
-                      .data = owner.master(piece),
-                      .shard = shard_of(placed)});
-    const std::vector<std::string> states =
-        plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      slices.push_back({.name = states[i],
-                        .global_shape = placed.spec.shape,
-                        .range = piece.range,
-                        .data = owner.state(i, piece),
-                        .shard = shard_of(placed)});
-    }
-  }
-  return slices;
-}
-
-void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
-                             const std::string& prefix) {
-  stage_state_.load_weights(checkpoint, except, prefix);
-  for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
-                const nn::PlacedParameter& placed) {
-    if (has_masters() && !except.matches(placed.spec.name)) {
-      end_setup_on_stop_request();
-      read_slice(checkpoint, stored_name(placed.spec, prefix), placed, piece.range.begin,
-                 owner.master(piece));
-    }
-  });
-}
-
-void RankState::load_state(const io::Checkpoint& checkpoint, const std::string& prefix) {
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-    const std::vector<std::string> states =
-        plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      end_setup_on_stop_request();
-      read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));
-    }
-  }
 }
 
 }  // namespace strata::train
