@@ -230,38 +230,29 @@ constexpr std::array<std::string_view, 20> kCommon{
     "train.steps",     "train.epochs",   "train.evaluate_every", "checkpoint.every",
     "run.dir",         "run.seed",       "run.device",           "run.resume"};
 
-enum class Common { kNo, kYes };
-
-/// One line for each common setting of a section, or for each other setting.
-std::string help_lines(const Section& section, Common common) {
-  std::string text;
-  const auto add = [&](const std::string& key, const std::string& help) {
-    if (section_of(key) == section.name &&
-        (std::ranges::count(kCommon, key) > 0) == (common == Common::kYes)) {
-      text += fmt::format("  {:<27} {}\n", key, help);
-    }
-  };
-  add(kLayerKey, kLayerHelp);
-  for (const Option& option : option_table()) {
-    add(option.key,
-        fmt::format("{} ({}{}{}; default {})", option.help, option.values,
-                    option.unit.empty() ? "" : ", in ", option.unit, default_of(option)));
-  }
-  return text;
-}
-
 }  // namespace
 
-std::string config_help() {
-  std::string first = "\nCommon settings\n";
-  std::string others;
+std::vector<HelpList> config_help() {
+  std::vector<HelpList> lists{{"Common settings", {}}};
   for (const Section& section : section_table()) {
-    first += help_lines(section, Common::kYes);
-    const std::string lines = help_lines(section, Common::kNo);
-    others +=
-        lines.empty() ? "" : fmt::format("\n[{}]  {}\n{}", section.name, section.about, lines);
+    HelpList others{fmt::format("[{}]  {}", section.name, section.about), {}};
+    const auto add = [&](const std::string& key, const std::string& help) {
+      if (section_of(key) == section.name) {
+        HelpList& list = std::ranges::count(kCommon, key) > 0 ? lists.front() : others;
+        list.terms.push_back({key, help});
+      }
+    };
+    add(kLayerKey, kLayerHelp);
+    for (const Option& option : option_table()) {
+      add(option.key,
+          fmt::format("{} ({}{}{}; default {})", option.help, option.values,
+                      option.unit.empty() ? "" : ", in ", option.unit, default_of(option)));
+    }
+    if (!others.terms.empty()) {
+      lists.push_back(std::move(others));
+    }
   }
-  return first + others;
+  return lists;
 }
 
 std::string config_reference() {

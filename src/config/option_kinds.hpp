@@ -129,6 +129,7 @@ inline Option number(const std::string& key, const std::string& unit, const std:
 
 template <typename Enum>
 Option choice(const std::string& key, const std::string& help, Member<Enum> member) {
+  constexpr auto kNames = enum_names(Enum{});
   return {key,
           joined_names<Enum>(),
           {},
@@ -140,7 +141,8 @@ Option choice(const std::string& key, const std::string& help, Member<Enum> memb
             }
             member(config) = *value;
           },
-          [=](RunConfig config) { return std::string(name_of(member(config))); }};
+          [=](RunConfig config) { return std::string(name_of(member(config))); },
+          {kNames.begin(), kNames.end()}};
 }
 
 enum class Empty { kAllowed, kRefused };

@@ -45,7 +45,8 @@ Option dtype_option() {
             }
             config.numerics.dtype = *dtype;
           },
-      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
+      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); },
+      .words = {"float32", "bfloat16", "float64"}};
 }
 
 Option timeline_option() {
@@ -242,8 +243,8 @@ std::vector<Option> parallel_and_numerics() {
                     STRATA_MEMBER(parallel.data), kMostRanks)),
       or_auto(whole(
           "parallel.pipeline", "stages",
-          "pipeline stages; 0: what run.machine is fastest with, else the checkpoint's if the "
-          "launched ranks allow, else others; 1 in a new run",
+          "pipeline stages; 0: the fastest number on run.machine; without it the checkpoint's if "
+          "the launched ranks allow it, else one that they allow; 1 in a new run",
           0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
       or_auto(whole("parallel.tensor", "ranks",
                     "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
@@ -285,7 +286,8 @@ std::vector<Option> parallel_and_numerics() {
              }
              config.parallel.schedule = *kind;
            },
-       .get = [](const RunConfig& config) { return schedule_name(config); }},
+       .get = [](const RunConfig& config) { return schedule_name(config); },
+       .words = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"}},
       or_auto(whole("parallel.chunks", "chunks",
                     "chunks of layers that each rank of interleaved, or of auto, holds; 0: 2 for "
                     "interleaved and zb-v, the better of 1 and 2 for auto, else 1",
@@ -412,8 +414,8 @@ std::vector<Option> parallel_and_numerics() {
              STRATA_MEMBER(numerics.tf32)),
       choice("numerics.split_k",
              "on: cuBLASLt may cut the long sums of a GPU's matrix products into parts, which it "
-             "adds in a fixed order; results differ from off. Not tried on a GPU: run "
-             "tests/gpu/run.sh there first",
+             "adds in a fixed order; results differ from off. Experimental: not yet validated on a "
+             "GPU",
              STRATA_MEMBER(numerics.split_k)),
       choice("numerics.attention",
              "implementation of bfloat16 attention on a GPU. library: cuDNN, where it and NVRTC "

@@ -340,7 +340,10 @@ void write_scratch(const std::string& name, const std::string& text) {
 
 void make_schedule(const std::string& arguments) {
   enter_scratch_directory();
-  ASSERT_EQ(app::schedule_command(split_words(arguments)), ExitCode::kDone);
+  const std::vector<std::string> words = split_words("schedule " + arguments);
+  const config::Command& command = app::command_of(words);
+  const config::CommandLine line(command, app::arguments_of(command, words));
+  ASSERT_EQ(command.alone(line), ExitCode::kDone);
 }
 
 }  // namespace strata::grids

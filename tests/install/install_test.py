@@ -34,9 +34,11 @@ COMPLETED = [
     ("strata data import --parallel.t", []),
     ("strata data inspect --v", ["--verify "]),
     ("strata report runs/a --co", []),
-    ("strata sweep net.ini --ra", ["--random=", "--ranks="]),
+    ("strata sweep net.ini --ra", ["--random=", "--ranks=", "--ranks-per-node="]),
     ("strata job net.ini --parallel.t", ["--parallel.tensor="]),
     ("strata generate runs/a --tok", ["--tokens="]),
+    ("strata evaluate runs/a --checkpoint=", ["newest ", "best "]),
+    ("strata checkpoint export runs/a --format=h", ["huggingface "]),
 ]
 MODULE = [f"prepend\tPATH\t{PREFIX}/bin", f"prepend\tCMAKE_PREFIX_PATH\t{PREFIX}", f"prepend\tMANPATH\t{PREFIX}/share/man",
           "append\tMANPATH\t"]

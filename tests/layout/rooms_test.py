@@ -30,8 +30,9 @@ DESIGN = {
 # directory; families of operations share only what lies below them.
 FLOORS = {
     "app": {"": "commands commands/run commands/data commands/models commands/planning commands/watching environment",
-            "commands": "", "commands/run": "commands/planning commands environment", "commands/data": "commands environment",
-            "commands/models": "commands environment", "commands/planning": "commands/run commands/watching commands environment",
+            "commands": "environment", "commands/run": "commands/planning commands environment",
+            "commands/data": "commands environment", "commands/models": "commands environment",
+            "commands/planning": "commands/run commands/watching commands environment",
             "commands/watching": "commands/planning commands environment", "environment": ""},
     "train": {"loop": "replication checkpoint record", "replication": "checkpoint record", "checkpoint": "record", "record": ""},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},

@@ -3,6 +3,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "strata/config/run_config.hpp"
 
@@ -34,8 +35,19 @@ struct GivenConfig {
 [[nodiscard]] std::string resolved_config_text(const GivenConfig& given, const RunConfig& resolved,
                                                const std::map<std::string, std::string>& launch);
 
-/// Every key with its default, unit and meaning, for --help.
-[[nodiscard]] std::string config_help();
+/// A term of a help text, and what it means.
+struct HelpTerm {
+  std::string term;
+  std::string about;
+};
+
+struct HelpList {
+  std::string title;
+  std::vector<HelpTerm> terms;
+};
+
+/// Every key with its default, unit and meaning: the common ones, then the others by section.
+[[nodiscard]] std::vector<HelpList> config_help();
 
 /// The reference page docs/configuration.md.
 [[nodiscard]] std::string config_reference();

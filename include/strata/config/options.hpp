@@ -27,6 +27,7 @@ struct Option {
   /// Throws: Error(kUsage) for a text that is not an allowed value.
   std::function<void(RunConfig&, const std::string&)> set;
   std::function<std::string(const RunConfig&)> get;
+  std::vector<std::string> words = {};  ///< names among the values, for shell completion
   std::vector<Need> needs = {};
 };
 

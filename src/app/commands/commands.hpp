@@ -1,64 +1,46 @@
 #pragma once
 
-#include <exception>
-#include <functional>
 #include <string>
+#include <vector>
 
-#include "strata/comm/mpi.hpp"
-#include "strata/config/command_line.hpp"
-#include "strata/core/error.hpp"
+#include "strata/config/command.hpp"
 
 namespace strata::app {
 
-/// Reports the failure of one rank and aborts the job. Returns where there is one rank only.
-using FailureHandler = std::function<void(const std::exception&)>;
+using Commands = std::vector<config::Command>;
 
-/// Commands that run on a grid of ranks. Training calls `on_failure` before it releases memory and
-/// threads, which may take long.
-ExitCode train_command(comm::MpiSession& mpi, config::Arguments arguments,
-                       const FailureHandler& on_failure);
-ExitCode evaluate_command(comm::MpiSession& mpi, config::Arguments arguments);
-/// Runs on one rank.
-ExitCode generate_command(comm::MpiSession& mpi, config::Arguments arguments);
+// Rows of the table, with the functions that run the commands.
+Commands train_commands();
+Commands generate_commands();
+Commands data_commands();
+Commands checkpoint_commands();
+Commands model_commands();
+Commands job_commands();
+Commands plan_commands();
+Commands sweep_commands();
+Commands schedule_commands();
+Commands timeline_commands();
+Commands watch_commands();
+Commands report_commands();
+Commands metrics_commands();
+Commands doctor_commands();
+Commands help_commands();
 
-/// Checks the node and the launch; runs on any number of ranks, 1 included.
-ExitCode doctor_command(comm::MpiSession& mpi, config::Arguments arguments);
+/// The table of commands, in the order of the program's help.
+inline constexpr Commands (*kCommands[])() = {
+    train_commands, generate_commands, data_commands,    checkpoint_commands, model_commands,
+    job_commands,   plan_commands,     sweep_commands,   schedule_commands,   timeline_commands,
+    watch_commands, report_commands,   metrics_commands, doctor_commands,     help_commands};
+[[nodiscard]] const Commands& all_commands();
 
-/// Commands that run in one process.
-ExitCode data_command(config::Arguments arguments);
-/// `mpi`: where checkpoint_needs_mpi(), else null; runs on one rank.
-ExitCode checkpoint_command(config::Arguments arguments, comm::MpiSession* mpi);
-/// Whether a checkpoint command computes with the model.
-[[nodiscard]] bool checkpoint_needs_mpi(config::Arguments arguments);
-/// Writes a job script, and submits it if asked.
-ExitCode job_command(config::Arguments arguments);
-/// Predicts a run; `mpi`: where plan_needs_mpi(), else null.
-ExitCode plan_command(config::Arguments arguments, comm::MpiSession* mpi);
-/// Whether it measures this machine.
-[[nodiscard]] bool plan_needs_mpi(config::Arguments arguments);
-/// Trains with many settings, or submits a job array that does.
-ExitCode sweep_command(config::Arguments arguments);
-/// Proves, simulates, draws and writes pipeline schedules.
-ExitCode schedule_command(config::Arguments arguments);
-/// Reports and draws the steps that a run recorded.
-ExitCode timeline_command(config::Arguments arguments);
-/// Shows a run on a terminal.
-ExitCode watch_command(config::Arguments arguments);
-/// Writes an HTML page about runs.
-ExitCode report_command(config::Arguments arguments);
-/// Prints the records of a run.
-ExitCode metrics_command(config::Arguments arguments);
+/// The row of the command that the arguments begin with. Throws: Error(kUsage).
+[[nodiscard]] const config::Command& command_of(config::Arguments arguments);
+/// The arguments behind the command's name.
+[[nodiscard]] config::Arguments arguments_of(const config::Command& command,
+                                             config::Arguments arguments);
 
-/// Help texts of the commands with options of their own.
-[[nodiscard]] std::string import_help();
-[[nodiscard]] std::string generate_help();
-[[nodiscard]] std::string job_help();
-[[nodiscard]] std::string plan_help();
-[[nodiscard]] std::string sweep_help();
-[[nodiscard]] std::string schedule_help();
-[[nodiscard]] std::string timeline_help();
-[[nodiscard]] std::string watch_help();
-[[nodiscard]] std::string report_help();
-[[nodiscard]] std::string metrics_help();
+/// The help of the command that the arguments name, of all that share its first word, or of the
+/// program.
+[[nodiscard]] std::string help_of(config::Arguments arguments);
 
 }  // namespace strata::app

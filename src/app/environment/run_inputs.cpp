@@ -9,6 +9,7 @@
 #include "strata/core/text.hpp"
 #include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation_history.hpp"
 #include "strata/train/evaluation.hpp"
 
 #include "environment/cpu_cores.hpp"
@@ -27,9 +28,6 @@ io::Dataset open_data(const config::RunConfig& config, const std::string& master
   }
   return data;
 }
-
-/// Whether a command needs data.train.
-enum class DataNeeded { kNo, kYes };
 
 void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
   if (!inputs.config.data.train.empty()) {
@@ -109,11 +107,12 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
 
 }  // namespace
 
-RunInputs open_run_inputs(comm::MpiSession& mpi, const TrainArguments& given, Log& log) {
+RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
+                          config::Arguments settings, DataNeeded data, Log& log) {
   RunInputs inputs;
   open_same_inputs(mpi, inputs, [&] {
-    load_config(mpi, inputs, given.config, given.settings);
-    open_training_data(inputs, given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
+    load_config(mpi, inputs, path, settings);
+    open_training_data(inputs, data, log);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
     }
@@ -292,51 +291,19 @@ WhichCheckpoint which_checkpoint(const std::string& value) {
   return *which;
 }
 
-namespace {
-
-TrainArguments parse(config::Arguments arguments, std::string_view command) {
-  constexpr std::string_view kConfusion = "--confusion=";
-  constexpr std::string_view kCheckpoint = "--checkpoint=";
-  TrainArguments result;
-  for (const std::string& argument : arguments) {
-    if (argument == "--dry-run" && command == "train") {
-      result.dry_run = true;
-    } else if (argument == "--classes" && command == "evaluate") {
-      result.each_class = true;
-    } else if (argument.starts_with("--confusion") && command == "evaluate") {
-      result.confusion = argument.substr(std::min(argument.size(), kConfusion.size()));
-      if (!argument.starts_with(kConfusion) || result.confusion.empty()) {
-        fail(ExitCode::kUsage, "{} names no file; give --confusion=FILE.csv", argument);
-      }
-    } else if (argument.starts_with(kCheckpoint) && command == "evaluate") {
-      result.checkpoint = which_checkpoint(argument.substr(kCheckpoint.size()));
-    } else if (result.config.empty() && argument.rfind("--", 0) != 0) {
-      result.config = argument;
-    } else {
-      result.settings.push_back(argument);
+std::filesystem::path checkpoint_directory(const std::string& argument, WhichCheckpoint which) {
+  std::filesystem::path path(argument);
+  if (which == WhichCheckpoint::kBest) {
+    const config::GivenConfig given = config::read_config((path / "config.ini").string(), {});
+    return train::best_checkpoint(path, given.config.checkpoint.best).directory;
+  }
+  for (const std::filesystem::path& root : {path / "checkpoints", path}) {
+    const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(root);
+    if (!entries.empty()) {
+      return entries.front().directory;
     }
   }
-  if (result.config.empty()) {
-    fail(ExitCode::kUsage,
-         "strata {} needs a config file{}: strata {} CONFIG.ini [--section.key=value ...]", command,
-         command == "evaluate" ? " or a run's directory" : "", command);
-  }
-  return result;
-}
-
-}  // namespace
-
-TrainArguments parse_arguments(comm::MpiSession& mpi, config::Arguments arguments,
-                               std::string_view command) {
-  TrainArguments given;
-  comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
-    given = parse(arguments, command);
-    const std::string options =
-        fmt::format("{} {} {} {} {}", command, given.dry_run, given.each_class,
-                    given.confusion.empty(), name_of(given.checkpoint));
-    return {{"options", hash_of(options)}};
-  });
-  return given;
+  return path;
 }
 
 Log::Output log_role(comm::MpiSession& mpi) {

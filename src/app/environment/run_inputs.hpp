@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -7,7 +8,7 @@
 #include <vector>
 
 #include "strata/comm/mpi.hpp"
-#include "strata/config/command_line.hpp"
+#include "strata/config/command.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -44,26 +45,17 @@ constexpr auto enum_names(WhichCheckpoint) {
 /// Throws: Error(kUsage) for a value that names neither.
 [[nodiscard]] WhichCheckpoint which_checkpoint(const std::string& value);
 
-/// Arguments of train and evaluate: config file, settings and the command's own options.
-struct TrainArguments {
-  std::string config;
-  std::vector<std::string> settings;
-  bool dry_run = false;                                   ///< train --dry-run
-  bool each_class = false;                                ///< evaluate --classes
-  std::string confusion;                                  ///< evaluate --confusion=FILE
-  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;  ///< evaluate --checkpoint=best
-};
+/// The checkpoint directory that an argument names, or the newest or best checkpoint of a run's
+/// directory.
+[[nodiscard]] std::filesystem::path checkpoint_directory(const std::string& argument,
+                                                         WhichCheckpoint which);
 
-/// Parses the arguments of a command, whose options must be the same on all ranks.
-/// Communication: collective over the world. Throws: AgreedError(kUsage) where they are not, or
-/// there is no config file.
-[[nodiscard]] TrainArguments parse_arguments(comm::MpiSession& mpi, config::Arguments arguments,
-                                             std::string_view command);
+/// Whether a command needs data.train.
+enum class DataNeeded { kNo, kYes };
 
-/// Reads the config of train and opens the data sets; a dry run goes without.
-/// Communication: collective over the world.
-[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const TrainArguments& given,
-                                        Log& log);
+/// Reads the config of train and opens the data sets. Communication: collective over the world.
+[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
+                                        config::Arguments settings, DataNeeded data, Log& log);
 
 /// Whether a command needs a data set to evaluate on.
 enum class Evaluates { kNo, kYes };

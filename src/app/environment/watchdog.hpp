@@ -13,7 +13,7 @@
 #include <pthread.h>
 
 #include "strata/comm/activity.hpp"
-#include "strata/config/command_line.hpp"
+#include "strata/config/command.hpp"
 #include "strata/core/clock.hpp"
 
 #include "environment/heartbeats.hpp"

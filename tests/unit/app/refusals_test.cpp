@@ -516,8 +516,9 @@ data import --format=tokens-nanogpt --files=x --vocabulary=9 --separator=no => -
     }
     const std::string message = strata::test::error_of(
         [&] {
-          const config::Arguments arguments = std::span(words).subspan(1);
-          static_cast<void>(imports ? data_command(arguments) : schedule_command(arguments));
+          const config::Command& command = command_of(words);
+          static_cast<void>(
+              command.alone(config::CommandLine(command, arguments_of(command, words))));
         },
         ExitCode::kUsage);
     for (const std::string& word : split_words(row.substr(arrow + 2), "|")) {

@@ -105,10 +105,11 @@ class RunPages : public testing::Test {
     write_file(directory_ / "metrics.jsonl", text);
   }
   /// What a command prints.
-  static std::string output_of(const std::function<ExitCode(config::Arguments)>& command,
-                               const std::vector<std::string>& arguments) {
+  static std::string output_of(const std::vector<std::string>& arguments) {
+    const config::Command& command = command_of(arguments);
     testing::internal::CaptureStdout();
-    EXPECT_EQ(command(arguments), ExitCode::kDone);
+    EXPECT_EQ(command.alone(config::CommandLine(command, arguments_of(command, arguments))),
+              ExitCode::kDone);
     std::fflush(stdout);
     return testing::internal::GetCapturedStdout();
   }
@@ -133,10 +134,10 @@ TEST_F(RunPages, ShowAnyNumbers) {
           i + 1, text);
     }
     write_metrics(lines);
-    const std::string seen = output_of(&watch_command, {run_, "--once"});
+    const std::string seen = output_of({"watch", run_, "--once"});
     EXPECT_THAT(seen, HasSubstr("step 16"));
     EXPECT_LE(seen.size(), 24U * 4U * 80U);
-    output_of(&report_command, {run_, "--output=" + (directory_ / "page.html").string()});
+    output_of({"report", run_, "--output=" + (directory_ / "page.html").string()});
     const std::string page = read_file(directory_ / "page.html");
     EXPECT_LT(page.size(), 100'000U);
     EXPECT_THAT(page, Not(HasSubstr("=\"nan")));
@@ -158,8 +159,8 @@ TEST_F(RunPages, TakeSoManyKeys) {
   }
   write_metrics(lines + many + "}\n");
   const std::int64_t before = strata::test::own_allocations().bytes;
-  EXPECT_THAT(output_of(&watch_command, {run_, "--once"}), HasSubstr("step 20000"));
-  const std::string table = output_of(&metrics_command, {"export", run_, "--kind=train"});
+  EXPECT_THAT(output_of({"watch", run_, "--once"}), HasSubstr("step 20000"));
+  const std::string table = output_of({"metrics", "export", run_, "--kind=train"});
   // Columns double as they grow; all keys would take 3 GB.
   EXPECT_LT(strata::test::own_allocations().bytes - before, 700 << 20);
   EXPECT_EQ(count_of(table.substr(0, table.find('\n')), ","), 127U);
@@ -169,8 +170,7 @@ TEST_F(RunPages, TakeSoManyKeys) {
 TEST_F(RunPages, ExportPrintableKeys) {
   write_metrics(R"({"kind":"train","step":1,"\u001b[31m":2,"a,b":3,"c\"d":4})"
                 "\n");
-  EXPECT_EQ(output_of(&metrics_command, {"export", run_}),
-            "step,\"a,b\",\\x1b[31m,\"c\"\"d\"\n1,3,2,4\n");
+  EXPECT_EQ(output_of({"metrics", "export", run_}), "step,\"a,b\",\\x1b[31m,\"c\"\"d\"\n1,3,2,4\n");
 }
 
 TEST_F(RunPages, CompareManySettings) {
@@ -182,8 +182,8 @@ TEST_F(RunPages, CompareManySettings) {
   const TemporaryDirectory other;
   write_file(directory_ / "config.ini", config);
   write_file(other / "config.ini", config + "last = 2\n");
-  output_of(&report_command,
-            {run_, other.path().string(), "--output=" + (directory_ / "page.html").string()});
+  output_of(
+      {"report", run_, other.path().string(), "--output=" + (directory_ / "page.html").string()});
   EXPECT_THAT(read_file(directory_ / "page.html"), HasSubstr("<th>a.last</th><td></td><td>2</td>"));
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <limits>
 
@@ -88,46 +89,6 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-constexpr const char* kImportHelp =
-    R"(strata data import --format=FORMAT ... --output=DIR
-
-Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
-
-  --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
-  --format=csv --files=FILE... --label=COLUMN          a header line, then one sample per line
-  --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
-  --format=cifar10|cifar100 --files=FILE...            CIFAR's binary version
-  --format=images --files=DIR...                       in each DIR one folder per class, with JPEG and PNG files
-    --resize=N or HxW  the shorter side, or height and width, in pixels
-    --crop=N           crops the centre to N x N pixels
-    --channels=3|1     colours, or their luma (default 3)
-    --skip-bad         skips files that are not such images, and lists them; else they fail the import
-    --threads=N        decoder threads (default: the cores)
-  --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, one token per byte or character
-  --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
-                                 byte pairs; with <|endoftext|> between files, unless --separator=off
-  --format=text --tokenizer=FILE --files=FILE...            the tokenizer of another program, a file of one of
-                                 these kinds: Hugging Face's tokenizer.json (byte pairs), SentencePiece's
-                                 tokenizer.model, or ranks as tiktoken and Llama 3 have them; tokens that
-                                 added_tokens.json and tokenizer_config.json beside it add belong to it
-                                 a tokenizer.json's template, or what a tokenizer_config.json beside tokenizer.model adds,
-                                 is put around each file, as <|begin_of_text|> before it, unless --separator=off
-    --split-pattern=gpt2|llama3|o200k|EXPRESSION   how ranks split text into words; only for ranks, which do not say
-                                 it; llama3's is cl100k's too
-    --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
-  --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens and nothing else
-    --token-bits=16|32|64        the width of the tokens; these files do not say it (default 16)
-  --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
-  --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
-                                 with --tokenizer instead of --vocabulary the tokens can be read as text
-  --split=8000,2000 or 0.9,0.1   samples or tokens of train, then of test, in file order
-                                 (default 0.9,0.1)
-  --task=auto|classification|regression   what the targets are (default auto)
-  --classes=N          number of classes (default: one more than the largest label)
-  --shard-mib=N        limit of MiB of inputs or tokens per shard file (default 1024)
-  --overwrite          replaces a data set that is there already
-)";
-
 /// --tokenizer, a name or a file, with the options that belong to it.
 void tokenizer_argument(const config::CommandLine& line, io::ImportOptions& options) {
   const std::string text = text_argument(line, "tokenizer");
@@ -196,8 +157,10 @@ void token_options(const config::CommandLine& line, io::ImportOptions& options) 
   }
   for (const char* name : {"encoder", "merges"}) {
     if (line.has(name) != (options.tokenizer == io::TokenizerKind::kGpt2)) {
-      fail(ExitCode::kUsage, "--tokenizer=gpt2 and --{} are given together or not at all\n{}", name,
-           kImportHelp);
+      fail(ExitCode::kUsage,
+           "--tokenizer=gpt2 and --{} are given together or not at all; see strata data import "
+           "--help",
+           name);
     }
   }
   options.encoder = text_argument(line, "encoder");
@@ -274,8 +237,8 @@ void source_options(const config::CommandLine& line, io::ImportOptions& options)
            name_of(options.format), fmt::join(own, " and --"));
     }
     if (!line.has(name) && is_own) {
-      fail(ExitCode::kUsage, "--format={} needs --{}\n{}", name_of(options.format), name,
-           kImportHelp);
+      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help",
+           name_of(options.format), name);
     }
   }
   options.inputs = paths(line, own.front());
@@ -294,7 +257,7 @@ io::ImportOptions import_options(const config::CommandLine& line) {
   }
   io::ImportOptions options;
   if (!line.has("format") || !line.has("output")) {
-    fail(ExitCode::kUsage, "--format and --output are needed\n{}", kImportHelp);
+    fail(ExitCode::kUsage, "--format and --output are needed; see strata data import --help");
   }
   options.format = enum_argument(line, "format", io::ImportFormat::kIdx);
   source_options(line, options);
@@ -319,14 +282,9 @@ void refuse_other_ranks() {
   }
 }
 
-ExitCode import_command(config::Arguments arguments) {
+ExitCode import_data(const config::CommandLine& line) {
+  std::signal(SIGPIPE, SIG_IGN);  // the files are written to the end
   refuse_other_ranks();
-  const config::CommandLine line(
-      arguments, {"format",    "output",   "images",  "labels",        "files",      "label",
-                  "inputs",    "targets",  "split",   "task",          "classes",    "shard-mib",
-                  "tokenizer", "encoder",  "merges",  "separator",     "vocabulary", "resize",
-                  "crop",      "channels", "threads", "split-pattern", "token-bits"},
-      {"overwrite", "skip-bad", "special-tokens"});
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";
@@ -364,14 +322,7 @@ ExitCode import_command(config::Arguments arguments) {
   return ExitCode::kDone;
 }
 
-ExitCode inspect_command(config::Arguments arguments) {
-  const config::CommandLine line(arguments, {"contact-sheet", "samples"}, {"verify"},
-                                 config::CommandLine::Values::kOne);
-  if (line.positions().empty()) {
-    fail(ExitCode::kUsage,
-         "strata data inspect needs a master file: strata data inspect DIR/train.h5 [--verify] "
-         "[--contact-sheet=FILE.png [--samples=64]]");
-  }
+ExitCode inspect_data(const config::CommandLine& line) {
   const bool draws = line.has("contact-sheet");
   if (line.has("samples") && !draws) {
     fail(ExitCode::kUsage, "--samples is for --contact-sheet=FILE.png; give both or neither");
@@ -410,19 +361,77 @@ ExitCode inspect_command(config::Arguments arguments) {
 
 }  // namespace
 
-std::string import_help() {
-  return kImportHelp;
-}
-
-ExitCode data_command(config::Arguments arguments) {
-  const std::string what = arguments.empty() ? "" : arguments.front();
-  if (what == "import") {
-    return import_command(arguments.subspan(1));
-  }
-  if (what == "inspect") {
-    return inspect_command(arguments.subspan(1));
-  }
-  fail(ExitCode::kUsage, "strata data has the commands import and inspect, not \"{}\"", what);
+Commands data_commands() {
+  return {
+      {.name = "data import",
+       .purpose = "make a data set",
+       .synopses = {{"--format=FORMAT ... --output=DIR"}},
+       .about = "Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.",
+       .options =
+           {{"format", config::words_of<io::ImportFormat>(),
+             R"(idx: IDX files, plain or gzip, as --images and --labels; csv: --files with a header line, then one
+sample per line; npy: NumPy arrays as --inputs and --targets, the first dimension is the samples; cifar10, cifar100:
+CIFAR's binary version as --files; images: --files=DIR, in each DIR one folder per class, with JPEG and PNG files; text:
+UTF-8 text as --files; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
+tokens-megatron: .bin files with their .idx beside them)"},
+            {"output", "DIR", "where the data set goes"},
+            {"files", "FILE...", "what is imported, but for idx and npy"},
+            {"images", "FILE...", "idx: the inputs"},
+            {"labels", "FILE...", "idx: the targets"},
+            {"inputs", "FILE...", "npy: the inputs"},
+            {"targets", "FILE...", "npy: the targets"},
+            {"label", "COLUMN", "csv: the column of the targets"},
+            {"split", "8000,2000 or 0.9,0.1",
+             "samples or tokens of train, then of test, in file order (default 0.9,0.1)"},
+            {"task", config::words_of<io::TaskChoice>(), "what the targets are (default auto)"},
+            {"classes", "N", "number of classes (default: one more than the largest label)"},
+            {"shard-mib", "N", "limit of MiB of inputs or tokens per shard file (default 1024)"},
+            {"overwrite", "", "replaces a data set that is there already"},
+            {"resize", "N or HxW", "images: the shorter side, or height and width, in pixels"},
+            {"crop", "N", "images: crops the centre to N x N pixels"},
+            {"channels", "3|1", "images: colours, or their luma (default 3)"},
+            {"skip-bad", "",
+             "images: skips files that are not such images, and lists them; else they fail the "
+             "import"},
+            {"threads", "N", "images: decoder threads (default: the cores)"},
+            {"tokenizer", "bytes|chars|gpt2|FILE",
+             R"(text: one token per byte or character; byte pairs of --encoder and --merges; or the tokenizer of
+another program, a file of one of these kinds: Hugging Face's tokenizer.json (byte pairs), SentencePiece's
+tokenizer.model, or ranks as tiktoken and Llama 3 have them; tokens that added_tokens.json and tokenizer_config.json
+beside it add belong to it. tokens: instead of --vocabulary, and they can be read as text)"},
+            {"encoder", "encoder.json", "text: of --tokenizer=gpt2"},
+            {"merges", "vocab.bpe", "text: of --tokenizer=gpt2"},
+            {"separator", config::words_of<io::Separator>(),
+             R"(text: <|endoftext|> between files, of gpt2; or around each file what a tokenizer.json's template, or
+a tokenizer_config.json beside tokenizer.model adds, as <|begin_of_text|> before it (default auto: where the tokenizer
+has it))"},
+            {"split-pattern", "gpt2|llama3|o200k|EXPRESSION",
+             R"(text: how ranks split text into words; only for ranks, which do not say it; llama3's is cl100k's
+too)"},
+            {"special-tokens", "",
+             R"(text: the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text)"},
+            {"vocabulary", "N", "tokens: the number of token ids"},
+            {"token-bits", "16|32|64",
+             "tokens-nanogpt: the width of the tokens; these files do not say it (default 16)"}},
+       .lists =
+           {{"Examples",
+             {{"strata data import --format=csv --files=FILE... --label=COLUMN --output=DIR"},
+              {"strata data import --format=idx --images=FILE... --labels=FILE... --output=DIR"},
+              {"strata data import --format=text --tokenizer=bytes --files=FILE... --output=DIR"},
+              {"strata data import --format=tokens-llmc --vocabulary=N --files=FILE... "
+               "--output=DIR"}}}},
+       .values = config::Values::kList,
+       .alone = import_data},
+      {.name = "data inspect",
+       .purpose = "show a data set, or check every byte",
+       .synopses = {{"DIR/train.h5 ... [--verify] [--contact-sheet=FILE.png [--samples=64]]"}},
+       .about = "Shows what data sets hold.",
+       .options = {{"verify", "", "reads every byte and compares it with its checksum"},
+                   {"contact-sheet", "FILE.png", "a picture of images spread over a data set"},
+                   {"samples", "N", "how many (default 64)"}},
+       .positions = config::Positions::kSome,
+       .needs = "a master file",
+       .alone = inspect_data}};
 }
 
 }  // namespace strata::app

@@ -1,5 +1,3 @@
-#include "commands/models/model_command.hpp"
-
 #include <filesystem>
 #include <optional>
 
@@ -18,50 +16,14 @@
 #include "strata/io/tokenizer_checksum.hpp"
 #include "strata/train/checkpointing.hpp"
 
+#include "commands/commands.hpp"
 #include "commands/models/check_logits.hpp"
+#include "environment/run_inputs.hpp"
 
 namespace strata::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kModelImportHelp =
-    R"(strata checkpoint import PATH --output=DIR [options]
-
-Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH is a directory of
-Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c. torch_to_safetensors.py in
-share/strata/python makes such a directory of nanoGPT's ckpt.pt. Then:
-
-  strata evaluate DIR --data.test=FILE.h5        loss
-  strata generate DIR --prompt=TEXT              text, if the tokenizer is known
-  strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must       goes on training, on any grid
-
-  --output=DIR          the run's directory, a new one
-  --format=FORMAT       huggingface or llmc (default: found out)
-  --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
-                        else float32)
-  --data=FILE.h5        a data set that was made with the model's tokenizer
-  --tokenizer=FILE      the model's tokenizer.json or tokenizer.model (default: the one in Hugging Face's directory)
-  --encoder=FILE, --merges=FILE   GPT-2's tokenizer (default: vocab.json and merges.txt in a GPT-2's directory)
-)";
-
-constexpr const char* kExportHelp =
-    R"(strata checkpoint export CHECKPOINT|RUN --format=FORMAT --output=DIR [options]
-
-Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every weight is read back and compared
-before DIR appears.
-
-  --format=FORMAT       huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names
-  --output=DIR          a new directory
-  --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
-  --shard-mib=N         the most MiB of a safetensors file (default 5120)
-  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
-                        are written, as PEFT does
-  --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
-  --check-logits        read the files as a model and compare its logits with the checkpoint's, before DIR appears;
-                        needs memory for the weights, and disk for a second copy; exit code 4 where they differ
-  --logits=FILE         with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON
-)";
 
 template <typename Enum>
 std::optional<Enum> choice(const config::CommandLine& line, const char* name) {
@@ -76,11 +38,14 @@ std::optional<Enum> choice(const config::CommandLine& line, const char* name) {
   return value;
 }
 
-std::string only_position(const config::CommandLine& line, const char* help) {
-  if (line.positions().size() != 1 || line.value("output", "").empty()) {
-    fail(ExitCode::kUsage, "one path and --output=DIR are needed\n{}", help);
+constexpr const char* kPathAndOutput = "one path and --output=DIR";
+
+fs::path output_of(const config::CommandLine& line) {
+  const std::string output = line.value("output", "");
+  if (output.empty()) {
+    fail(ExitCode::kUsage, "{} are needed", kPathAndOutput);
   }
-  return line.positions().front();
+  return output;
 }
 
 /// The tokenizer that the arguments name, or that lies beside the weights.
@@ -124,21 +89,9 @@ std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string model_import_help() {
-  return kModelImportHelp;
-}
-std::string model_export_help() {
-  return kExportHelp;
-}
-
-ExitCode import_model_command(config::Arguments arguments) {
-  const config::CommandLine line(
-      arguments, {"output", "format", "dtype", "data", "tokenizer", "encoder", "merges"}, {},
-      config::CommandLine::Values::kOne);
-  const fs::path path = only_position(line, kModelImportHelp);
-  const fs::path output = line.value("output", "");
+ExitCode import_model(const config::CommandLine& line) {
+  const fs::path path = line.positions().front();
+  const fs::path output = output_of(line);
   const std::optional<DType> chosen = choice<DType>(line, "dtype");
   if (chosen && *chosen != DType::kFloat32 && *chosen != DType::kFloat64 &&
       *chosen != DType::kBfloat16) {
@@ -199,12 +152,9 @@ ExitCode import_model_command(config::Arguments arguments) {
   return ExitCode::kDone;
 }
 
-ExitCode export_model_command(config::Arguments arguments, const CheckpointOf& checkpoint_of,
-                              comm::MpiSession* mpi) {
-  const config::CommandLine line(
-      arguments, {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint", "logits"},
-      {"check-logits"}, config::CommandLine::Values::kOne);
-  const std::string path = only_position(line, kExportHelp);
+/// `mpi`: with --check-logits, else null.
+ExitCode export_model(const config::CommandLine& line, comm::MpiSession* mpi) {
+  const fs::path output = output_of(line);
   const auto format = choice<exchange::ModelFormat>(line, "format");
   if (!format) {
     fail(ExitCode::kUsage, "--format is missing, expected huggingface, llmc or safetensors");
@@ -215,9 +165,8 @@ ExitCode export_model_command(config::Arguments arguments, const CheckpointOf& c
   }
   const auto adapters = choice<exchange::AdapterExport>(line, "adapters");
   constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
-  const fs::path output = line.value("output", "");
-  const io::Checkpoint checkpoint =
-      io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
+  const io::Checkpoint checkpoint = io::Checkpoint::open(checkpoint_directory(
+      line.positions().front(), which_checkpoint(line.value("checkpoint", "newest"))));
   if (!checkpoint.warning().empty()) {
     print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
   }
@@ -249,6 +198,75 @@ ExitCode export_model_command(config::Arguments arguments, const CheckpointOf& c
     fmt::print("{}\n", checked);
   }
   return ExitCode::kDone;
+}
+
+/// Runs on one rank; others wait in MPI_Finalize.
+ExitCode export_checked_model(const config::CommandLine& line, comm::MpiSession& mpi,
+                              const config::FailureHandler& /*on_failure*/) {
+  const bool works = mpi.world().rank() == 0;
+  mpi.separate();
+  return works ? export_model(line, &mpi) : ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands model_commands() {
+  return {
+      {.name = "checkpoint import",
+       .purpose = "a run from the weights of another program",
+       .synopses = {{"PATH --output=DIR [options]"}},
+       .about =
+           R"(Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH
+is a directory of Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c.
+torch_to_safetensors.py in share/strata/python makes such a directory of nanoGPT's ckpt.pt.)",
+       .options =
+           {{"output", "DIR", "the run's directory, a new one"},
+            {"format", "huggingface|llmc", "what PATH is (default: found out)"},
+            {"dtype", "float32|float64|bfloat16",
+             R"(numerics.dtype of the run (default: float64 for weights of float64, else float32))"},
+            {"data", "FILE.h5", "a data set that was made with the model's tokenizer"},
+            {"tokenizer", "FILE",
+             R"(the model's tokenizer.json or tokenizer.model (default: the one in Hugging Face's
+directory))"},
+            {"encoder", "FILE",
+             "GPT-2's tokenizer, with --merges (default: vocab.json in a GPT-2's directory)"},
+            {"merges", "FILE", "as --encoder (default: merges.txt in a GPT-2's directory)"}},
+       .lists = {{"Examples",
+                  {{"strata evaluate DIR --data.test=FILE.h5", "loss"},
+                   {"strata generate DIR --prompt=TEXT", "text, if the tokenizer is known"},
+                   {"strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must",
+                    "goes on training, on any grid"}}}},
+       .positions = config::Positions::kOne,
+       .needs = kPathAndOutput,
+       .alone = import_model},
+      {.name = "checkpoint export",
+       .purpose = "weights for other programs",
+       .synopses = {{"CHECKPOINT|RUN --format=FORMAT --output=DIR [options]"}},
+       .about =
+           R"(Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every weight
+is read back and compared before DIR appears.)",
+       .options =
+           {{"format", "huggingface|llmc|safetensors",
+             R"(huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names)"},
+            {"output", "DIR", "a new directory"},
+            {"dtype", "float64|float32|float16|bfloat16",
+             "of the weights (default: as in the checkpoint)"},
+            {"shard-mib", "N", "the most MiB of a safetensors file (default 5120)"},
+            {"adapters", config::words_of<exchange::AdapterExport>(),
+             R"(merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
+are written, as PEFT does)"},
+            {"checkpoint", config::words_of<WhichCheckpoint>(),
+             "of a run: the newest one (default), or the best of checkpoint.best"},
+            {"check-logits", "",
+             R"(read the files as a model and compare its logits with the checkpoint's, before DIR appears; needs
+memory for the weights, and disk for a second copy; exit code 4 where they differ)"},
+            {"logits", "FILE",
+             R"(with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON)"}},
+       .positions = config::Positions::kOne,
+       .needs = kPathAndOutput,
+       .alone = [](const config::CommandLine& line) { return export_model(line, nullptr); },
+       .on_ranks = export_checked_model,
+       .on_ranks_with = "check-logits"}};
 }
 
 }  // namespace strata::app

@@ -178,17 +178,14 @@ std::string gpus_text(std::span<const RankFacts> ranks) {
                      device::cuda_version_text(first.runtime_version));
 }
 
-}  // namespace
-
-ExitCode doctor_command(comm::MpiSession& mpi, config::Arguments arguments) {
-  std::string directory;
+ExitCode check_node(const config::CommandLine& line, comm::MpiSession& mpi,
+                    const config::FailureHandler& /*on_failure*/) {
+  const std::string directory = line.value("run.dir", ".");
   comm::agree(mpi.world(), [&] {
-    const config::CommandLine line(arguments, {"run.dir"}, {}, config::CommandLine::Values::kOne);
     if (!line.positions().empty()) {
       fail(ExitCode::kUsage, "strata doctor takes --run.dir=DIR and no \"{}\"; leave it out",
            line.positions().front());
     }
-    directory = line.value("run.dir", ".");
   });
   std::vector<RankFacts> ranks;
   for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
@@ -199,8 +196,8 @@ ExitCode doctor_command(comm::MpiSession& mpi, config::Arguments arguments) {
   found.insert(found.end(), tried.problems.begin(), tried.problems.end());
   if (mpi.world().rank() == 0) {
     fmt::print("{}\n{}{}", facts_text(ranks), gpus_text(ranks), system_text(ranks));
-    for (const std::string& line : tried.lines) {
-      fmt::print("{}\n", line);
+    for (const std::string& text : tried.lines) {
+      fmt::print("{}\n", text);
     }
     fmt::print("{}\n", versions_text(ranks.front().versions));
     for (const std::string& problem : found) {
@@ -210,6 +207,20 @@ ExitCode doctor_command(comm::MpiSession& mpi, config::Arguments arguments) {
                found.empty() ? "no problems found" : fmt::format("problems: {}", found.size()));
   }
   return found.empty() ? ExitCode::kDone : ExitCode::kPeer;
+}
+
+}  // namespace
+
+Commands doctor_commands() {
+  return {
+      {.name = "doctor",
+       .purpose = "check the node and, under mpirun or srun, the launch",
+       .synopses = {{"[--run.dir=DIR]"}},
+       .about =
+           R"(Checks the node and, under mpirun or srun, the launch: cores, GPUs, clocks, limits,
+network, libraries, executables, and the file system of DIR. Ends with exit code 5 if it finds a problem.)",
+       .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"}},
+       .on_ranks = check_node}};
 }
 
 }  // namespace strata::app

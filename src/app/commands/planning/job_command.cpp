@@ -1,7 +1,6 @@
 #include "commands/planning/job_command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
 
@@ -22,56 +21,19 @@
 namespace strata::app {
 namespace {
 
-struct JobOption {
-  const char* name;
-  const char* value;
-  const char* help;
-};
-
-constexpr std::array<JobOption, 23> kOptions{{
-    {"nodes", "N", "nodes; MIN-MAX: with fewer, fewer replicas (Slurm; default 1)"},
-    {"spares", "K", "further nodes, which replace lost ones without a new job (Slurm, --hostfile)"},
-    {"ranks-per-node", "R", "ranks on a node (default: what parallel.* asks for)"},
-    {"time", "T", "limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
-    {"cpus-per-task", "C", "cores of a rank (default: run.threads, else 8 with a GPU, else 4)"},
-    {"mem", "M", "memory of a node, as in 64G (default: from the plan)"},
-    {"gpu-memory", "M", "memory of a GPU; a plan that does not fit is refused"},
-    {"partition", "P", "partition or queue"},
-    {"account", "A", "account or bank"},
-    {"qos", "Q", "quality of service"},
-    {"constraint", "F", "features that nodes must have"},
-    {"modules", "LIST", "environment modules to load"},
-    {"container", "IMAGE", "image in which apptainer runs the ranks"},
-    {"launcher", "L", "srun or mpirun (default srun; without Slurm mpirun)"},
-    {"fence", "F", "SLURM_PMIX_FENCE, which Open MPI's start under srun uses (default ring)"},
-    {"hostfile", "FILE",
-     "a plain shell script for mpirun on these hosts, for clusters without a scheduler"},
-    {"scheduler", "S", "slurm, pbs, flux or shell (default slurm)"},
-    {"signal", "SECONDS",
-     "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
-    {"starts", "K",
-     "consecutive starts without a new checkpoint, before the job gives up (default 3)"},
-    {"chain", "N",
-     "N jobs, each of which starts where the one before it left off, instead of a requeue"},
-    {"job-name", "NAME", "name of the job (default: that of run.dir)"},
-    {"program", "FILE", "the executable (default: this one)"},
-    {"output", "FILE", "writes the script there instead of to stdout"},
-}};
-
-/// The site's options, then the command line's, which override them.
-config::CommandLine job_line(const std::vector<std::string>& options) {
-  std::vector<std::string> all;
-  for (const auto& [name, value] : config::read_site_file(job_option_names())) {
-    all.push_back(fmt::format("--{}={}", name, value));
+/// Adds the site's options, which the command line's override, and checks the texts.
+void complete(config::CommandLine& line) {
+  std::vector<std::string> names{"output"};
+  std::ranges::transform(job_options(), std::back_inserter(names), &config::CommandOption::name);
+  for (const auto& [name, value] : config::read_site_file(names)) {
+    require_one_line(fmt::format("--{}={}", name, value));
+    line.set_default(name, value);
   }
-  all.insert(all.end(), options.begin(), options.end());
-  std::ranges::for_each(all, require_one_line);
-  config::CommandLine line(all, job_option_names(), {"submit"}, config::CommandLine::Values::kOne);
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage,
-         "strata job needs one config file: strata job CONFIG.ini --nodes=N --time=T ...");
+  for (const std::string& argument : line.arguments()) {
+    if (std::ranges::find(line.settings(), argument) == line.settings().end()) {
+      require_one_line(argument);
+    }
   }
-  return line;
 }
 
 template <typename Enum>
@@ -170,8 +132,8 @@ void set_names(const config::CommandLine& line, const config::RunConfig& config,
   }
 }
 
-JobScript job_of(const config::CommandLine& line, const std::vector<std::string>& settings) {
-  config::GivenConfig given = config::read_config(line.positions().front(), settings);
+JobScript job_of(const config::CommandLine& line) {
+  config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   JobScript script;
   script.scheduler =
       choice_of<Scheduler>(line, "scheduler", line.has("hostfile") ? "shell" : "slurm");
@@ -180,7 +142,7 @@ JobScript job_of(const config::CommandLine& line, const std::vector<std::string>
   if (!slurm && script.launcher == Launcher::kSrun) {
     fail(ExitCode::kUsage, "--launcher=srun needs Slurm; give --launcher=mpirun, or leave it out");
   }
-  script.settings = settings;
+  script.settings = line.settings();
   set_times(line, script);
   set_job_size(line, given.config, script);
   set_names(line, given.config, script);
@@ -215,55 +177,80 @@ void submit(const JobScript& script) {
   }
 }
 
-}  // namespace
-
-std::vector<std::string> job_option_names() {
-  std::vector<std::string> names;
-  names.reserve(std::size(kOptions));
-  for (const JobOption& option : kOptions) {
-    names.emplace_back(option.name);
-  }
-  return names;
-}
-
-std::string job_help() {
-  std::string text =
-      R"(strata job CONFIG.ini --nodes=N --time=T [options] [--section.key=value ...] [--submit]
-
-Writes a job script that trains, stops ahead of the time limit with a checkpoint and restarts. Checks that
-the grid fits the nodes, and prints the memory of a rank.
-
-)";
-  for (const JobOption& option : kOptions) {
-    text += fmt::format("  {:<22} {}\n", fmt::format("--{}={}", option.name, option.value),
-                        option.help);
-  }
-  return text +
-         R"(  --submit               hands the script to the scheduler and prints the job's id
-
-Defaults of a site are [job] lines "name = value" with these names in $STRATA_SITE, ~/.config/strata/site.ini or
-/etc/strata/site.ini, whichever is first.
-)";
-}
-
-ExitCode job_command(config::Arguments arguments) {
-  write_job(arguments, {}, command_text("strata job", arguments));
+ExitCode write_one_job(const config::CommandLine& line) {
+  write_job(line, {}, command_text("strata job", line));
   return ExitCode::kDone;
 }
 
-std::string command_text(const std::string& name, config::Arguments arguments) {
+}  // namespace
+
+std::vector<config::CommandOption> job_options() {
+  return {
+      {"nodes", "N", "nodes; MIN-MAX: with fewer, fewer replicas (Slurm; default 1)"},
+      {"spares", "K",
+       "further nodes, which replace lost ones without a new job (Slurm, --hostfile)"},
+      {"ranks-per-node", "R", "ranks on a node (default: what parallel.* asks for)"},
+      {"time", "T", "limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
+      {"cpus-per-task", "C", "cores of a rank (default: run.threads, else 8 with a GPU, else 4)"},
+      {"mem", "M", "memory of a node, as in 64G (default: from the plan)"},
+      {"gpu-memory", "M", "memory of a GPU; a plan that does not fit is refused"},
+      {"partition", "P", "partition or queue"},
+      {"account", "A", "account or bank"},
+      {"qos", "Q", "quality of service"},
+      {"constraint", "F", "features that nodes must have"},
+      {"modules", "LIST", "environment modules to load"},
+      {"container", "IMAGE", "image in which apptainer runs the ranks"},
+      {"launcher", config::words_of<Launcher>(),
+       "what starts the ranks (default srun; without Slurm mpirun)"},
+      {"fence", "F", "SLURM_PMIX_FENCE, which Open MPI's start under srun uses (default ring)"},
+      {"hostfile", "FILE",
+       "a plain shell script for mpirun on these hosts, for clusters without a scheduler"},
+      {"scheduler", config::words_of<Scheduler>(), "whose script it is (default slurm)"},
+      {"signal", "SECONDS",
+       "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
+      {"starts", "K",
+       "consecutive starts without a new checkpoint, before the job gives up (default 3)"},
+      {"chain", "N",
+       "N jobs, each of which starts where the one before it left off, instead of a requeue"},
+      {"job-name", "NAME", "name of the job (default: that of run.dir)"},
+      {"program", "FILE", "the executable (default: this one)"}};
+}
+
+Commands job_commands() {
+  config::Command command{
+      .name = "job",
+      .purpose = "write a job script for Slurm, PBS, Flux or mpirun",
+      .synopses =
+          {{"CONFIG.ini --nodes=N --time=T [options] [--section.key=value ...] [--submit]"}},
+      .about =
+          R"(Writes a job script that trains, stops ahead of the time limit with a checkpoint and restarts.
+Checks that the grid fits the nodes, and prints the memory of a rank.
+
+Defaults of a site are [job] lines "name = value" with these names in $STRATA_SITE, ~/.config/strata/site.ini or
+/etc/strata/site.ini, whichever is first.)",
+      .options = job_options(),
+      .settings = config::TakesSettings::kTaken,
+      .positions = config::Positions::kOne,
+      .needs = "one config file",
+      .alone = write_one_job};
+  command.options.push_back({"output", "FILE", "writes the script there instead of to stdout"});
+  command.options.push_back(
+      {"submit", "", "hands the script to the scheduler and prints the job's id"});
+  return {std::move(command)};
+}
+
+std::string command_text(const std::string& name, const config::CommandLine& line) {
   std::string text = name;
-  for (const std::string& argument : arguments) {
+  for (const std::string& argument : line.arguments()) {
     text += argument == "--submit" ? "" : " " + shell_quoted(argument);
   }
   return text;
 }
 
-void write_job(config::Arguments arguments, std::vector<std::vector<std::string>> elements,
+void write_job(config::CommandLine line, std::vector<std::vector<std::string>> elements,
                const std::string& command) {
-  const config::SplitArguments given = config::split_settings(arguments);
-  const config::CommandLine line = job_line(given.options);
-  JobScript script = job_of(line, given.settings);
+  complete(line);
+  JobScript script = job_of(line);
   if (!elements.empty() && (script.scheduler != Scheduler::kSlurm || script.chain > 1)) {
     fail(ExitCode::kUsage,
          "a job array needs --scheduler=slurm and no --chain; its elements requeue themselves");

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "strata/config/command_line.hpp"
+#include "strata/config/command.hpp"
 #include "strata/config/run_config.hpp"
 #include "strata/core/error.hpp"
 

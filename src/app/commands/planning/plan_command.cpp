@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <set>
@@ -26,38 +25,6 @@
 
 namespace strata::app {
 namespace {
-
-struct PlanOption {
-  const char* name;
-  const char* value;  ///< empty: a switch
-  const char* help;
-};
-
-constexpr std::array<PlanOption, 13> kPlanOptions{{
-    {"machine", "M", "a machine's file, or the name of a shipped one (default: run.machine)"},
-    {"nodes", "N", "nodes, all of whose devices are used (default: the config's grid)"},
-    {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
-    {"search", "", "tries all grids that fit, and shows the fastest"},
-    {"write", "FILE", "writes the config with the fastest grid; needs --search"},
-    {"html", "FILE", "writes a page: ranks, memory, a step as a picture, the search"},
-    {"failures", "F", "failures of a node and day, for the end of training (default 0)"},
-    {"restart", "SECONDS", "from a failure to the first repeated step (default 300)"},
-    {"kwh-price", "P", "price of a kWh, in any currency"},
-    {"node-hour-price", "P", "price of a node and hour"},
-    {"calibrate", "FILE", "measures this machine, under mpirun or srun, and writes its file"},
-    {"threads", "T", "with --calibrate: threads of a rank (default: as in training)"},
-    {"cores", "N",
-     "with --calibrate: cores of a node that ranks compute on (default: those found)"},
-}};
-
-config::CommandLine plan_line(const std::vector<std::string>& options) {
-  std::vector<std::string> names;
-  std::vector<std::string> switches;
-  for (const PlanOption& option : kPlanOptions) {
-    (*option.value != '\0' ? names : switches).emplace_back(option.name);
-  }
-  return {options, names, switches, config::CommandLine::Values::kOne};
-}
 
 double number_of(const config::CommandLine& line, std::string_view name, double otherwise) {
   const std::string text = line.value(name, fmt::format("{}", otherwise));
@@ -135,7 +102,7 @@ Launch launch_of(const config::CommandLine& line, const forecast::Machine& machi
   return launch;
 }
 
-void plan_run(const config::SplitArguments& arguments, const config::CommandLine& line) {
+ExitCode plan_run(const config::CommandLine& line) {
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage,
          "strata plan needs one config file: strata plan CONFIG.ini --nodes=N --machine=M ...");
@@ -152,7 +119,7 @@ void plan_run(const config::SplitArguments& arguments, const config::CommandLine
                                       .restart_seconds = number_of(line, "restart", 300.0),
                                       .kwh_price = number_of(line, "kwh-price", 0.0),
                                       .node_hour_price = number_of(line, "node-hour-price", 0.0)};
-  config::GivenConfig given = config::read_config(line.positions().front(), arguments.settings);
+  config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   const forecast::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
   const plan::VirtualGrid stored = stored_grid(given.config);
@@ -170,7 +137,7 @@ void plan_run(const config::SplitArguments& arguments, const config::CommandLine
                                     .node_ranks = launch.node_ranks,
                                     .device = device,
                                     .stored = stored,
-                                    .fixed = fixed_settings(arguments.settings)});
+                                    .fixed = fixed_settings(line.settings())});
     config = found->choices.front().config;
   }
   plan::Plan plan = plan::prepare(config, launch.ranks, data, stored, device);
@@ -194,11 +161,12 @@ void plan_run(const config::SplitArguments& arguments, const config::CommandLine
     write_file(line.value("write", ""), chosen_config_text(given, found->choices.front()));
   }
   fmt::print("{}{}", found ? search_text(*found) + "\n" : "", forecast_text(view));
+  return ExitCode::kDone;
 }
 
 /// Measures this machine, with the operations of the models of the configs too.
-ExitCode calibrate_for(comm::MpiSession& mpi, const config::SplitArguments& arguments,
-                       const config::CommandLine& line) {
+ExitCode calibrate_for(const config::CommandLine& line, comm::MpiSession& mpi,
+                       const config::FailureHandler& /*on_failure*/) {
   CalibrateOptions options;
   std::vector<plan::Plan> plans;
   const device::DeviceKind device = resolve_device(mpi, config::DeviceChoice::kAuto);
@@ -207,7 +175,7 @@ ExitCode calibrate_for(comm::MpiSession& mpi, const config::SplitArguments& argu
     options.cores = line.has("cores") ? line.count("cores", 1, 1, 65536) : 0;
     options.threads = line.has("threads") ? line.count("threads", 1, 1, 4096) : 0;
     for (const std::string& path : line.positions()) {
-      config::RunConfig config = config::read_config(path, arguments.settings).config;
+      config::RunConfig config = config::read_config(path, line.settings()).config;
       config.parallel.data = config.parallel.pipeline = config.parallel.tensor = 1;
       config.parallel.split = "auto";
       const io::DatasetInfo data = planned_data(config);
@@ -219,39 +187,41 @@ ExitCode calibrate_for(comm::MpiSession& mpi, const config::SplitArguments& argu
 
 }  // namespace
 
-std::string plan_help() {
-  std::string text =
-      R"(strata plan CONFIG.ini --nodes=N --machine=M [options] [--section.key=value ...]
-strata plan [CONFIG.ini ...] --calibrate=FILE
+Commands plan_commands() {
+  return {
+      {.name = "plan",
+       .purpose = "the time of a step, the memory, the best grid",
+       .synopses = {{"CONFIG.ini --nodes=N --machine=M [--search] ... [--section.key=value ...]",
+                     "predicts a run"},
+                    {"[CONFIG.ini ...] --calibrate=FILE", "measures this machine"}},
+       .about = fmt::format(
+           R"(Predicts a run on a machine: the time of a step and where it goes, the memory of each rank, and
+when training will be done. Runs on one core, allocates no tensors and starts no ranks. A search keeps the settings of
+the command line.
 
-Predicts a run on a machine: the time of a step and where it goes, the memory of each rank, and when training
-will be done. Runs on one core, allocates no tensors and starts no ranks.
-
-)";
-  for (const PlanOption& option : kPlanOptions) {
-    text += fmt::format(
-        "  {:<22} {}\n",
-        fmt::format("--{}{}{}", option.name, *option.value != '\0' ? "=" : "", option.value),
-        option.help);
-  }
-  return text +
-         fmt::format("\nShipped machines: {}. A search keeps the settings of the command line.\n",
-                     fmt::join(forecast::shipped_machines(), ", "));
-}
-
-bool plan_needs_mpi(config::Arguments arguments) {
-  return std::ranges::any_of(
-      arguments, [](const std::string& argument) { return argument.starts_with("--calibrate"); });
-}
-
-ExitCode plan_command(config::Arguments arguments, comm::MpiSession* mpi) {
-  const config::SplitArguments split = config::split_settings(arguments);
-  const config::CommandLine line = plan_line(split.options);
-  if (mpi != nullptr) {
-    return calibrate_for(*mpi, split, line);
-  }
-  plan_run(split, line);
-  return ExitCode::kDone;
+Shipped machines: {}.)",
+           fmt::join(forecast::shipped_machines(), ", ")),
+       .options =
+           {{"machine", "M",
+             "a machine's file, or the name of a shipped one (default: run.machine)"},
+            {"nodes", "N", "nodes, all of whose devices are used (default: the config's grid)"},
+            {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
+            {"search", "", "tries all grids that fit, and shows the fastest"},
+            {"write", "FILE", "writes the config with the fastest grid; needs --search"},
+            {"html", "FILE", "writes a page: ranks, memory, a step as a picture, the search"},
+            {"failures", "F", "failures of a node and day, for the end of training (default 0)"},
+            {"restart", "SECONDS", "from a failure to the first repeated step (default 300)"},
+            {"kwh-price", "P", "price of a kWh, in any currency"},
+            {"node-hour-price", "P", "price of a node and hour"},
+            {"calibrate", "FILE",
+             "measures this machine, under mpirun or srun, and writes its file"},
+            {"threads", "T", "with --calibrate: threads of a rank (default: as in training)"},
+            {"cores", "N",
+             "with --calibrate: cores of a node that ranks compute on (default: those found)"}},
+       .settings = config::TakesSettings::kTaken,
+       .alone = plan_run,
+       .on_ranks = calibrate_for,
+       .on_ranks_with = "calibrate"}};
 }
 
 }  // namespace strata::app

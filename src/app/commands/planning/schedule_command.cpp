@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <initializer_list>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -27,44 +26,6 @@
 
 namespace strata::app {
 namespace {
-
-constexpr const char* kScheduleHelp =
-    R"(strata schedule check SCHEDULE [options]                     prove a pipeline schedule, or say what is wrong
-strata schedule simulate SCHEDULE [options]                  step time, bubble and activations of each rank
-strata schedule draw SCHEDULE --output=FILE.svg [options]    a picture of one step
-strata schedule convert SCHEDULE [--output=FILE.csv] [options]   a file for PyTorch
-strata schedule make [--output=FILE.csv] [options]           search for the fastest for given times and memory
-
-SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.
-strata timeline times prints the measured times of a run as options of simulate, draw and make.
-
-  --stages=N            ranks of a schedule by name or to make (default 4)
-  --microbatches=N      microbatches of a schedule by name or to make (default 8)
-  --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V or interleaved. Without
-                        it, make takes the times for those of a rank's layers and tries 1 to 4 chunks of equal times
-  --memory=N            make: activations of a rank's layers that it holds at once, each from its forward pass to its
-                        weight gradient (default: as many as there are stages); N,N,... gives each rank its own
-  --activation-mib=N    make: MiB of such an activation; --memory then is in MiB. N,N,... as above
-  --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
-                        (default split; for a file its own order)
-  --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in
-                        place of one MS each chunk of a rank
-  --backward-input=MS   time of a chunk's input gradient (default 1)
-  --backward-weight=MS  time of a chunk's weight gradient (default 1)
-  --latency=MS          time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and
-                        last, where the schedule has them, the other pairs, as from the last rank to the first
-                        (default: as the first pair)
-  --bandwidth=GB/S      a message takes its bytes over this besides; GB/S,GB/S,... as for --latency
-  --message-bytes=N     bytes of an activation and of its gradient
-  --gradient-bytes=N    bytes of a gradient (default: as --message-bytes)
-  --reduce=MS           simulate, draw: the gradient reduction that nothing overlaps (default 0); MS,MS,... as above
-  --unshard=MS, --reshard=MS, --reduce-gradient=MS
-                        simulate, draw: the actions UNSHARD, RESHARD and REDUCE_GRAD of a file (default 0); MS,MS,...
-                        as above
-  --optimizer=MS        simulate: the optimizer, once all ranks have ended (default 0); MS,MS,... as above
-  --messages=on|off     convert: with sends and receives, or compute actions only (default off)
-  --output=FILE         where to write; convert without it prints, make writes nothing
-)";
 
 constexpr std::int64_t kMostStages = 4096;
 constexpr std::int64_t kMostMicrobatches = 65536;
@@ -345,7 +306,11 @@ std::string most_text(const std::vector<std::int64_t>& memory, std::int64_t chun
                        : fmt::format("{} to {}", chunks * least, chunks * most);
 }
 
-void make(const config::CommandLine& line) {
+ExitCode make(const config::CommandLine& line) {
+  if (!line.positions().empty()) {
+    fail(ExitCode::kUsage, "strata schedule make takes options only, not \"{}\"",
+         line.positions().front());
+  }
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
       .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
@@ -406,99 +371,146 @@ void make(const config::CommandLine& line) {
                            pipeline::file_of(found.schedule, pipeline::FileContent::kCompute)));
     fmt::print("{}\n", printable_lines(output));
   }
+  return ExitCode::kDone;
 }
 
-/// The options that a subcommand reads.
-std::vector<std::string> options_of(const std::string& what) {
-  std::vector<std::string> names = {"stages", "microbatches", "chunks"};
-  const auto add = [&](std::initializer_list<const char*> more) {
-    names.insert(names.end(), more.begin(), more.end());
-  };
-  if (what == "make") {
-    add({"memory", "activation-mib"});
+ExitCode check_schedule(const config::CommandLine& line) {
+  print_check(given(line));
+  return ExitCode::kDone;
+}
+
+ExitCode simulate_schedule(const config::CommandLine& line) {
+  print_simulation(line, given(line));
+  return ExitCode::kDone;
+}
+
+ExitCode draw_schedule(const config::CommandLine& line) {
+  const Given schedule = given(line);
+  const std::string output = line.value("output", "");
+  if (output.empty()) {
+    fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
+  }
+  static_cast<void>(proven(schedule));
+  const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
+  write_file(output, pipeline::picture_of(schedule.schedule, simulation));
+  fmt::print("{}\n", printable_lines(output));
+  return ExitCode::kDone;
+}
+
+ExitCode convert_schedule(const config::CommandLine& line) {
+  const Given schedule = given(line);
+  const std::string output = line.value("output", "");
+  const auto content = is_first(line, "messages", "on", "off", "off")
+                           ? pipeline::FileContent::kMessages
+                           : pipeline::FileContent::kCompute;
+  static_cast<void>(proven(schedule));
+  const std::string text =
+      pipeline::text_of(schedule.file ? pipeline::converted(*schedule.file, content, schedule.name)
+                                      : pipeline::file_of(schedule.schedule, content));
+  if (output.empty()) {
+    fmt::print("{}", text);
   } else {
-    add({"backward"});
+    write_file(output, text);
+    fmt::print("{}\n", printable_lines(output));
   }
-  if (what == "simulate" || what == "draw" || what == "make") {
-    add({"forward", "backward-input", "backward-weight", "latency", "bandwidth", "message-bytes",
-         "gradient-bytes"});
+  return ExitCode::kDone;
+}
+
+constexpr const char* kSchedules =
+    R"(SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.)";
+constexpr const char* kMeasured =
+    "strata timeline times prints the measured times of a run as options of this command.";
+
+using Options = std::vector<config::CommandOption>;
+
+Options joined(std::initializer_list<Options> groups) {
+  Options all;
+  for (const Options& group : groups) {
+    all.insert(all.end(), group.begin(), group.end());
   }
-  if (what == "simulate" || what == "draw") {
-    add({"reduce"});
-    for (const ShardingOption& option : kSharding) {
-      add({option.name});
-    }
-  }
-  if (what == "simulate") {
-    add({"optimizer"});
-  }
-  if (what == "convert") {
-    add({"messages"});
-  }
-  if (what == "draw" || what == "convert" || what == "make") {
-    add({"output"});
-  }
-  return names;
+  return all;
 }
 
 }  // namespace
 
-std::string schedule_help() {
-  return kScheduleHelp;
-}
-
-ExitCode schedule_command(config::Arguments arguments) {
-  const std::string what = arguments.empty() ? "" : arguments.front();
-  if (what != "check" && what != "simulate" && what != "draw" && what != "convert" &&
-      what != "make") {
-    fail(ExitCode::kUsage,
-         "strata schedule has the commands check, simulate, draw, convert and make, not \"{}\"",
-         what);
-  }
-  const config::CommandLine line(arguments.subspan(1), options_of(what), {},
-                                 config::CommandLine::Values::kOne);
-  if (what == "make") {
-    if (!line.positions().empty()) {
-      fail(ExitCode::kUsage, "strata schedule make takes options only, not \"{}\"",
-           line.positions().front());
-    }
-    make(line);
-    return ExitCode::kDone;
-  }
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
-         kScheduleHelp);
-  }
-  const Given schedule = given(line);
-  const std::string output = line.has("output") ? line.value("output", "") : "";
-  if (what == "check") {
-    print_check(schedule);
-  } else if (what == "simulate") {
-    print_simulation(line, schedule);
-  } else if (what == "draw") {
-    if (output.empty()) {
-      fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
-    }
-    static_cast<void>(proven(schedule));
-    const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
-    write_file(output, pipeline::picture_of(schedule.schedule, simulation));
-    fmt::print("{}\n", printable_lines(output));
-  } else {
-    const auto content = is_first(line, "messages", "on", "off", "off")
-                             ? pipeline::FileContent::kMessages
-                             : pipeline::FileContent::kCompute;
-    static_cast<void>(proven(schedule));
-    const std::string text = pipeline::text_of(
-        schedule.file ? pipeline::converted(*schedule.file, content, schedule.name)
-                      : pipeline::file_of(schedule.schedule, content));
-    if (output.empty()) {
-      fmt::print("{}", text);
-    } else {
-      write_file(output, text);
-      fmt::print("{}\n", printable_lines(output));
-    }
-  }
-  return ExitCode::kDone;
+Commands schedule_commands() {
+  const Options sizes{
+      {"stages", "N", "ranks of a schedule by name (default 4)"},
+      {"microbatches", "N", "microbatches of a schedule by name (default 8)"},
+      {"chunks", "N", "chunks a rank of interleaved (default 2)"},
+      {"backward", "split|fused",
+       R"(split: the input gradient is sent before the weight gradient is computed; fused: after it (default
+split; for a file its own order))"}};
+  const Options times{
+      {"forward", "MS",
+       R"(time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in place of
+one MS each chunk of a rank)"},
+      {"backward-input", "MS", "time of a chunk's input gradient (default 1), as --forward"},
+      {"backward-weight", "MS", "time of a chunk's weight gradient (default 1), as --forward"},
+      {"latency", "MS",
+       R"(time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and last,
+where the schedule has them, the other pairs, as from the last rank to the first (default: as the first pair))"},
+      {"bandwidth", "GB/S",
+       "a message takes its bytes over this besides; GB/S,GB/S,... as for --latency"},
+      {"message-bytes", "N", "bytes of an activation and of its gradient"},
+      {"gradient-bytes", "N", "bytes of a gradient (default: as --message-bytes)"}};
+  const Options step{
+      {"reduce", "MS",
+       R"(the gradient reduction that nothing overlaps (default 0); MS,MS,... gives each rank its own)"},
+      {"unshard", "MS", "the action UNSHARD of a file (default 0), as --reduce"},
+      {"reshard", "MS", "the action RESHARD of a file (default 0), as --reduce"},
+      {"reduce-gradient", "MS", "the action REDUCE_GRAD of a file (default 0), as --reduce"}};
+  const auto row = [](const char* name, const char* purpose, const char* synopsis,
+                      const std::string& about, const Options& options,
+                      ExitCode (*run)(const config::CommandLine&)) {
+    return config::Command{.name = name,
+                           .purpose = purpose,
+                           .synopses = {{synopsis}},
+                           .about = about,
+                           .options = options,
+                           .positions = config::Positions::kOne,
+                           .needs = "one schedule: a file, or a name",
+                           .alone = run};
+  };
+  const std::string timed = fmt::format("{}\n{}", kSchedules, kMeasured);
+  return {
+      row("schedule check", "prove a pipeline schedule, or say what is wrong", "SCHEDULE [options]",
+          kSchedules, sizes, check_schedule),
+      row("schedule simulate", "step time, bubble and activations of each rank",
+          "SCHEDULE [options]", timed,
+          joined({sizes,
+                  times,
+                  step,
+                  {{"optimizer", "MS",
+                    "the optimizer, once all ranks have ended (default 0), as --reduce"}}}),
+          simulate_schedule),
+      row("schedule draw", "a picture of one step", "SCHEDULE --output=FILE.svg [options]", timed,
+          joined({{{"output", "FILE.svg", "the picture"}}, sizes, times, step}), draw_schedule),
+      row("schedule convert", "a schedule as a file for PyTorch",
+          "SCHEDULE [--output=FILE.csv] [options]", kSchedules,
+          joined({{{"output", "FILE.csv", "where to write (default: stdout)"},
+                   {"messages", "on|off",
+                    "with sends and receives, or compute actions only (default off)"}},
+                  sizes}),
+          convert_schedule),
+      {.name = "schedule make",
+       .purpose = "search for the fastest schedule for given times and memory",
+       .synopses = {{"[--output=FILE.csv] [--memory=N] [options]"}},
+       .about = kMeasured,
+       .options = joined(
+           {{{"output", "FILE.csv", "writes the schedule there"},
+             {"stages", "N", "ranks (default 4)"},
+             {"microbatches", "N", "microbatches (default 8)"},
+             {"chunks", "N",
+              R"(chunks a rank: 1, or 2 placed as a V or interleaved. Without it, the times are those of a rank's
+layers, and 1 to 4 chunks of equal times are tried)"},
+             {"memory", "N",
+              R"(activations of a rank's layers that it holds at once, each from its forward pass to its weight
+gradient (default: as many as there are stages); N,N,... gives each rank its own)"},
+             {"activation-mib", "N",
+              "MiB of such an activation; --memory then is in MiB. N,N,... as for --memory"}},
+            times}),
+       .alone = make}};
 }
 
 }  // namespace strata::app

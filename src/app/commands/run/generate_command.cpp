@@ -16,32 +16,14 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/generation.hpp"
 
+#include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
 namespace {
 
-constexpr const char* kGenerateHelp =
-    R"(strata generate RUN|CONFIG.ini [options] [--section.key=value ...]
-
-Generates text with the newest good checkpoint. RUN is a run's directory. One rank generates, whatever grid trained;
-other ranks wait.
-
-  --prompt=TEXT        start of the text (default: the separator of documents, else a line feed), after the tokens
-                       that the tokenizer puts before a document, as <|begin_of_text|>
-  --tokens=N           tokens to generate (default 200)
-  --samples=N          texts to generate (default 1)
-  --temperature=X      logits are divided by it; 0: always the most likely token (default 1)
-  --top-k=N            only the N most likely tokens; 0: all (default 0)
-  --top-p=X            only the most likely tokens that together reach this probability (default 1)
-  --seed=N             seed of sampling; the same seed gives the same text (default: run.seed)
-  --checkpoint=best    the best checkpoint of checkpoint.best instead of the newest
-)";
-
 struct GenerateArguments {
-  std::string config;
-  std::vector<std::string> settings;
   std::optional<std::string> prompt;
   std::int64_t tokens = 200;
   std::int64_t samples = 1;
@@ -60,26 +42,8 @@ double number_of(const config::CommandLine& line, const char* name, double least
   return value;
 }
 
-GenerateArguments arguments_of(config::Arguments arguments) {
+GenerateArguments arguments_of(const config::CommandLine& line) {
   GenerateArguments result;
-  std::vector<std::string> own;
-  for (const std::string& argument : arguments) {
-    // Settings are named section.key.
-    const std::string name = argument.substr(0, argument.find('='));
-    if (argument.starts_with("--") && name.find('.') != std::string::npos) {
-      result.settings.push_back(argument);
-    } else {
-      own.push_back(argument);
-    }
-  }
-  const config::CommandLine line(
-      own, {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed", "checkpoint"},
-      {}, config::CommandLine::Values::kOne);
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata generate needs one config file or run's directory\n{}",
-         kGenerateHelp);
-  }
-  result.config = line.positions().front();
   if (line.has("prompt")) {
     result.prompt = line.value("prompt", "");
   }
@@ -141,22 +105,17 @@ void write_text(const std::string& text) {
   }
 }
 
-}  // namespace
-
-std::string generate_help() {
-  return kGenerateHelp;
-}
-
-ExitCode generate_command(comm::MpiSession& mpi, config::Arguments arguments) {
+ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
+                       const config::FailureHandler& /*on_failure*/) {
   const bool generates = mpi.world().rank() == 0;
   mpi.separate();
   if (!generates) {
     return ExitCode::kDone;  // waits in MPI_Finalize
   }
   Log log(log_role(mpi));
-  const GenerateArguments given = arguments_of(arguments);
-  RunInputs inputs =
-      open_trained(mpi, given.config, given.settings, Evaluates::kNo, given.checkpoint, log);
+  const GenerateArguments given = arguments_of(line);
+  RunInputs inputs = open_trained(mpi, line.positions().front(), line.settings(), Evaluates::kNo,
+                                  given.checkpoint, log);
   if (inputs.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
          inputs.checkpoint->directory().string());
@@ -194,6 +153,37 @@ ExitCode generate_command(comm::MpiSession& mpi, config::Arguments arguments) {
       "{} tokens, {} tokens/s\n", count_text(generated),
       count_text(std::llround(static_cast<double>(generated) / (now_seconds() - start)))));
   return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands generate_commands() {
+  return {
+      {.name = "generate",
+       .purpose = "text from a language model",
+       .synopses = {{"RUN|CONFIG.ini [--prompt=TEXT ...] [--section.key=value ...]"}},
+       .about =
+           R"(Generates text with the newest good checkpoint. RUN is a run's directory. One rank
+generates, whatever grid trained; other ranks wait.)",
+       .options =
+           {{"prompt", "TEXT",
+             R"(start of the text (default: the separator of documents, else a line feed), after the
+tokens that the tokenizer puts before a document, as <|begin_of_text|>)"},
+            {"tokens", "N", "tokens to generate (default 200)"},
+            {"samples", "N", "texts to generate (default 1)"},
+            {"temperature", "X",
+             "logits are divided by it; 0: always the most likely token (default 1)"},
+            {"top-k", "N", "only the N most likely tokens; 0: all (default 0)"},
+            {"top-p", "X",
+             "only the most likely tokens that together reach this probability (default 1)"},
+            {"seed", "N",
+             "seed of sampling; the same seed gives the same text (default: run.seed)"},
+            {"checkpoint", config::words_of<WhichCheckpoint>(),
+             "the newest one (default), or the best of checkpoint.best"}},
+       .settings = config::TakesSettings::kTaken,
+       .positions = config::Positions::kOne,
+       .needs = "one config file or run's directory",
+       .on_ranks = generate_text}};
 }
 
 }  // namespace strata::app

@@ -18,15 +18,7 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kMetricsHelp =
-    R"(strata metrics export RUN [--kind=train|evaluate|checkpoint] [--csv]
-
-Prints the records of a run's metrics.jsonl as CSV: a header, then a line for each record. RUN is a run's directory, of a
-run in progress too. Numbers read back to the same bits; a field is empty where a record lacks the key or has null.
-
-  --kind=KIND    only these records; without it, a table for each kind, with an empty line between
-  --csv          as CSV, which is the only format
-)";
+constexpr const char* kRecordKinds[] = {"train", "evaluate", "checkpoint"};
 
 void print(const train::MetricsTable& table) {
   std::string header;
@@ -44,23 +36,8 @@ void print(const train::MetricsTable& table) {
   }
 }
 
-}  // namespace
-
-std::string metrics_help() {
-  return kMetricsHelp;
-}
-
-ExitCode metrics_command(config::Arguments arguments) {
-  if (arguments.empty() || arguments.front() != "export") {
-    fail(ExitCode::kUsage, "strata metrics has the command export, not \"{}\"",
-         arguments.empty() ? "" : arguments.front());
-  }
-  const config::CommandLine line(arguments.subspan(1), {"kind"}, {"csv"},
-                                 config::CommandLine::Values::kOne);
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata metrics export needs one run\n{}", kMetricsHelp);
-  }
-  std::vector<std::string> kinds{"train", "evaluate", "checkpoint"};
+ExitCode export_metrics(const config::CommandLine& line) {
+  std::vector<std::string> kinds(std::begin(kRecordKinds), std::end(kRecordKinds));
   if (line.has("kind")) {
     const std::string kind = line.value("kind", "");
     if (std::ranges::find(kinds, kind) == kinds.end()) {
@@ -88,6 +65,26 @@ ExitCode metrics_command(config::Arguments arguments) {
          run.directory().string(), fmt::join(kinds, ", "), run.step());
   }
   return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands metrics_commands() {
+  return {
+      {.name = "metrics export",
+       .purpose = "the records of a run as CSV",
+       .synopses = {{"RUN [--kind=KIND] [--csv]"}},
+       .about =
+           R"(Prints the records of a run's metrics.jsonl as CSV: a header, then a line for each
+record. RUN is a run's directory, of a run in progress too. Numbers read back to the same bits; a field is empty where a
+record lacks the key or has null.)",
+       .options =
+           {{"kind", fmt::format("{}", fmt::join(kRecordKinds, "|")),
+             "only these records; without it, a table for each kind, with an empty line between"},
+            {"csv", "", "as CSV, which is the only format"}},
+       .positions = config::Positions::kOne,
+       .needs = "one run",
+       .alone = export_metrics}};
 }
 
 }  // namespace strata::app

@@ -28,24 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSweepHelp =
-    R"(strata sweep CONFIG.ini --dir=DIR --set KEY=A,B,... [--set ...] [options] [--section.key=value ...]
-strata sweep DIR --table
-
-Trains once for every combination of the values, one run after the other, each in a directory of its own below DIR, and
-prints a table with the best run first. The same command goes on after a stop or a failure: finished runs are left out.
-A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
-
-  --set KEY=A,B,...    a setting and its values; in a value that is a list, blanks stand for commas
-  --random=N           N random combinations instead of all
-  --seed=S             seed of the choice (default 1)
-  --dir=DIR            where the runs go; sweep.json there says what is swept
-  --ranks=R            ranks of each run, started by mpirun (default 1)
-  --table              prints the table only
-  --submit             hands all runs to Slurm as a job array instead; takes the options of strata job
-  --output=FILE        writes the script of the array there, without --submit for you to submit
-)";
-
 std::string own_program() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
@@ -175,50 +157,29 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
 }
 
 /// Writes the script of a Slurm job array, an element for each run.
-void write_array(const config::CommandLine& line, const SweepArguments& given, const Sweep& sweep,
-                 config::Arguments arguments) {
+void write_array(const config::CommandLine& line, const SweepArguments& given, const Sweep& sweep) {
   std::vector<std::string> words{given.config};
-  for (const std::string& name : job_option_names()) {
-    if (line.has(name)) {
-      words.push_back(fmt::format("--{}={}", name, line.value(name, "")));
+  for (const config::CommandOption& option : job_options()) {
+    if (line.has(option.name)) {
+      words.push_back(fmt::format("--{}={}", option.name, line.value(option.name, "")));
     }
   }
-  words.insert(words.end(), given.settings.begin(), given.settings.end());
-  words.push_back("--run.dir=" + given.directory.string());
-  if (line.has("submit")) {
-    words.emplace_back("--submit");
+  if (line.has("output")) {
+    words.push_back(fmt::format("--output={}", line.value("output", "")));
   }
   std::vector<std::vector<std::string>> elements;
   for (SweepRun& run : runs_of(sweep)) {
     run.settings.push_back("--run.dir=" + (given.directory / run.name).string());
     elements.push_back(std::move(run.settings));
   }
-  write_job(words, std::move(elements), command_text("strata sweep", arguments));
+  const config::Command job = job_commands().front();
+  write_job(config::CommandLine(job, words), std::move(elements),
+            command_text("strata sweep", line));
 }
 
-}  // namespace
-
-std::string sweep_help() {
-  return kSweepHelp;
-}
-
-ExitCode sweep_command(config::Arguments arguments) {
-  SweepArguments given;
-  std::vector<std::string> own;
-  for (const std::string& argument : arguments) {
-    const std::string name = argument.substr(0, argument.find('='));
-    const bool setting = argument.starts_with("--") && name.find('.') != std::string::npos;
-    (setting ? given.settings : own).push_back(argument);
-  }
-  std::vector<std::string> names{"set", "random", "seed", "dir", "ranks"};
-  const std::vector<std::string> of_jobs = job_option_names();
-  names.insert(names.end(), of_jobs.begin(), of_jobs.end());
-  const config::CommandLine line(own, names, {"table", "submit"});
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage,
-         "strata sweep needs one config file, before the options: strata sweep CONFIG.ini "
-         "--dir=DIR --set KEY=A,B,..., or strata sweep DIR --table");
-  }
+ExitCode sweep(const config::CommandLine& line) {
+  train::install_stop_signals();
+  SweepArguments given{.config = {}, .settings = line.settings(), .directory = {}};
   given.config = line.positions().front();
   if (line.has("table")) {
     fmt::print("{}", sweep_table(sweep_in(given.config), given.config));
@@ -258,12 +219,12 @@ ExitCode sweep_command(config::Arguments arguments) {
   sweep.seed = static_cast<std::uint64_t>(line.count("seed", 1, 0, 1'000'000'000));
   static_cast<void>(runs_of(sweep));
   const bool writes = line.has("submit") || line.has("output");
-  for (const std::string& name : of_jobs) {
-    if (!writes && line.has(name)) {
+  for (const config::CommandOption& option : job_options()) {
+    if (!writes && line.has(option.name)) {
       fail(ExitCode::kUsage,
            "--{} is an option of job arrays; add --submit or --output=FILE, or "
            "leave it out",
-           name);
+           option.name);
     }
   }
   if (writes && line.has("ranks")) {
@@ -278,10 +239,43 @@ ExitCode sweep_command(config::Arguments arguments) {
                                log);
   open_sweep_directory(given.directory, sweep);
   if (writes) {
-    write_array(line, given, sweep, arguments);
+    write_array(line, given, sweep);
     return ExitCode::kDone;
   }
   return run_all(given, sweep);
+}
+
+}  // namespace
+
+Commands sweep_commands() {
+  config::Command command{
+      .name = "sweep",
+      .purpose = "train with each of several settings, rank the runs",
+      .synopses = {{"CONFIG.ini --dir=DIR --set KEY=A,B,... [--set ...] [--section.key=value ...]"},
+                   {"DIR --table", "prints the table of a sweep"}},
+      .about =
+          R"(Trains once for every combination of the values, one run after the other, each in a directory
+of its own below DIR, and prints a table with the best run first. The same command goes on after a stop or a failure:
+finished runs are left out. A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
+
+With --submit or --output it takes the options of strata job too.)",
+      .options = {{"set", "KEY=A,B,...",
+                   "a setting and its values; in a value that is a list, blanks stand for commas"},
+                  {"random", "N", "N random combinations instead of all"},
+                  {"seed", "S", "seed of the choice (default 1)"},
+                  {"dir", "DIR", "where the runs go; sweep.json there says what is swept"},
+                  {"ranks", "R", "ranks of each run, started by mpirun (default 1)"},
+                  {"table", "", "prints the table only"},
+                  {"submit", "", "hands all runs to Slurm as a job array instead"},
+                  {"output", "FILE",
+                   "writes the script of the array there, without --submit for you to submit"}},
+      .settings = config::TakesSettings::kTaken,
+      .positions = config::Positions::kOne,
+      .needs = "one config file, before the options",
+      .values = config::Values::kList,
+      .alone = sweep};
+  std::ranges::copy(job_options(), std::back_inserter(command.options));
+  return {std::move(command)};
 }
 
 }  // namespace strata::app

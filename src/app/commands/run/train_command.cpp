@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -190,29 +191,35 @@ void log_link_usage(comm::MpiSession& mpi, const comm::EmulatedLink& link, Log& 
            bytes_text(sum.sent_bytes), bytes_text(sum.peak_bytes));
 }
 
-}  // namespace
+/// The settings; read_config() refuses further positions among them.
+std::vector<std::string> settings_of(const config::CommandLine& line) {
+  std::vector<std::string> settings = line.settings();
+  settings.insert(settings.end(), line.positions().begin() + 1, line.positions().end());
+  return settings;
+}
 
-ExitCode train_command(comm::MpiSession& mpi, config::Arguments arguments,
-                       const FailureHandler& on_failure) {
+ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
+                     const config::FailureHandler& on_failure) {
   const double started = now_seconds();
   Log log(log_role(mpi));
-  const TrainArguments given = parse_arguments(mpi, arguments, "train");
-  RunInputs inputs = open_run_inputs(mpi, given, log);
+  const bool dry_run = line.has("dry-run");
+  RunInputs inputs = open_run_inputs(mpi, line.positions().front(), settings_of(line),
+                                     dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
   std::optional<RunDirectory> directory;
-  if (!given.dry_run) {
+  if (!dry_run) {
     directory.emplace(mpi, inputs.config, log);
   }
-  if (!given.dry_run || inputs.config.run.resume != config::Resume::kNever) {
+  if (!dry_run || inputs.config.run.resume != config::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
   open_initial(mpi, inputs, log);
   // A dry run on one rank plans for the grid that will be launched.
-  const bool alone = given.dry_run && mpi.world().size() == 1;
+  const bool alone = dry_run && mpi.world().size() == 1;
   plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
-  for (const std::string& line : match_data(mpi, inputs, plan)) {
-    log.info("{}", line);
+  for (const std::string& text : match_data(mpi, inputs, plan)) {
+    log.info("{}", text);
   }
-  if (given.dry_run) {
+  if (dry_run) {
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
@@ -269,15 +276,14 @@ ExitCode train_command(comm::MpiSession& mpi, config::Arguments arguments,
   return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 
-namespace {
-
 /// Counters of a classifier's predictions, where they can be counted. Throws: Error(kUsage) where
 /// they are requested but cannot be counted.
-std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const TrainArguments& given) {
+std::optional<train::ClassCounts> counts_for(const plan::Plan& plan,
+                                             const config::CommandLine& line) {
   // The confusion matrix takes memory quadratic in the classes.
   constexpr std::int64_t kMostByDefault = 1000;
   constexpr std::int64_t kMost = 10000;
-  const bool requested = given.each_class || !given.confusion.empty();
+  const bool requested = line.has("classes") || line.has("confusion");
   const std::int64_t classes = plan.train_data.classes;
   if (train::counts_classes(plan) && classes <= (requested ? kMost : kMostByDefault)) {
     return train::ClassCounts(classes);
@@ -298,7 +304,8 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
 /// Prints the result with all digits, so that numbers read back to the same bits.
 void print_result(const RunInputs& inputs, const plan::Plan& plan,
                   const train::EvaluationResult& result,
-                  const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
+                  const std::optional<train::ClassCounts>& counts,
+                  const config::CommandLine& line) {
   const io::Dataset& data = *inputs.test_data;
   std::string text = fmt::format("loss {}", result.loss);
   if (plan::is_language_model(plan)) {
@@ -314,26 +321,30 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
   fmt::print("{}: {} over {} samples of {}\n", inputs.checkpoint->directory().string(), text,
              result.samples, data.info().path.string());
   const std::vector<std::string>& names = plan.train_data.class_names;
-  if (given.each_class) {
+  if (line.has("classes")) {
     fmt::print("{}", train::class_table(*counts, names));
   }
-  if (!given.confusion.empty()) {
-    train::write_confusion(*counts, names, given.confusion);
+  if (line.has("confusion")) {
+    train::write_confusion(*counts, names, line.value("confusion", ""));
   }
 }
 
-}  // namespace
-
-ExitCode evaluate_command(comm::MpiSession& mpi, config::Arguments arguments) {
+ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
+                        const config::FailureHandler& /*on_failure*/) {
   Log log(log_role(mpi));
-  const TrainArguments given = parse_arguments(mpi, arguments, "evaluate");
+  WhichCheckpoint which = WhichCheckpoint::kNewest;
   comm::agree(mpi.world(), [&] {
-    if (mpi.world().rank() == 0 && !given.confusion.empty()) {
-      train::require_confusion_writable(given.confusion);
+    which = which_checkpoint(line.value("checkpoint", "newest"));
+    const std::string file = line.value("confusion", "");
+    if (line.has("confusion") && file.empty()) {
+      fail(ExitCode::kUsage, "--confusion= names no file; give --confusion=FILE.csv");
+    }
+    if (line.has("confusion") && mpi.world().rank() == 0) {
+      train::require_confusion_writable(file);
     }
   });
   RunInputs inputs =
-      open_trained(mpi, given.config, given.settings, Evaluates::kYes, given.checkpoint, log);
+      open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kYes, which, log);
   const io::Dataset& data = *inputs.test_data;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   const std::vector<std::string> matched = match_data(mpi, inputs, plan);
@@ -345,7 +356,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, config::Arguments arguments) {
   {
     const train::FileTimeout timeout(mpi.world());
     comm::agree(mpi.world(), [&] {
-      counts = counts_for(plan, given);
+      counts = counts_for(plan, line);
       train::require_same_model(plan, *inputs.checkpoint);
       state.emplace(environment.context(), plan, rank, groups);
       state->load_weights(*inputs.checkpoint);
@@ -359,14 +370,62 @@ ExitCode evaluate_command(comm::MpiSession& mpi, config::Arguments arguments) {
           .value();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
-      print_result(inputs, plan, result, counts, given);
+      print_result(inputs, plan, result, counts, line);
       static_cast<void>(std::fflush(stdout));  // the result is the first line
     }
   });
-  for (const std::string& line : matched) {
-    log.info("{}", line);
+  for (const std::string& text : matched) {
+    log.info("{}", text);
   }
   return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands train_commands() {
+  return {
+      {.name = "train",
+       .purpose = "train; --run.resume=auto continues",
+       .synopses = {{"CONFIG.ini [--section.key=value ...] [--dry-run]"}},
+       .about =
+           R"(Trains on as many ranks as mpirun or srun started, and writes config.ini, log.txt,
+metrics.jsonl and checkpoints into run.dir. A setting on the command line overrides the file's. If one is given twice,
+the last counts.)",
+       .options =
+           {{"dry-run", "",
+             "prints the plan without training; alone, for the grid that the settings name"}},
+       .lists = {{"Examples",
+                  {{"strata train CONFIG.ini --run.resume=auto",
+                    "continues from the newest good checkpoint, on any grid"}}}},
+       .settings = config::TakesSettings::kListed,
+       .positions = config::Positions::kSome,
+       .needs = "a config file",
+       .on_ranks = train_model,
+       .before_mpi =
+           [] {
+             // Training goes on after a closed pipe, and stops in order during its set-up too.
+             std::signal(SIGPIPE, SIG_IGN);
+             train::install_stop_signals();
+           }},
+      {.name = "evaluate",
+       .purpose = "loss and accuracy of the newest checkpoint",
+       .synopses =
+           {{"RUN|CONFIG.ini [--classes] [--confusion=FILE.csv] [--section.key=value ...]"}},
+       .about =
+           R"(Prints loss and accuracy of the newest good checkpoint on data.test, or on data.train if
+data.test is empty. RUN is a run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards
+allow, with the same numbers.)",
+       .options = {{"checkpoint", config::words_of<WhichCheckpoint>(),
+                    "the newest one (default), or the best of checkpoint.best"},
+                   {"classes", "",
+                    "accuracy of each class, and the class it is most often confused with"},
+                   {"confusion", "FILE.csv", "writes the confusion matrix"}},
+       .lists = {{"Examples",
+                  {{"strata evaluate RUN --data.test=FILE.h5", "on another data set"}}}},
+       .settings = config::TakesSettings::kTaken,
+       .positions = config::Positions::kSome,
+       .needs = "a config file or a run's directory",
+       .on_ranks = evaluate_model}};
 }
 
 }  // namespace strata::app

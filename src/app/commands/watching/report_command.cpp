@@ -32,22 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kReportHelp =
-    R"(strata report RUN... --output=FILE.html [--plots=DIR]
-
-Writes one HTML page about runs: differences of their configs, curves on common axes, where the time of a step went, memory,
-restarts and warnings. The page needs neither a network nor scripts. A RUN is a run's directory, of a run in progress too.
-The page also shows what these files in a run's directory hold, where they exist:
-
-  timeline.json             a picture of the first step that run.timeline recorded
-  confusion.csv             the confusion matrix: strata evaluate RUN --confusion=RUN/confusion.csv
-  samples*.png              pictures
-  generated*.txt            text: strata generate RUN > RUN/generated.txt
-
-  --output=FILE.html    the page
-  --plots=DIR           also writes each chart as an SVG file
-)";
-
 using Runs = std::vector<train::RunView>;
 
 /// The time account's keys in metrics.jsonl, in the order of bars.
@@ -447,18 +431,10 @@ std::string page_of(const Runs& runs, const Charts& charts) {
   return html_page(runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size()), text);
 }
 
-}  // namespace
-
-std::string report_help() {
-  return kReportHelp;
-}
-
-ExitCode report_command(config::Arguments arguments) {
-  const config::CommandLine line(arguments, {"output", "plots"}, {},
-                                 config::CommandLine::Values::kOne);
+ExitCode report_runs(const config::CommandLine& line) {
   const std::string output = line.value("output", "");
-  if (line.positions().empty() || output.empty()) {
-    fail(ExitCode::kUsage, "strata report needs a run and --output=FILE.html\n{}", kReportHelp);
+  if (output.empty()) {
+    fail(ExitCode::kUsage, "strata report needs a run and --output=FILE.html");
   }
   Runs runs;
   for (const std::string& directory : line.positions()) {
@@ -467,6 +443,30 @@ ExitCode report_command(config::Arguments arguments) {
   write_file(output, page_of(runs, Charts(line.value("plots", ""))));
   fmt::print("{}\n", printable_lines(output));
   return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands report_commands() {
+  return {
+      {.name = "report",
+       .purpose = "a page that shows and compares runs",
+       .synopses = {{"RUN... --output=FILE.html [--plots=DIR]"}},
+       .about =
+           R"(Writes one HTML page about runs: differences of their configs, curves on common axes, where
+the time of a step went, memory, restarts and warnings. The page needs neither a network nor scripts. A RUN is a run's
+directory, of a run in progress too.
+
+The page also shows what a run's directory holds of these files: of timeline.json a picture of the first step that
+run.timeline recorded, of confusion.csv the confusion matrix, the pictures samples*.png and the texts generated*.txt.)",
+       .options = {{"output", "FILE.html", "the page"},
+                   {"plots", "DIR", "also writes each chart as an SVG file"}},
+       .lists = {{"Examples",
+                  {{"strata evaluate RUN --confusion=RUN/confusion.csv", "a confusion matrix"},
+                   {"strata generate RUN > RUN/generated.txt", "a text"}}}},
+       .positions = config::Positions::kSome,
+       .needs = "a run and --output=FILE.html",
+       .alone = report_runs}};
 }
 
 }  // namespace strata::app

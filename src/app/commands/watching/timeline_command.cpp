@@ -32,19 +32,6 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kTimelineHelp =
-    R"(strata timeline report FILE                            the time account of each rank in the recorded steps
-strata timeline draw FILE --output=FILE.svg [options]  a picture of one recorded step of one pipeline
-strata timeline times FILE                             the measured times as options of strata schedule
-
-FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote, or its run directory.
-
-  --step=N         draw: which step (default the first recorded one)
-  --data=N         draw: which replica (default 0)
-  --tensor=N       draw: which tensor rank (default 0)
-  --output=FILE    where draw writes
-)";
-
 constexpr std::int64_t kMostTimelineBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
 constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 30;
@@ -184,8 +171,17 @@ Trace read_trace(const std::string& path) {
   return trace;
 }
 
-void report(const std::string& path) {
-  const Trace trace = read_trace(path);
+/// The file that the command line names, or a run's directory holds.
+std::string timeline_of(const config::CommandLine& line) {
+  std::filesystem::path file = line.positions().front();
+  if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) {
+    file /= "timeline.json";
+  }
+  return file;
+}
+
+ExitCode report_times(const config::CommandLine& line) {
+  const Trace trace = read_trace(timeline_of(line));
   std::map<std::int64_t, Account> ranks;
   Account all;
   std::set<std::int64_t> numbers;
@@ -204,6 +200,7 @@ void report(const std::string& path) {
     account.print(fmt::format("{}", rank));
   }
   all.print("all");
+  return ExitCode::kDone;
 }
 
 /// The shortest message from each stage to each other; others also wait for their receiver.
@@ -218,7 +215,8 @@ std::map<std::pair<std::int64_t, std::int64_t>, double> shortest_messages(const 
 }
 
 /// Medians over steps, microbatches, replicas and tensor ranks.
-void times(const std::string& path) {
+ExitCode print_times(const config::CommandLine& line) {
+  const std::string path = timeline_of(line);
   const Trace trace = read_trace(path);
   constexpr pipeline::ActionKind kKinds[] = {pipeline::ActionKind::kForward,
                                              pipeline::ActionKind::kBackwardInput,
@@ -276,9 +274,11 @@ void times(const std::string& path) {
                "the input gradients contain the weight gradients; record a run with "
                "parallel.backward = split to have each\n");
   }
+  return ExitCode::kDone;
 }
 
-void draw(const config::CommandLine& line, const std::string& path) {
+ExitCode draw_step(const config::CommandLine& line) {
+  const std::string path = timeline_of(line);
   const std::string output = line.value("output", "");
   if (output.empty()) {
     fail(ExitCode::kUsage, "strata timeline draw needs --output=FILE.svg");
@@ -290,6 +290,7 @@ void draw(const config::CommandLine& line, const std::string& path) {
   }
   write_file(output, step_picture(path, choice).svg);
   fmt::print("{}\n", printable_lines(output));
+  return ExitCode::kDone;
 }
 
 }  // namespace
@@ -340,36 +341,32 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
   return {.step = step, .svg = pipeline::picture_of(schedule, drawn, ranks)};
 }
 
-std::string timeline_help() {
-  return kTimelineHelp;
-}
-
-ExitCode timeline_command(config::Arguments arguments) {
-  const std::string what = arguments.empty() ? "" : arguments.front();
-  if (what != "report" && what != "draw" && what != "times") {
-    fail(ExitCode::kUsage, "strata timeline has the commands report, draw and times, not \"{}\"",
-         what);
-  }
-  const std::vector<std::string> options =
-      what == "draw" ? std::vector<std::string>{"step", "data", "tensor", "output"}
-                     : std::vector<std::string>{};
-  const config::CommandLine line(arguments.subspan(1), options, {},
-                                 config::CommandLine::Values::kOne);
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata timeline {} needs one file\n{}", what, kTimelineHelp);
-  }
-  std::filesystem::path file = line.positions().front();
-  if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) {
-    file /= "timeline.json";
-  }
-  if (what == "report") {
-    report(file);
-  } else if (what == "times") {
-    times(file);
-  } else {
-    draw(line, file);
-  }
-  return ExitCode::kDone;
+Commands timeline_commands() {
+  const auto row = [](const char* name, const char* purpose, const char* synopsis,
+                      const std::vector<config::CommandOption>& options,
+                      ExitCode (*run)(const config::CommandLine&)) {
+    return config::Command{
+        .name = name,
+        .purpose = purpose,
+        .synopses = {{synopsis}},
+        .about =
+            R"(FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote, or its run directory.)",
+        .options = options,
+        .positions = config::Positions::kOne,
+        .needs = "one file",
+        .alone = run};
+  };
+  return {row("timeline report", "the time account of each rank in the recorded steps", "FILE", {},
+              report_times),
+          row("timeline draw", "a picture of one recorded step of one pipeline",
+              "FILE --output=FILE.svg [options]",
+              {{"output", "FILE.svg", "the picture"},
+               {"step", "N", "which step (default the first recorded one)"},
+               {"data", "N", "which replica (default 0)"},
+               {"tensor", "N", "which tensor rank (default 0)"}},
+              draw_step),
+          row("timeline times", "the measured times as options of strata schedule", "FILE", {},
+              print_times)};
 }
 
 }  // namespace strata::app

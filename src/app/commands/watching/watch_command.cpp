@@ -30,17 +30,6 @@
 namespace strata::app {
 namespace {
 
-constexpr const char* kWatchHelp =
-    R"(strata watch RUN [--interval=S] [--once]
-
-Shows a run's loss curve, step, speed, time account, last checkpoint and slow ranks. It reads the files in the run's
-directory again every S seconds, on any node that sees them. It ends when the run has done all steps, or with Ctrl-C.
-Without a terminal it prints a line at each change.
-
-  --interval=S    seconds between looks (default 2)
-  --once          shows the run once and ends
-)";
-
 struct Size {
   std::size_t columns = 80;
   std::size_t rows = 24;
@@ -448,18 +437,7 @@ void watch_by_lines(train::RunView& run, double interval, Characters characters)
   }
 }
 
-}  // namespace
-
-std::string watch_help() {
-  return kWatchHelp;
-}
-
-ExitCode watch_command(config::Arguments arguments) {
-  const config::CommandLine line(arguments, {"interval"}, {"once"},
-                                 config::CommandLine::Values::kOne);
-  if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata watch needs one run\n{}", kWatchHelp);
-  }
+ExitCode watch(const config::CommandLine& line) {
   constexpr double kLeastSeconds = 0.1;
   constexpr double kMostSeconds = 86400.0;
   double interval = 2.0;
@@ -487,6 +465,24 @@ ExitCode watch_command(config::Arguments arguments) {
     watch_by_lines(run, interval, characters);
   }
   return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands watch_commands() {
+  return {
+      {.name = "watch",
+       .purpose = "the progress of a run on a terminal",
+       .synopses = {{"RUN [--interval=S] [--once]"}},
+       .about =
+           R"(Shows a run's loss curve, step, speed, time account, last checkpoint and slow ranks. It
+reads the files in the run's directory again every S seconds, on any node that sees them. It ends when the run has done
+all steps, or with Ctrl-C. Without a terminal it prints a line at each change.)",
+       .options = {{"interval", "S", "seconds between looks (default 2)"},
+                   {"once", "", "shows the run once and ends"}},
+       .positions = config::Positions::kOne,
+       .needs = "one run",
+       .alone = watch}};
 }
 
 }  // namespace strata::app

@@ -1,48 +1,49 @@
-#include "strata/config/command_line.hpp"
+#include "strata/config/command.hpp"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "strata/core/error.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::config {
 
-SplitArguments split_settings(Arguments arguments) {
-  SplitArguments result;
-  for (const std::string& argument : arguments) {
-    const std::size_t dot = argument.substr(0, argument.find('=')).find('.');
-    const bool setting = argument.starts_with("--") && dot != std::string::npos;
-    (setting ? result.settings : result.options).push_back(argument);
-  }
-  return result;
-}
-
-CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& names,
-                         const std::vector<std::string>& switches, Values each) {
-  const auto is_in = [](const std::vector<std::string>& list, const std::string& name) {
-    return std::find(list.begin(), list.end(), name) != list.end();
-  };
-  std::string open;  // the name that further values belong to
+CommandLine::CommandLine(const Command& command, Arguments arguments)
+    : arguments_(arguments.begin(), arguments.end()) {
+  std::string open;  // the option that further values belong to
   const auto require_value = [&] {
     if (!open.empty() && !has(open)) {
       fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open, open);
     }
   };
-  for (const std::string& argument : arguments) {
-    if (argument.rfind("--", 0) != 0) {
-      if (open.empty() || (each == Values::kOne && has(open))) {
+  for (const std::string& argument : arguments_) {
+    if (!argument.starts_with("--")) {
+      if (open.empty() || (command.values == Values::kOne && has(open))) {
         positions_.push_back(argument);
       } else {
         pairs_.emplace_back(open, argument);
       }
       continue;
     }
-    require_value();
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    if (is_in(switches, name)) {
+    if (command.settings != TakesSettings::kNone && name.find('.') != std::string::npos) {
+      settings_.push_back(argument);
+      continue;
+    }
+    require_value();
+    const auto option = std::ranges::find(command.options, name, &CommandOption::name);
+    if (option == command.options.end()) {
+      std::vector<std::string> names;
+      std::ranges::transform(command.options, std::back_inserter(names), &CommandOption::name);
+      if (command.settings != TakesSettings::kNone) {
+        std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
+      }
+      fail(ExitCode::kUsage, "there is no option --{}; the nearest is --{}", name,
+           nearest(name, names));
+    }
+    if (option->value.empty()) {
       if (equals != std::string::npos) {
         fail(ExitCode::kUsage, "--{} takes no value; give it alone, or leave it out", name);
       }
@@ -50,14 +51,8 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
       open.clear();
       continue;
     }
-    if (!is_in(names, name)) {
-      std::vector<std::string> all = names;
-      all.insert(all.end(), switches.begin(), switches.end());
-      fail(ExitCode::kUsage, "there is no option --{}; the nearest is --{}", name,
-           nearest(name, all));
-    }
     open = name;
-    if (each == Values::kOne) {
+    if (command.values == Values::kOne) {
       std::erase_if(pairs_, [&](const auto& pair) { return pair.first == name; });
     }
     if (equals != std::string::npos) {
@@ -65,6 +60,11 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
     }
   }
   require_value();
+  if (command.positions != Positions::kAny &&
+      (positions_.empty() || (command.positions == Positions::kOne && positions_.size() > 1))) {
+    fail(ExitCode::kUsage, "strata {0} needs {1}: strata {0} {2}", command.name, command.needs,
+         command.synopses.front().term);
+  }
 }
 
 bool CommandLine::has(std::string_view name) const {
@@ -100,6 +100,20 @@ std::int64_t CommandLine::count(std::string_view name, std::int64_t otherwise, s
          least, most);
   }
   return count;
+}
+
+std::string CommandLine::options_text() const {
+  std::string text;
+  for (const auto& [name, value] : pairs_) {
+    text += fmt::format("--{}={}\n", name, value);
+  }
+  return text;
+}
+
+void CommandLine::set_default(const std::string& name, const std::string& value) {
+  if (!has(name)) {
+    pairs_.emplace_back(name, value);
+  }
 }
 
 }  // namespace strata::config

@@ -1,0 +1,72 @@
+#include "commands/commands.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/config/help.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::app {
+
+const Commands& all_commands() {
+  static const Commands kAll = [] {
+    Commands all;
+    for (Commands (*const rows)() : kCommands) {
+      std::ranges::move(rows(), std::back_inserter(all));
+    }
+    return all;
+  }();
+  return kAll;
+}
+
+std::string help_of(config::Arguments arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
+  std::string text;
+  for (const config::Command& command : all_commands()) {
+    if (command.name == both) {
+      return config::help_text(command);
+    }
+    if (command.name == first || command.name.starts_with(first + " ")) {
+      text += (text.empty() ? "" : "\n") + config::help_text(command);
+    }
+  }
+  return text.empty() ? config::help_text(config::program_of(all_commands())) : text;
+}
+
+const config::Command& command_of(config::Arguments arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  const std::string second = arguments.size() < 2 ? "" : arguments[1];
+  std::vector<std::string> firsts;
+  std::vector<std::string> seconds;
+  for (const config::Command& command : all_commands()) {
+    if (command.name == first || command.name == first + " " + second) {
+      return command;
+    }
+    const std::size_t blank = command.name.find(' ');
+    firsts.push_back(command.name.substr(0, blank));
+    if (firsts.back() == first) {
+      seconds.push_back(command.name.substr(blank + 1));
+    }
+  }
+  if (!seconds.empty()) {
+    const std::string last = seconds.back();
+    seconds.pop_back();
+    fail(ExitCode::kUsage, "strata {} has the command{} {}{}{}, not \"{}\"", first,
+         seconds.empty() ? "" : "s", fmt::join(seconds, ", "), seconds.empty() ? "" : " and ", last,
+         second);
+  }
+  fail(ExitCode::kUsage, "{}\n\n{}",
+       first.empty() ? "a command is needed"
+                     : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", first,
+                                   nearest(first, firsts)),
+       help_of({}));
+}
+
+config::Arguments arguments_of(const config::Command& command, config::Arguments arguments) {
+  return arguments.subspan(command.name.find(' ') == std::string::npos ? 1 : 2);
+}
+
+}  // namespace strata::app
