@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A config.json and what is wrong with it.
+/// A config.json and its problems.
 class ConfigReader {
  public:
   explicit ConfigReader(const fs::path& path) : path_(path.string()) {

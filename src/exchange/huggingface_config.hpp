@@ -11,8 +11,8 @@
 
 namespace strata::exchange {
 
-/// The model that a config.json describes. Throws: Error(kData) naming the key whose value strata
-/// does not compute.
+/// The model that a config.json describes. Throws: Error(kData) naming the first key with a value
+/// that strata does not support.
 [[nodiscard]] PublishedModel read_huggingface_config(const std::filesystem::path& path);
 
 /// The files beside the weights that say what strata does not compute: token ids, generation,

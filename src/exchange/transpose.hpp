@@ -6,7 +6,7 @@
 
 namespace strata::exchange {
 
-/// A matrix in memory whose rows lie `stride` elements apart.
+/// A matrix in memory; its rows lie `stride` elements apart.
 template <typename T>
 struct Matrix {
   T* first = nullptr;

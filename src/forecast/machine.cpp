@@ -102,7 +102,7 @@ const Operations* measured_for(const Machine& machine, const ops::OperationWork&
   if (!work.name.starts_with("matmul")) {
     return nullptr;
   }
-  // Products differ little in what they apply, and more in what is transposed.
+  // The epilogue changes a product's time little, the transposition more.
   const Operations* nearest = nullptr;
   std::size_t most = std::string_view("matmul").size() - 1;
   for (const auto& [key, operations] : machine.measured) {

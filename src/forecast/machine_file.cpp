@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 constexpr double kTiny = 1e-9;  // the least of a figure that is not 0, in its unit
 
-/// A figure of a file: where it is, its unit as a power of ten, and what makes sense.
+/// A figure of a file: its place, its unit as a power of ten, and its valid range.
 struct Figure {
   std::string_view key;
   double& (*of)(Machine&);
@@ -84,7 +84,7 @@ std::string peak_key(DType dtype) {
   return fmt::format("peak.{}_tflops", name_of(dtype));
 }
 
-/// The number in a text whose unit is a power of ten, rounded once.
+/// Parses a number and multiplies it by a power of ten, rounded once.
 std::optional<double> scaled(std::string_view text, int power) {
   const std::size_t mark = std::min(text.find_first_of("eE"), text.size());
   std::int64_t exponent = 0;

@@ -33,7 +33,7 @@ std::vector<nn::StageSpec> chunk_specs(const Plan& plan, const grid::Coordinates
 
 constexpr const char* kCheckpointCopy = "checkpoint's copy";
 
-/// The memory of samples; bytes_of(options) is that of one loader.
+/// The memory of samples; bytes_of(options): of one loader.
 template <typename Function>
 std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
                                            const Function& bytes_of) {

@@ -154,7 +154,7 @@ std::int64_t servers(const Plan& plan) {
 
 std::int64_t async_control_words(const Plan& plan, std::int64_t rank) {
   constexpr std::int64_t kShared = 2;  // the claims and the cuts
-  constexpr std::int64_t kOfRank = 2;  // what it asks for, and the units that it has done
+  constexpr std::int64_t kOfRank = 2;  // its requests, and its units done
   return rank == 0 ? kShared + kOfRank * plan.grid.ranks() + kUnitRing * kUnitRingWords : 1;
 }
 

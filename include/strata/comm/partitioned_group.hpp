@@ -20,8 +20,8 @@ class PartitionedGroup {
   /// All parts on one rank.
   explicit PartitionedGroup(std::int64_t parts);
 
-  /// Sends over other ranks from now on, of which this rank's number says which parts it owns.
-  /// The group before need not exist any more. Pre: as many ranks as before.
+  /// Switches to another group; this rank's index in it selects its parts. The old group may be
+  /// destroyed. Pre: as many ranks as before.
   void set_group(Communicator& group);
 
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }

@@ -19,8 +19,8 @@ constexpr auto enum_names(DeviceKind) {
 class Device {
  public:
   [[nodiscard]] static Device cpu() { return {DeviceKind::kCpu, 0}; }
-  /// A processor without memory, of which tensors have addresses only: to go through what a rank
-  /// would do, and do nothing.
+  /// Planning device: tensors get addresses and no storage, and operations do nothing. A plan goes
+  /// through the actions of a rank on it.
   [[nodiscard]] static Device planned() { return {DeviceKind::kCpu, kPlanned}; }
   [[nodiscard]] bool is_planned() const { return index_ == kPlanned; }
   /// Throws: Error(kPeer) where the build has no CUDA or there is no GPU with this index.

@@ -21,7 +21,7 @@ struct RunConditions {
   double node_hour_price = 0.0;  ///< the same
 };
 
-/// When a run will be done, and what it will have taken.
+/// The predicted end of a run and its cost.
 struct Completion {
   double work_seconds = 0.0;        ///< of the steps alone
   double checkpoint_seconds = 0.0;  ///< of the saves alone
@@ -47,8 +47,8 @@ struct Completion {
 /// Failures come at a constant rate to each node, and any of them ends the job, which repeats the
 /// steps since its last save. A segment of `a` seconds, steps and save, takes
 ///   (1 / rate + restart) (exp(rate a) - 1)
-/// seconds on average: (exp(rate a) - 1) failures are expected before it passes, each of which
-/// costs the restart and what was done until it. No failure comes while the job waits to restart.
+/// seconds on average: (exp(rate a) - 1) failures are expected before it passes. Each costs the
+/// restart and the work since the last save. No failure comes while the job waits to restart.
 /// The time of restarts counts as node hours. Throws: Error(kUsage) that names the option.
 [[nodiscard]] Completion completion_of(const RunConditions& conditions);
 

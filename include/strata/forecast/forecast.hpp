@@ -64,8 +64,8 @@ class Forecaster {
   Forecaster& operator=(const Forecaster&) = delete;
 
   /// A step on nodes of `node_ranks` ranks each.
-  /// Throws: Error(kUsage) that names a figure which the machine lacks, or a setting whose step it
-  /// cannot predict.
+  /// Throws: Error(kUsage) that names a figure which the machine lacks, or a setting that it cannot
+  /// predict.
   [[nodiscard]] Forecast forecast(const plan::Plan& plan, std::int64_t node_ranks,
                                   Detail detail = Detail::kAll);
   /// What a rank's arenas may take of its device.

@@ -27,8 +27,8 @@ struct GridChoice {
   double step_seconds = 0.0;
   double memory_bytes = 0.0;  ///< of the rank that needs most
   double mfu = 0.0;           ///< 0: not known
-  /// What the choice changes in the results of the config as given: empty where they have the same
-  /// bits, else the virtual grid that determines them.
+  /// The virtual grid, if it differs from that of the given config. Empty if the results have the
+  /// same bits.
   std::string bits;
 };
 
@@ -57,7 +57,7 @@ struct SearchResult {
 [[nodiscard]] SearchResult search_grids(Forecaster& forecaster, const config::RunConfig& given,
                                         const io::DatasetInfo& data, const SearchSpace& space);
 
-/// The choices of which no other is both faster and smaller; fastest first.
+/// The Pareto front of time and memory; fastest first.
 [[nodiscard]] std::vector<GridChoice> pareto_of(const std::vector<GridChoice>& choices);
 
 }  // namespace strata::forecast

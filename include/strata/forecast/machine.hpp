@@ -94,7 +94,7 @@ struct Machine {
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 
-/// The machine of a file, or, where there is no such file, the shipped one of that name.
+/// Reads the machine from a file; if there is no such file, the shipped machine of that name.
 /// Throws: Error(kUsage) that names the first missing, negative or absurd figure and what it is
 /// used for, or the shipped names.
 [[nodiscard]] Machine read_machine(const std::string& file_or_name);
@@ -108,8 +108,8 @@ struct Machine {
 [[nodiscard]] bool is_dense(double flops, double bytes);
 
 /// Seconds of an operation on one device, of `ranks` that compute on its node. Measured operations
-/// of its name and dtype come first: at a measured one, its time; elsewhere the rates of those
-/// near by. A product whose name was not measured takes those of the nearest name.
+/// of its name and dtype come first: the time of the same operation, or else the rates of the
+/// nearest ones. A product without measurements takes the rates of the nearest name.
 /// Throws: Error(kUsage) that names the figure which the machine lacks.
 [[nodiscard]] double seconds_of(const Machine& machine, const ops::OperationWork& work,
                                 std::int64_t ranks = 1);

@@ -101,7 +101,7 @@ class Model {
   [[nodiscard]] std::int64_t first_changing_layer() const;
   /// Elements of the owned parameters without running averages.
   [[nodiscard]] std::int64_t parameter_count() const;
-  /// Those of them that are trained.
+  /// Elements of the parameters that are trained.
   [[nodiscard]] std::int64_t trainable_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }

@@ -53,8 +53,8 @@ class GradientReducer final : public nn::GradientSink {
                                                           const BucketPlan& plan,
                                                           const Sizes& sizes);
 
-  /// Reduces over other ranks from now on, of which this rank's number says which lanes and slices
-  /// are its own. Pre: as many ranks as before; Reach::kAnyLanes, or the same number.
+  /// Switches to another data group; this rank's index in it selects its lanes and slices.
+  /// Pre: as many ranks as before; Reach::kAnyLanes, or the same number.
   void assign(comm::Communicator& data_group);
 
   /// Called with this rank's sums of a bucket, one for each tree node that its lanes complete,

@@ -145,8 +145,8 @@ inline constexpr const char* kPartsWait = "waits for the islands group";
 [[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
 /// Host memory in which a tensor of an island that is not in use lies.
 [[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
-/// That of all of an island's weights and optimizer state; 0 where each rank has one island, whose
-/// weights are always in use.
+/// slot_bytes_of() summed over an island's weights and optimizer state; 0 with one island a rank,
+/// as its weights are always in use.
 [[nodiscard]] std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank);
 
 // Of parallel.sync = async, where a part is a unit of work, a lane:

@@ -76,7 +76,7 @@ void require_space(const plan::Plan& plan, Log& log);
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
 /// The checkpoint's record of its training data, so that evaluation and generation need no data
-/// set; nothing for a checkpoint of an earlier version. The path is that of the checkpoint's master
+/// set; nothing for a checkpoint of an earlier version. The path names the checkpoint's master
 /// file, which holds the tokenizer. Throws: Error(kCheckpoint) where the record is incomplete.
 [[nodiscard]] std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint);
 
@@ -110,13 +110,13 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
-/// The parameters that a run which starts from this checkpoint initializes: those of
+/// The parameters that a run initializes although it starts from this checkpoint: the patterns of
 /// checkpoint.init_except, and adapters that the checkpoint lacks.
 [[nodiscard]] nn::NamePatterns initialized_anew(const plan::Plan& plan,
                                                 const io::Checkpoint& checkpoint);
 
-/// Rejects a checkpoint whose weights the plan's model cannot start from; those of
-/// initialized_anew() may differ.
+/// Rejects a checkpoint that the plan's model cannot start from. Parameters of initialized_anew()
+/// may differ.
 /// Throws: Error(kCheckpoint) naming the first parameter that differs; Error(kData) for another
 /// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
@@ -127,12 +127,12 @@ struct NamesOfCheckpoint {
   std::string advice;
 };
 
-/// The columns and classes of the data that a checkpoint.init learned; those of the run's own data
-/// where the first or the last layer is initialized anew.
+/// The columns and classes that a checkpoint.init learned. The run's own columns if the first layer
+/// is initialized anew; its own classes if the last layer is.
 [[nodiscard]] NamesOfCheckpoint initial_names(const plan::Plan& plan,
                                               const io::Checkpoint& checkpoint);
 
-/// What of a checkpoint.init a new run uses, for the log.
+/// The log line about the weights that a new run takes from checkpoint.init.
 [[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// A warning where the checkpoint was written under an instruction set that gives other bits in the
@@ -154,7 +154,7 @@ struct NamesOfCheckpoint {
                                                const std::string& source,
                                                const ModelTexts& texts = {});
 
-/// Deletes expired checkpoints before `step`, but not that of `best_step`, and partial ones.
+/// Deletes partial checkpoints and expired ones before `step`; keeps the checkpoint of `best_step`.
 /// Returns: a warning where one cannot be deleted, else nothing.
 [[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step,
                                         std::int64_t best_step);

@@ -22,8 +22,8 @@ struct StepTimes {
   }
 };
 
-/// The parts under the names of metrics.jsonl, in its order; those of communication follow their
-/// sum (docs/formats.md).
+/// The parts under the names of metrics.jsonl, in its order; the parts of communication follow
+/// their sum (docs/formats.md).
 [[nodiscard]] std::vector<std::pair<std::string, double>> named_parts(const StepTimes& times);
 
 /// Moves the stalls of a GPU's compute stream from compute, where the host counted them, to bubble

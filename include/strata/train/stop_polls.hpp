@@ -8,8 +8,8 @@
 
 namespace strata::train {
 
-/// Asks all ranks about every half second whether one of them was requested to stop, in a loop
-/// whose rounds are the same on all ranks.
+/// Asks all ranks about every half second whether one of them was requested to stop. Pre: all ranks
+/// run the same rounds of a loop.
 class StopPolls {
  public:
   /// `own` says whether this rank was requested to stop.

@@ -34,7 +34,7 @@ class StageState {
   /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
   [[nodiscard]] comm::ExposedSeconds exposed_seconds() const;
   void reset_clock();
-  /// Computes other lanes from now on: those of this rank's number in `lanes`.
+  /// Switches to other lanes: this rank's index in `lanes` selects them.
   void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
 
   /// Reads the weights, except those of the names `except`; in the checkpoint the names of the
@@ -121,7 +121,7 @@ class StoredState {
  private:
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
-  /// Whether this rank stands for a parameter, of which tensor ranks may have copies.
+  /// Whether this rank writes a parameter; other tensor ranks may have copies.
   [[nodiscard]] bool represents(const nn::PlacedParameter& placed) const;
   /// What this rank owns, in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,

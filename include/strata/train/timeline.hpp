@@ -17,7 +17,7 @@ namespace strata::train {
 /// (docs/formats.md).
 class Timeline {
  public:
-  /// The limit of events per rank, of which a timeline has one step at least.
+  /// The limit of events per rank; a timeline has at least one step.
   static constexpr std::int64_t kMostEvents = 20000;
 
   /// Of a rank at these coordinates, which runs `schedule`.

@@ -82,7 +82,7 @@ void CheckpointWriter::attempt(Function&& phase) {
     outcome_ = Outcome::kFailed;
     if (!directory_.empty()) {
       // Only its own: another process may have taken over the run directory and save this step.
-      std::error_code ignored;  // the next pruning deletes what is left
+      std::error_code ignored;  // the next pruning deletes the rest
       std::filesystem::remove_all(directory_, ignored);
     }
     if (on_failure_ == OnFailure::kThrow || error.code() == ExitCode::kUsage) {

@@ -34,7 +34,7 @@ class FirstAnswers {
         classes_(static_cast<std::size_t>(plan.model->output().shape.back())),
         answers_(static_cast<std::size_t>(count)) {}
 
-  /// The next outputs are those of the round from `first_sample` on. Whether they are wanted.
+  /// Starts the round from `first_sample` on. Returns: whether its outputs are wanted.
   bool begin_round(std::int64_t first_sample) {
     first_sample_ = first_sample;
     microbatches_ = 0;

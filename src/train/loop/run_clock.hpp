@@ -7,7 +7,7 @@
 
 namespace strata::train {
 
-/// What a save takes before one is measured: that of a slow shared file system.
+/// The assumed time of a save until one is measured: on a slow shared file system.
 [[nodiscard]] double assumed_save_seconds(std::int64_t bytes);
 
 /// When a run saves and when it stops by the clock. Rank 0 has one; its decisions travel to the

@@ -8,7 +8,7 @@
 namespace strata::train {
 namespace {
 
-/// A microbatch whose first sample begins with a text; the rest is token 0.
+/// A microbatch with a text at the start of its first sample; the rest is token 0.
 class PromptSource final : public pipeline::MicrobatchSource {
  public:
   PromptSource(ops::Context& context, const Shape& shape)

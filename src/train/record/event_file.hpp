@@ -23,7 +23,7 @@ namespace strata::train {
 [[nodiscard]] std::string first_events(double time, const std::string& config_text,
                                        const nn::Model* model);
 
-/// Values of an event, of which one can hold several.
+/// Encoded values; an event holds one or more.
 [[nodiscard]] std::string value_of(const Histogram& histogram);
 [[nodiscard]] std::string value_of(const std::string& tag, const io::Picture& picture);
 [[nodiscard]] std::string value_of(const std::string& tag, const std::string& text);

@@ -29,8 +29,8 @@ double edge(std::int64_t range) {
 }
 
 /// The numbers of a tensor: a count for each bucket, then least, greatest, sum and sum of squares
-/// of each block. A rank fills those of its elements. Sums over ranks are exact: counts are whole,
-/// and one rank alone has a block.
+/// of each block. A rank fills in its own elements. Sums over ranks are exact: counts are whole
+/// numbers, and each block is on one rank.
 constexpr std::size_t size_of(std::int64_t blocks) {
   return kHistogramBuckets + 4 * static_cast<std::size_t>(blocks);
 }

@@ -33,8 +33,8 @@ inline constexpr std::size_t kHistogramBuckets = 964;
 /// The least number above a bucket; of the last one the greatest double.
 [[nodiscard]] double limit_of(std::size_t bucket);
 
-/// The histograms of those tensors PREFIX/PARAMETER of which ranks have slices, on rank 0 in
-/// canonical order; elsewhere nothing. They have the same bits on every grid: counts and extremes
+/// The histograms of the tensors PREFIX/PARAMETER that ranks have slices of, on rank 0 in canonical
+/// order; elsewhere nothing. They have the same bits on every grid: counts and extremes
 /// are exact, and sums are added over blocks of ParameterLayout::kBlock elements in fixed order.
 /// Communication: all-reduces over the world, of 8 MiB or one parameter at most.
 [[nodiscard]] std::vector<Histogram> histograms_of(const std::string& prefix,

@@ -53,8 +53,8 @@ class ReplicaCheck {
 [[noreturn]] void end_corrupt(comm::Groups& groups, const std::vector<std::int64_t>& suspects,
                               const std::string& what);
 
-/// The ranks whose value is not the one that more than half of `members` have; all members where
-/// there is no such value, none where all are equal.
+/// The ranks that differ from the majority's value. All members without a majority; none if all are
+/// equal.
 [[nodiscard]] std::vector<std::int64_t> suspects_of(const std::vector<std::int64_t>& members,
                                                     const std::vector<std::uint64_t>& values);
 

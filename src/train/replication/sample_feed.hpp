@@ -73,7 +73,7 @@ class SampleFeed {
 class BatchSource final : public pipeline::MicrobatchSource {
  public:
   /// `offsets`: of the first sample of each of the feed's microbatches; they outlive the source.
-  /// Rows whose global sample index is `limit` or more are padding. `first_microbatch`: of the
+  /// Rows from global sample index `limit` on are padding. `first_microbatch`: of the
   /// feed's, where an island has some of them.
   BatchSource(const plan::Plan& plan, std::span<const std::int64_t> offsets, const SampleFeed& feed,
               std::int64_t first_sample, std::int64_t limit, std::int64_t first_microbatch = 0)
