@@ -17,10 +17,10 @@ WORKERS, SLOW, FACTOR, BATCH = 4, 2, 5, 256
 def rate(strata, directory, kind, steps, delay):
     """Samples a second from the first recorded step to the last, and the median seconds of a synchronous gradient."""
     shutil.rmtree(directory / "run", ignore_errors=True)
-    command = ["mpirun", "-n", str(WORKERS), strata, "train", "mlp.ini", "--run.dir=run",
+    command = ["mpirun", "-n", str(WORKERS), measure.rig(strata), "train", "mlp.ini", "--run.dir=run",
                f"--parallel.sync={kind}", f"--train.steps={steps}"]
     finished = subprocess.run(command, cwd=directory, capture_output=True, text=True,
-                              env={**measure.environment(), "STRATA_TEST_DELAY": f"{SLOW}:{delay}"})
+                              env={**measure.environment(), "STRATA_RIG_DELAY": f"{SLOW}:{delay}"})
     if finished.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stderr}")
     records = [json.loads(line) for line in (directory / "run" / "metrics.jsonl").read_text().splitlines()]

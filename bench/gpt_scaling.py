@@ -35,8 +35,8 @@ def main():
     parser.add_argument("--only", choices=["tensor", "data", "emulated"],
                         help="one of the comparisons")
     parser.add_argument("--emulate", type=float, metavar="MS",
-                        help="run.device=emulated: each pass over a microbatch sleeps so long, and messages are real, so "
-                        "that two ranks take no cores, caches and memory from each other")
+                        help="each pass over a microbatch takes so long more (tests/support/rig.cpp): with few tokens, two "
+                        "ranks hardly take cores, caches and memory from each other")
     options = parser.parse_args()
     options.strata = os.path.abspath(options.strata)
     size = dict(SIZES[options.size])
@@ -68,9 +68,7 @@ def main():
               if options.only in (None, name)]
     needed = {case for _, left, right in wanted for case in (left, right)}
     cases = {name: case for name, case in cases.items() if name in needed}
-    emulated = ["--run.device=emulated", *(f"--emulated.{key}={options.emulate}" for key in
-                                           ("forward", "backward_input", "backward_weight"))]
-    common = emulated if options.emulate else []
+    times = {"TIMES": ":".join(3 * [str(options.emulate)])} if options.emulate else {}
     rates = {name: [] for name in cases}
     parts = {}
     with tempfile.TemporaryDirectory() as name:
@@ -87,8 +85,8 @@ def main():
                 copies = 2 if case == TOGETHER else 1
                 dirs = [directory / f"run-{turn}-{case.replace(' ', '-').replace(',', '')}-{copy}"
                         for copy in range(copies)]
-                started = [measure.start(options.strata, config, run, ranks, *settings, *common,
-                                         f"--batch.global={samples}") for run in dirs]
+                started = [measure.start(options.strata, config, run, ranks, *settings, f"--batch.global={samples}", **times)
+                           for run in dirs]
                 for process in started:
                     measure.finish(process)
                 found = [measure.medians(run, skip=2) for run in dirs]

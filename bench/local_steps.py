@@ -20,7 +20,6 @@ LOCAL = ["--parallel.sync=local", "--parallel.islands=4", f"--local.steps={ROUND
 STREAMING = [*LOCAL, f"--local.fragments={FRAGMENTS}", "--local.exchange=int4"]
 OVERLAPPED = [*STREAMING, "--local.delay=1"]
 KINDS = {"step": [], "local": LOCAL, "streaming": STREAMING, "overlapped": OVERLAPPED}
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 PACKED = 4 / (0.5 + 4 / 128)  # int4: bytes of a float32 over those of four bits and their part of a scale
 
 
@@ -33,21 +32,22 @@ class Bench:
                        cwd=directory, check=True, capture_output=True)
         self.failed = []
 
-    def train(self, kind, *settings):
-        """Trains and gives the records of metrics.jsonl, the parameters, and the bytes sent and of the busiest second."""
+    def train(self, kind, *settings, link=""):
+        """Trains over a link, RATE:DELAY, and gives the records of metrics.jsonl, the parameters, and the bytes sent and of the busiest second."""
         shutil.rmtree(self.directory / "run", ignore_errors=True)
-        command = ["mpirun", "-n", str(RANKS), self.options.strata, "train", str(JOB), "--run.dir=run", "--run.threads=1",
-                   "--checkpoint.every=0", *BATCH, *KINDS[kind], *settings]
-        finished = subprocess.run(command, cwd=self.directory, env=measure.environment(), capture_output=True, text=True)
+        command = ["mpirun", "-n", str(RANKS), measure.rig(self.options.strata), "train", str(JOB), "--run.dir=run",
+                   "--run.threads=1", "--checkpoint.every=0", *BATCH, *KINDS[kind], *settings]
+        finished = subprocess.run(command, cwd=self.directory, env=measure.environment() | {"STRATA_RIG_LINK": link},
+                                  capture_output=True, text=True)
         if finished.returncode != 0:
             raise SystemExit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stdout}{finished.stderr}")
         text = finished.stdout + finished.stderr
         records = [json.loads(line) for line in (self.directory / "run" / "metrics.jsonl").read_text().splitlines()]
-        sent = re.search(r"ranks sent ([\d.]+) (\w+) over emulated links, each at most ([\d.]+) (\w+)", text)
+        sent = re.findall(r"sent (\d+) bytes over an emulated link, at most (\d+) in", text)
         return {"steps": [record for record in records if record["kind"] == "train"],
                 "losses": {record["step"]: record["loss"] for record in records if record["kind"] == "evaluate"},
                 "parameters": int(re.search(r"^([\d,]+) parameters", text, re.MULTILINE)[1].replace(",", "")),
-                **({"sent": float(sent[1]) * UNITS[sent[2]], "peak": float(sent[3]) * UNITS[sent[4]]} if sent else {})}
+                "sent": sum(int(rank[0]) for rank in sent), "peak": max((int(rank[1]) for rank in sent), default=0)}
 
     def bar(self, what, value, most):
         met = value <= most
@@ -60,7 +60,7 @@ class Bench:
         for kind in KINDS:
             # So fast a link holds nothing back, and counts.
             run = self.train(kind, f"--train.steps={self.options.steps}", "--train.evaluate_every=0",
-                             "--train.evaluate_batches=0", "--emulated.link_rate=1e9")
+                             "--train.evaluate_batches=0", link="1e9:0")
             found[kind] = {"loss": run["losses"][self.options.steps], "sent": run["sent"], "peak": run["peak"]}
             print(f"{kind}: test loss {found[kind]['loss']:.4f}, {run['sent'] / 1e6:.1f} MB sent, at most "
                   f"{run['peak'] / 1e6:.2f} MB of a rank in a second", flush=True)
@@ -94,12 +94,12 @@ class Bench:
 
     def compare_times(self):
         found = {}
-        link = [f"--emulated.link_rate={self.options.rate}", f"--emulated.link_delay={self.options.delay}"]
+        link = f"{self.options.rate}:{self.options.delay}"
         length = [f"--train.steps={self.options.steps}", f"--train.evaluate_every={2 * ROUND}"]
         for kind in KINDS:
             short = [f"--train.steps={6 * ROUND}", "--train.evaluate_every=0", f"--schedule.decay_steps={6 * ROUND}"]
             before = self.step_seconds(self.train(kind, *short))
-            run = self.train(kind, *length, *link)
+            run = self.train(kind, *length, link=link)
             compute = min(before, self.step_seconds(self.train(kind, *short)))
             seconds, model = self.step_seconds(run), self.predicted(kind, compute, run["parameters"])
             found[kind] = {"losses": run["losses"], "seconds": [record["step_seconds"] for record in run["steps"]],

@@ -80,11 +80,17 @@ def environment():
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def start(strata, config, run_dir, ranks=1, *options):
+def rig(strata):
+    """The program with disturbances (tests/support/rig.cpp), beside strata."""
+    return pathlib.Path(strata).with_name("strata_rig")
+
+
+def start(strata, config, run_dir, ranks=1, *options, **variables):
+    """`variables`: of the rig, as in TIMES="10:10:10"."""
     launch = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.Popen([*launch, str(strata), "train", str(config), f"--run.dir={run_dir}",
-                             "--run.threads=1", *options],
-                            env=environment(), stdout=subprocess.PIPE,
+    return subprocess.Popen([*launch, str(rig(strata) if variables else strata), "train", str(config),
+                             f"--run.dir={run_dir}", "--run.threads=1", *options],
+                            env=environment() | {f"STRATA_RIG_{name}": value for name, value in variables.items()}, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
 
 

@@ -2,13 +2,11 @@
 """What strata plan predicts on this machine against what runs take.
 
     bench/planner_here.py build/release/bin/strata [--machine=FILE] [--only=gpt,mlp] [--search] [--output=FILE.json]
-    bench/planner_here.py build/release/bin/strata --emulated
 
 Measures the machine with --calibrate on two ranks unless a file is given, then trains each model for some steps on grids of
 all three axes, on 1, 2 and 4 ranks (4 share 2 cores), in float32 and bfloat16. Prints for each the step and the memory of
 the largest rank, predicted and measured, and the errors' median and most. --search: for 2 ranks, the fastest measured grid
-and the one that strata plan --search picks. --emulated: devices that sleep, 16 and 32 ranks, every schedule. Ends with 1
-where a bar is missed."""
+and the one that strata plan --search picks. Ends with 1 where a bar is missed."""
 import argparse
 import json
 import os
@@ -35,7 +33,6 @@ MODELS = {
     "mlp": {"layers": ["dense 1024 relu parallel=column", "dense 1024 relu parallel=row"] * 3 + ["dense 10"],
             "batch": (256, 32), "grids": GRIDS, "steps": 30, "data": "features"},
 }
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zb-h2": 1, "interleaved": 2, "zb-v": 2}
 
 
 def size_of(text):
@@ -158,40 +155,19 @@ def steps(bench, options):
     return rows, passed
 
 
-def emulated(bench, options):
-    rows = []
-    for ranks in (16, 32):
-        for schedule, chunks in SCHEDULES.items():
-            path = bench.directory / f"emulated-{schedule}-{ranks}.ini"
-            measure.write_config(
-                path, ["dense 8 relu"] * (chunks * ranks - 1) + ["dense 10"],
-                data={"train": measure.import_features(options.strata, bench.directory, 64, 8)},
-                batch={"global": 2 * ranks, "micro": 1}, train={"steps": 5},
-                parallel={"schedule": schedule, **({"chunks": chunks} if chunks > 1 else {})},
-                run={"device": "emulated", "threads": 1},
-                emulated={"forward": 20 / chunks, "backward_input": 20 / chunks, "backward_weight": 20 / chunks})
-            predicted, _ = bench.predicted(path, (1, ranks, 1))
-            seconds, _ = bench.measured(path, (1, ranks, 1))
-            rows.append({"schedule": schedule, "ranks": ranks, "predicted": predicted, "measured": seconds})
-            print(f"{schedule:<12} {ranks} ranks: {1e3 * predicted:9.1f} ms predicted, {1e3 * seconds:9.1f} ms measured, "
-                  f"{100 * (predicted / seconds - 1):+.1f} %", flush=True)
-    return rows, report("emulated", [abs(row["predicted"] / row["measured"] - 1) for row in rows], 0.05, 0.05)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strata")
     parser.add_argument("--machine", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--search", action="store_true")
-    parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--output", default="")
     options = parser.parse_args()
     options.strata = os.path.abspath(options.strata)
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(options, pathlib.Path(directory))
         bench.calibrate()
-        rows, passed = (emulated if options.emulated else steps)(bench, options)
+        rows, passed = steps(bench, options)
     if options.output:
         pathlib.Path(options.output).write_text(json.dumps({"machine": measure.machine(), "rows": rows}, indent=1))
     sys.exit(0 if passed else 1)

@@ -137,7 +137,7 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
   return code;
 }
 
-int run_command(int argc, char** argv) {
+int run_command(int argc, char** argv, const train::TrainerHooks& hooks) {
   // Under a file size limit, writes fail with a message instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -151,7 +151,12 @@ int run_command(int argc, char** argv) {
                name_of(ops::native_instruction_set()));
     return 0;
   }
-  const config::Command& command = command_of(arguments);
+  config::Command command = command_of(arguments);
+  if (command.name == "train") {
+    command.on_ranks = [&](const auto& line, comm::MpiSession& mpi, const auto& on_failure) {
+      return train_model(line, mpi, on_failure, hooks);
+    };
+  }
   const config::Arguments given = arguments_of(command, arguments);
   const std::string chosen = "--" + command.on_ranks_with;
   const bool on_ranks =
@@ -167,7 +172,7 @@ int run_command(int argc, char** argv) {
 
 }  // namespace
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, const train::TrainerHooks& hooks) {
   // Else the first files would get the numbers of closed streams, and messages be written to them.
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) < 0) {
@@ -175,7 +180,7 @@ int run(int argc, char** argv) {
     }
   }
   install_crash_signals(0, nullptr);
-  const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
+  const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv, hooks)); });
   allow_exit();
   // A full disk shows when the last lines are written, or earlier.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) &&

@@ -22,9 +22,9 @@ namespace po = boost::program_options;
 
 using Settings = std::map<std::string, std::vector<std::string>>;
 
-/// Configs of earlier versions call run.timeout run.patience.
-constexpr const char* kTimeoutKey = "run.timeout";
-constexpr const char* kEarlierTimeoutKey = "run.patience";
+// Comments that resolved_config_text() writes after values.
+constexpr std::string_view kDefault = "default";
+constexpr std::string_view kDerived = "derived";
 
 po::options_description known_settings() {
   po::options_description known;
@@ -32,7 +32,6 @@ po::options_description known_settings() {
     known.add_options()(option.key.c_str(), po::value<std::string>(), option.help.c_str());
   }
   known.add_options()(kLayerKey, po::value<std::vector<std::string>>()->composing(), kLayerHelp);
-  known.add_options()(kEarlierTimeoutKey, po::value<std::string>(), "");
   return known;
 }
 
@@ -49,20 +48,25 @@ po::options_description known_settings() {
 /// How a repeated key in one source is treated, apart from model.layer.
 enum class Repeated { kRefused, kLastWins };
 
-/// The settings of one source.
+/// The settings of one source. `text`: of a config file. A run's own file may have defaults of
+/// settings that this version lacks.
 Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where,
-                     Repeated repeated) {
+                     Repeated repeated, std::string_view text = "") {
   Settings settings;
   for (const po::option& option : parsed.options) {
     if (option.string_key.empty()) {
       fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
            where, option.value.empty() ? "" : option.value.front());
     }
+    const std::string& key = option.string_key;
     if (option.unregistered) {
-      refuse_unknown(option.string_key, where);
+      if (std::ranges::any_of(ini_lines(text), [&](const IniLine& line) {
+            return line.key == key && line.comment == kDefault;
+          })) {
+        continue;
+      }
+      refuse_unknown(key, where);
     }
-    const std::string key =
-        option.string_key == kEarlierTimeoutKey ? kTimeoutKey : option.string_key;
     std::vector<std::string>& values = settings[key];
     if (!values.empty() && key != kLayerKey) {
       if (repeated == Repeated::kRefused) {
@@ -74,10 +78,6 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
   }
   return settings;
 }
-
-// Comments that resolved_config_text() writes after values.
-constexpr std::string_view kDefault = "default";
-constexpr std::string_view kDerived = "derived";
 
 /// The origins of the settings in a config file, from the comments after their values.
 std::map<std::string, Origin> origins_in(std::string_view text) {
@@ -158,8 +158,9 @@ std::string default_of(const Option& option) {
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   GivenConfig given;
   const std::string text = ini_text(path);
-  apply_settings(settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused),
-                 given.config);
+  apply_settings(
+      settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused, text),
+      given.config);
   given.origins = origins_in(text);
   const Settings settings = argument_settings(arguments);
   apply_settings(settings, given.config);

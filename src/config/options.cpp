@@ -122,18 +122,6 @@ Option rotary_scaling_option() {
               }};
 }
 
-/// Times of stages; plan::prepare() knows how many there are.
-Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
-  Option option = text(key, "number from 0, or one for each stage",
-                       fmt::format("time of a microbatch's {}; with commas "
-                                   "between those of the stages, "
-                                   "and slashes between those of a stage's chunks",
-                                   what),
-                       member, Empty::kRefused);
-  option.unit = "ms";
-  return option;
-}
-
 // An accessor for one member of the config.
 #define STRATA_MEMBER(path) (+[](RunConfig & c) -> auto& { return c.path; })
 
@@ -559,9 +547,7 @@ std::vector<Option> running() {
             "shared among the ranks of the node",
             0, STRATA_MEMBER(run.threads), 4096),
       choice("run.device",
-             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu; emulated: "
-             "each action sleeps for the time that emulated.* says, and all messages are real; "
-             "nothing is learned, no checkpoint is written",
+             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu",
              STRATA_MEMBER(run.device)),
       choice("run.transport",
              "how ranks exchange GPU tensors; auto: NCCL if it is found and no two ranks share a "
@@ -610,18 +596,6 @@ std::vector<Option> running() {
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
              Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
-      stage_times("emulated.forward", "forward pass", STRATA_MEMBER(emulated.forward)),
-      stage_times("emulated.backward_input", "input gradient",
-                  STRATA_MEMBER(emulated.backward_input)),
-      stage_times("emulated.backward_weight", "weight gradient",
-                  STRATA_MEMBER(emulated.backward_weight)),
-      number("emulated.link_rate", "Mbit/s",
-             "emulated rate, in each direction, of each rank's link to the replicas of other "
-             "islands, without islands to all other replicas: messages complete no sooner than it "
-             "would carry them; 0: no limit. CPUs only",
-             Bound::kFromZero, STRATA_MEMBER(emulated.link_megabits_per_second)),
-      number("emulated.link_delay", "ms", "emulated delay of each message over such a link",
-             Bound::kFromZero, STRATA_MEMBER(emulated.link_delay_milliseconds)),
   };
 }
 
@@ -645,8 +619,6 @@ void add_needs(std::vector<Option>& table) {
       {{"async.servers", "async.ahead", "async.staleness", "async.rate"},
        {"parallel.sync", {"async"}}},
       {{"async.stale"}, {"async.staleness", {}, "", "set a bound"}},
-      {{"emulated.forward", "emulated.backward_input", "emulated.backward_weight"},
-       {"run.device", {"emulated"}}},
       {{"checkpoint.init_except"}, {"checkpoint.init", {}, "", "name a checkpoint there"}},
       {{"lora.alpha", "lora.products", "lora.train"},
        {"lora.rank", {}, "", "set the rank of adapters there"}},
@@ -705,8 +677,7 @@ const std::vector<Section>& section_table() {
       {"schedule", "the learning rate over the steps"},
       {"train", "length, evaluation and progress"},
       {"checkpoint", "when the state is saved"},
-      {"run", "where and how the program runs"},
-      {"emulated", "times of run.device = emulated, and emulated links"}};
+      {"run", "where and how the program runs"}};
   return kSections;
 }
 

@@ -97,8 +97,7 @@ class Forecaster::Step {
         machine_(forecaster.machine_),
         plan_(plan),
         node_ranks_(std::min(node_ranks, plan.grid.ranks())),
-        // Emulated devices sleep, and leave the cores alone.
-        share_(plan.device == device::DeviceKind::kCpu && !plan.emulated
+        share_(plan.device == device::DeviceKind::kCpu
                    ? std::max(1.0, static_cast<double>(node_ranks_) /
                                        static_cast<double>(machine_.node_devices))
                    : 1.0),
@@ -348,11 +347,7 @@ class Forecaster::Step {
       costs.reduce_seconds.push_back(tails_[s].reduce);
       costs.optimizer_seconds.push_back(tails_[s].optimizer);
     }
-    if (plan_.emulated) {
-      emulate(costs);
-    } else {
-      copy_messages(costs);
-    }
+    copy_messages(costs);
     for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
       if (chunks.size() > 1) {
         chunks.resize(static_cast<std::size_t>(plan_.training.chunks));
@@ -361,24 +356,6 @@ class Forecaster::Step {
     forecast_.simulation = pipeline::simulate(
         plan_.training, costs,
         detail_ == Detail::kAll ? pipeline::Record::kActions : pipeline::Record::kTotals);
-  }
-
-  /// An emulated device sleeps for the times of the config.
-  void emulate(pipeline::StageCosts& costs) {
-    costs.times = plan_.emulated->times;
-    for (std::size_t s = 0; s < forecast_.stages.size(); ++s) {
-      std::vector<pipeline::ChunkTimes>& chunks = costs.times[s];
-      chunks.resize(forecast_.stages[s].chunks.size(), chunks.front());
-      double busy = 0.0;
-      for (pipeline::ChunkTimes& times : chunks) {
-        busy +=
-            times.forward_seconds + times.backward_input_seconds + times.backward_weight_seconds;
-        if (plan_.backward == nn::BackwardOrder::kFused) {
-          times.backward_input_seconds += std::exchange(times.backward_weight_seconds, 0.0);
-        }
-      }
-      parts_[s] = {{"emulated device", executions() * busy}};
-    }
   }
 
   void add_up() {
@@ -430,7 +407,7 @@ class Forecaster::Step {
       f.tokens_per_second = f.samples_per_second * static_cast<double>(plan_.targets_per_sample);
     }
     if (const auto peak = machine_.peak_flops.find(plan_.config.numerics.dtype);
-        peak != machine_.peak_flops.end() && !plan_.emulated) {
+        peak != machine_.peak_flops.end()) {
       f.mfu = plan_.model->training_flops() * static_cast<double>(plan::job_batch(plan_)) /
               f.step_seconds / (peak->second * static_cast<double>(plan_.grid.ranks()));
     }

@@ -36,8 +36,7 @@ class Search {
   }
 
   SearchResult run() {
-    if (const Machine& machine = forecaster_.machine();
-        machine.device != space_.device && given_.run.device != config::DeviceChoice::kEmulated) {
+    if (const Machine& machine = forecaster_.machine(); machine.device != space_.device) {
       fail(ExitCode::kUsage,
            "the machine {} computes on {}, but the ranks on {}; give a machine that is measured "
            "like them (strata plan --calibrate=FILE), or leave run.machine out",

@@ -9,7 +9,6 @@
 #include "strata/core/error.hpp"
 #include "strata/device/profile_range.hpp"
 #include "strata/pipeline/checker.hpp"
-#include "strata/pipeline/emulation.hpp"
 
 #include "player.hpp"
 
@@ -155,20 +154,11 @@ class Executor::Run {
     }
     require(scheduled == chunks_.size(), "a schedule of {} chunks, on a stage of {}", scheduled,
             chunks_.size());
-    if (!executor.emulated_.empty()) {
-      device_.emplace(engine_, [this] { return next_arrived(); });
-      require(executor.emulated_.size() == chunks_.size(), "times of {} chunks for {}",
-              executor.emulated_.size(), chunks_.size());
-      for (std::size_t i = 0; i < chunks_.size(); ++i) {
-        chunks_[i].times = executor.emulated_[i];
-      }
-    }
   }
 
   ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
       const Action& action = actions_[position];
-      position_ = position;
       note(name_of(action.kind).data(), action.microbatch);
       post_receives();
       require(!is_receive(action.kind) || next_receive_ > position,
@@ -220,7 +210,6 @@ class Executor::Run {
     /// The chunks before and after it, where they are on this stage.
     Chunk* upstream = nullptr;
     Chunk* downstream = nullptr;
-    ChunkTimes times;  ///< where the device is emulated
     bool forwards_gradients = false;
     std::vector<Messages> activation_receives;
     std::vector<Messages> gradient_receives;
@@ -275,9 +264,6 @@ class Executor::Run {
       case ActionKind::kReceiveActivation:
       case ActionKind::kReceiveGradient:
         wait(receives_of(action));
-        if (device_) {
-          device_->received();
-        }
         break;
       case ActionKind::kForward:
         forward(chunk, m);
@@ -373,16 +359,7 @@ class Executor::Run {
       hand_on(outputs_of(*chunk.upstream, m), inputs_of(chunk, m), *chunk.upstream,
               comm::Tag::kActivation);
     }
-    timed([&] {
-      if (device_) {
-        if (chunk.stage.await_weights()) {
-          device_->blocked();
-        }
-        device_->run(chunk.times.forward_seconds);
-      } else {
-        chunk.stage.forward(microbatches(chunk, m), mode_);
-      }
-    });
+    timed([&] { chunk.stage.forward(microbatches(chunk, m), mode_); });
     chunk.forwards_done = m + 1;
     if (mode_ == nn::Mode::kEvaluation && chunk.stage.is_last()) {
       losses(chunk, m);
@@ -399,28 +376,11 @@ class Executor::Run {
               *chunk.downstream, comm::Tag::kGradient);
       chunk.downstream->gradients_sent = m + 1;
     }
-    timed([&] {
-      if (!device_) {
-        chunk.stage.backward_input(microbatches(chunk, m), *sink_);
-        return;
-      }
-      device_->run(chunk.times.backward_input_seconds);
-      if (chunk.stage.order() == nn::BackwardOrder::kFused) {
-        device_->backward_weight(chunk.stage, microbatches(chunk, m), *sink_,
-                                 chunk.times.backward_weight_seconds);
-      }
-    });
+    timed([&] { chunk.stage.backward_input(microbatches(chunk, m), *sink_); });
   }
 
   void backward_weight(Chunk& chunk, std::int64_t m) {
-    timed([&] {
-      if (!device_) {
-        chunk.stage.backward_weight(microbatches(chunk, m), *sink_);
-      } else if (chunk.stage.order() == nn::BackwardOrder::kSplit) {
-        device_->backward_weight(chunk.stage, microbatches(chunk, m), *sink_,
-                                 chunk.times.backward_weight_seconds);
-      }
-    });
+    timed([&] { chunk.stage.backward_weight(microbatches(chunk, m), *sink_); });
     chunk.weights_done = m + 1;
   }
 
@@ -499,9 +459,6 @@ class Executor::Run {
   void wait_for_slot(std::vector<Messages>& sends, std::int64_t m, std::int64_t slots) {
     if (m >= slots && !sends[static_cast<std::size_t>(m - slots)].test()) {
       wait(sends[static_cast<std::size_t>(m - slots)]);
-      if (device_) {
-        device_->blocked();
-      }
     }
   }
 
@@ -518,20 +475,6 @@ class Executor::Run {
                 : chunk.gradient_receives)[static_cast<std::size_t>(action.microbatch)];
   }
 
-  /// Whether the messages between this computation and the next have arrived.
-  [[nodiscard]] bool next_arrived() {
-    for (std::size_t i = position_ + 1; i < next_receive_; ++i) {
-      if (is_receive(actions_[i].kind)) {
-        if (!receives_of(actions_[i]).test()) {
-          return false;
-        }
-      } else if (!is_send(actions_[i].kind)) {
-        return true;
-      }
-    }
-    return false;
-  }
-
   template <typename Work>
   void timed(const Work& work) {
     const double begin = now_seconds();
@@ -544,7 +487,6 @@ class Executor::Run {
   comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
   const SendObserver& send_observer_;
-  std::optional<EmulatedDevice> device_;
   MicrobatchSource& source_;
   nn::Mode mode_;
   double gradient_scale_;
@@ -554,7 +496,6 @@ class Executor::Run {
   /// Microbatches of each concurrent lane; all microbatches where lanes run one after the other.
   std::int64_t lane_microbatches_;
   std::vector<Chunk> chunks_;
-  std::size_t position_ = 0;
   std::size_t next_receive_ = 0;
   ExecutionTimes times_;
 };

@@ -19,35 +19,6 @@ void check_optimizer(const optim::OptimizerOptions& options) {
   }
 }
 
-namespace {
-
-void check_emulated(const config::RunConfig& given, const Plan& plan) {
-  const bool computes = given.run.device != config::DeviceChoice::kEmulated;
-  config::check_used(given, {"numerics.loss_pieces"}, computes,
-                     "run.device is emulated, which computes no logits", "choose another device");
-  config::check_used(given, {"parallel.schedule"}, computes || given.parallel.schedule,
-                     "run.device is emulated, whose times auto does not search with",
-                     "make a file with strata schedule make");
-  config::check_used(given,
-                     {"run.resume", "data.test", "checkpoint.init", "checkpoint.every",
-                      "checkpoint.keep_every", "checkpoint.minutes"},
-                     computes,
-                     "run.device is emulated, which learns nothing and has no checkpoints",
-                     "choose another device");
-  const std::initializer_list<std::string_view> links{"emulated.link_rate", "emulated.link_delay"};
-  config::check_used(given, links, plan.device == device::DeviceKind::kCpu,
-                     "GPUs do not wait for emulated links", "set run.device to cpu");
-  config::check_used(given, links, given.parallel.sync != config::Sync::kAsync,
-                     "parallel.sync is async, whose windows do not wait for emulated links",
-                     "choose another way");
-  config::check_used(given, links, (plan.parts > 1 ? plan.grid.islands : plan.grid.data) > 1,
-                     plan.parts > 1 ? "no two ranks of this job are in different islands"
-                                    : "one replica sends nothing to others",
-                     "choose parallel.data above 1");
-}
-
-}  // namespace
-
 void check_unused(const config::RunConfig& given, const Plan& plan) {
   config::check_needs(given);
   const bool tokens = plan.train_data.task == io::Task::kNextToken;
@@ -60,7 +31,6 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
   config::check_used(given, {"run.tensorboard_text"},
                      plan.train_data.tokenizer != io::TokenizerKind::kNone,
                      "the data set has no tokenizer that makes text of tokens", "use one that has");
-  check_emulated(given, plan);
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   config::check_used(
       given, {"run.cuda_graphs"}, plan.grid.tensor == 1 && !joins,

@@ -143,10 +143,6 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.training = std::move(training.schedule);
   plan.schedule_search = std::move(training.search);
   plan.backward = backward_order(plan.config, plan.training);
-  if (given.run.device == config::DeviceChoice::kEmulated) {
-    plan.emulated = emulated_costs(given, plan.training);
-    plan.config.checkpoint.minutes = 0.0;
-  }
   plan.evaluation =
       evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device, proven);
   plan.split =

@@ -135,25 +135,13 @@ std::string schedule_text(const Plan& plan) {
   const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
                                          ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                          : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
-  pipeline::StageCosts costs = plan.emulated          ? *plan.emulated
-                               : plan.schedule_search ? plan.schedule_search->costs
-                                                      : equal;
-  if (plan.emulated && plan.backward == nn::BackwardOrder::kFused) {
-    for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
-      for (pipeline::ChunkTimes& times : chunks) {
-        times.backward_input_seconds += std::exchange(times.backward_weight_seconds, 0.0);
-      }
-    }
-  }
   const pipeline::Simulation simulation =
-      pipeline::simulate(plan.training, costs, pipeline::Record::kTotals);
+      pipeline::simulate(plan.training, plan.schedule_search ? plan.schedule_search->costs : equal,
+                         pipeline::Record::kTotals);
   const std::string with =
-      plan.emulated
-          ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
-      : plan.schedule_search
-          ? fmt::format("the stages' FLOPs; another order saves at most {:.1f} %",
-                        100.0 * plan.schedule_search->optimality_gap)
-          : "equal stages";
+      plan.schedule_search ? fmt::format("the stages' FLOPs; another order saves at most {:.1f} %",
+                                         100.0 * plan.schedule_search->optimality_gap)
+                           : "equal stages";
   std::string text = fmt::format(
       "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", config::schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",

@@ -10,7 +10,6 @@
 #include "strata/core/text.hpp"
 #include "strata/nn/layer_line.hpp"
 #include "strata/ops/matmul.hpp"
-#include "strata/pipeline/stage_times.hpp"
 #include "strata/plan/replication.hpp"
 
 namespace strata::plan {
@@ -201,8 +200,7 @@ nn::Placement resolve_token_rows(const config::RunConfig& config, const io::Data
 
 std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored) {
   const config::RunConfig& c = plan.config;
-  const bool emulated = c.run.device == config::DeviceChoice::kEmulated;
-  const bool chooses = plan.default_loss_pieces && !emulated && plan.model->output().is_logits;
+  const bool chooses = plan.default_loss_pieces && plan.model->output().is_logits;
   // With replicated rows, so that the choice does not depend on the grid.
   ModelGrid replicated = model_grid(plan);
   replicated.token_rows = nn::Placement::kReplicated;
@@ -269,24 +267,6 @@ std::int64_t resolve_steps(const config::RunConfig& config, std::int64_t samples
          steps, kMostSteps);
   }
   return static_cast<std::int64_t>(steps);
-}
-
-pipeline::StageCosts emulated_costs(const config::RunConfig& config,
-                                    const pipeline::Schedule& schedule) {
-  constexpr double kSecondsPerMillisecond = 1e-3;
-  pipeline::StageCosts costs{.times = pipeline::parse_chunk_times(
-                                 {"emulated.forward", config.emulated.forward},
-                                 {"emulated.backward_input", config.emulated.backward_input},
-                                 {"emulated.backward_weight", config.emulated.backward_weight},
-                                 schedule.stages, schedule.chunks)};
-  for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
-    for (pipeline::ChunkTimes& times : chunks) {
-      times.forward_seconds *= kSecondsPerMillisecond;
-      times.backward_input_seconds *= kSecondsPerMillisecond;
-      times.backward_weight_seconds *= kSecondsPerMillisecond;
-    }
-  }
-  return costs;
 }
 
 nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {

@@ -63,10 +63,6 @@ void apply_parameter_settings(const config::RunConfig& config, nn::Model& model)
 /// Pre: plan.config, plan.device, plan.model and plan.default_loss_pieces.
 [[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored);
 
-/// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
-[[nodiscard]] pipeline::StageCosts emulated_costs(const config::RunConfig& config,
-                                                  const pipeline::Schedule& schedule);
-
 void check_optimizer(const optim::OptimizerOptions& options);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.

@@ -133,10 +133,9 @@ class Async(harness.StrataTest):
             self.skipTest("STRATA_DATA_DIR has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte")
         self.import_data("--format=idx", f"--images={images[0]}", f"--labels={images[1]}",
                          "--split=8000,2000", "--output=data/mnist", "--overwrite")
-        job = harness.Job(
-            ["mpirun", "-n", "4", harness.STRATA, "train", JOBS / "mnist-mlp.ini", "--run.dir=mnist",
-             "--run.threads=1", "--parallel.sync=async", "--parallel.data=4", "--parallel.pipeline=1",
-             "--numerics.lanes=4"], self.directory, STRATA_TEST_DELAY="2:0.02")
+        with harness.rig(DELAY="2:0.02"):
+            job = self.start(4, "train", JOBS / "mnist-mlp.ini", "--run.dir=mnist", "--run.threads=1", "--parallel.sync=async",
+                             "--parallel.data=4", "--parallel.pipeline=1", "--numerics.lanes=4")
         finished = job.wait(300)
         self.assertEqual(finished.code, harness.DONE, finished.text)
         [*_, last] = self.records("mnist", "evaluate")
@@ -145,10 +144,9 @@ class Async(harness.StrataTest):
 
     def test_the_bound_ends_with_the_units(self):
         """A worker that finds no unit any more holds nobody back."""
-        job = harness.Job(
-            ["mpirun", "-n", "4", harness.STRATA, "train", self.config, "--run.dir=ahead",
-             "--parallel.data=4", "--parallel.pipeline=1", "--async.ahead=1", "--train.steps=1",
-             "--async.servers=1"], self.directory, STRATA_TEST_DELAY="2:0.3")
+        with harness.rig(DELAY="2:0.3"):
+            job = self.start(4, "train", self.config, "--run.dir=ahead", "--parallel.data=4", "--parallel.pipeline=1",
+                             "--async.ahead=1", "--train.steps=1", "--async.servers=1")
         finished = job.wait(30)
         self.assertEqual(finished.code, harness.DONE, finished.text)
         self.assert_each_unit_once("ahead", 1)

@@ -1,17 +1,15 @@
-"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training.
-Emulated links: steps take at least as long as the link carries their messages, and have the same bits."""
+"""The rig: with a device that sleeps, steps take at least the simulator's time; over emulated links at least as long as the
+link carries their messages. The bits stay."""
 
 import json
 import re
 
 import harness
-from harness import CHECKPOINT, DONE, USAGE
+from harness import DONE
 
 NETWORK = harness.config_text(
     ["dense 8 relu", "dense 8 relu", "dense 8 relu", "dense 4"], data={"train": "classes/train.h5"},
     batch={"global": 16, "micro": 2}, numerics={"lanes": 2}, train={"steps": 3}, parallel={"bucket": 0.0001})
-
-EMULATED = ["--run.device=emulated", "--emulated.forward=3", "--emulated.backward_weight=4"]
 
 
 class Emulated(harness.StrataTest):
@@ -28,17 +26,13 @@ class Emulated(harness.StrataTest):
         for schedule, grid, inputs in (("1f1b", (1, 4), "2,2,2,5"), ("zb-h1", (2, 2), "2"), ("gpipe", (1, 1), "2")):
             with self.subTest(schedule=schedule, grid=grid):
                 run = f"{schedule}-run"
-                finished = self.train(self.config, grid, run, *EMULATED, f"--emulated.backward_input={inputs}",
-                                      f"--parallel.schedule={schedule}")
-                self.assertIn("run.device is emulated: no layer computes", finished.text)
+                with harness.rig(TIMES=f"3:{inputs}:4"):
+                    self.train(self.config, grid, run, f"--parallel.schedule={schedule}")
                 seconds = self.simulated(schedule, f"--stages={grid[1]}", f"--microbatches={8 // grid[0]}",
                                          "--forward=3", f"--backward-input={inputs}", "--backward-weight=4")
-                self.assertIn(f"emulated times, {1e3 * seconds:g} ms a step", finished.text)
-                lines = (self.directory / run / "metrics.jsonl").read_text().splitlines()
-                steps = [json.loads(line)["step_seconds"] for line in lines]
+                steps = self.seconds_of_steps(run)
                 self.assertEqual(len(steps), 3)
                 self.assertGreaterEqual(min(steps), seconds)
-                self.assertEqual(harness.checkpoints(self.directory / run), [])
 
     def seconds_of_steps(self, run):
         lines = (self.directory / run / "metrics.jsonl").read_text().splitlines()
@@ -57,9 +51,8 @@ class Emulated(harness.StrataTest):
             plain, linked = (f"{name}-{ranks}-{exchanges}" for name in ("plain", "linked"))
             with self.subTest(ranks=ranks, settings=settings):
                 self.train(wide, (1, 1), plain, *settings)
-                finished = self.train(wide, (ranks, 1), linked, "--emulated.link_rate=6.4", "--emulated.link_delay=10",
-                                      *settings)
-                self.assertIn("emulate slow links", finished.text)
+                with harness.rig(LINK="6.4:10"):
+                    finished = self.train(wide, (ranks, 1), linked, *settings)
                 self.assert_same_run(plain, linked)
                 # A rank sends and receives all slices but its own: in each step of gradients, then of weights; in a round of
                 # the differences of each island, then of their sums.
@@ -68,27 +61,8 @@ class Emulated(harness.StrataTest):
                 # The weights of the last step arrive after it.
                 whole = max(1, exchanges - 1)
                 self.assertGreaterEqual(sum(self.seconds_of_steps(linked)), whole * (bytes_of_rank / rate + 3 * delay))
-                sent = float(re.search(r"ranks sent ([\d.]+) KiB over emulated links", finished.text)[1]) * 1024
+                sent = sum(map(int, re.findall(r"rank \d+ sent (\d+) bytes over an emulated link", finished.text)))
                 self.assertAlmostEqual(sent / (exchanges * ranks * bytes_of_rank), 1, delta=0.01)
-
-    def test_nothing_is_taken_for_training(self):
-        self.train(self.config, (1, 1), "real")
-        kept = harness.tensors(harness.checkpoints(self.directory / "real")[-1])
-        self.assert_refused(self.alone("train", self.config, "--run.dir=real", *EMULATED), USAGE,
-                            "real holds a run already")
-        self.assert_refused(self.alone("train", self.config, "--run.dir=real", "--run.resume=auto", "--train.steps=9",
-                                       *EMULATED), USAGE, "run.resume is set, but run.device is emulated")
-        self.assert_refused(self.alone("evaluate", "real", "--run.device=emulated"), USAGE,
-                            "run.device is emulated, which only trains")
-        self.assertEqual(harness.differing_tensors(
-            kept, harness.tensors(harness.checkpoints(self.directory / "real")[-1])), [])
-        self.train(self.config, (1, 2), "emulated", *EMULATED)
-        self.assert_refused(self.alone("train", self.config, "--run.dir=emulated", "--run.resume=must"), CHECKPOINT,
-                            "there is no checkpoint in emulated")
-        self.train(self.config, (1, 2), "emulated", "--run.resume=auto")
-        self.assertEqual([record["step"] for record in self.records("emulated", "train")], ["1", "2", "3"])
-        self.assert_refused(self.alone("job", self.config, "--nodes=1", "--time=10", "--run.device=emulated"), USAGE,
-                            "run.device is emulated, whose runs have no checkpoints to resume from")
 
 
 if __name__ == "__main__":

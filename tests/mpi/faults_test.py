@@ -1,10 +1,9 @@
-"""Numbers that are not finite, and passing faults of one rank, which a test hook injects."""
+"""Numbers that are not finite, and passing faults of one rank, which the rig injects."""
 
 import os
 import re
 import signal
 import time
-import unittest.mock
 
 import harness
 
@@ -22,7 +21,7 @@ class Faults(harness.StrataTest):
 
     def faulty(self, fault, run, *settings, grid=(2, 1), expect=harness.DONE):
         """Trains with the fault PLACE:STEP:RANK."""
-        with unittest.mock.patch.dict(os.environ, STRATA_TEST_FAULT=fault):
+        with harness.rig(FAULT=fault):
             return self.train(self.config, grid, run, *settings, expect=expect)
 
     def weights(self, run):

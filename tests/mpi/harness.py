@@ -4,6 +4,7 @@ The executable is named by the environment variable STRATA_BIN. Every run has a 
 all processes of its session are killed.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -17,11 +18,21 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import h5py
 import numpy as np
 
 STRATA = os.environ.get("STRATA_BIN", "")
+RIG = os.path.join(os.path.dirname(STRATA), "strata_rig")
+
+
+@contextlib.contextmanager
+def rig(**variables):
+    """Runs start the program with disturbances, as in rig(DELAY="2:0.1"); tests/support/rig.cpp has them."""
+    with unittest.mock.patch.dict(os.environ, {f"STRATA_RIG_{name}": value for name, value in variables.items()}), \
+            unittest.mock.patch.dict(globals(), STRATA=RIG):
+        yield
 
 LAUNCH_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -100,7 +100,7 @@ MUTANTS = [
            "    wait_for_slot(chunk.activation_sends, m, chunk.stage.slots().activations);\n",
            "  void forward(Chunk& chunk, std::int64_t m) {\n",
            "pipeline > 1: activations are overwritten while they are sent",
-           "unit.pipeline grids mpi.grids mpi.lm_grids mpi.conv_grids mpi.emulated"),
+           "unit.pipeline grids mpi.grids mpi.lm_grids mpi.conv_grids"),
     # plan
     Mutant("tied-buffers-not-planned", "src/plan/rank_plan.cpp",
            "    add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,\n"

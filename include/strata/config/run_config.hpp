@@ -38,15 +38,10 @@ enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
 constexpr auto enum_names(LossChoice) {
   return names_in_order("auto", "cross_entropy", "mean_squared_error");
 }
-enum class DeviceChoice {
-  kAuto,
-  kCpu,
-  kCuda,
-  kEmulated  ///< sleeps instead of computing; memory and messages are those of CPUs
-};
+enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 constexpr auto enum_names(DeviceChoice) {
-  return names_in_order("auto", "cpu", "cuda", "emulated");
+  return names_in_order("auto", "cpu", "cuda");
 }
 /// The transport of tensors in GPU memory.
 enum class Transport {
@@ -244,25 +239,9 @@ struct RunConfig {
     std::int64_t tensorboard_histograms = 0;
     std::int64_t tensorboard_text = 0;
   } run;
-  struct {
-    /// Milliseconds of an action of a chunk, of all stages or of each
-    /// (pipeline::parse_chunk_times).
-    std::string forward = "1";
-    std::string backward_input = "1";
-    std::string backward_weight = "1";
-    /// Of links between islands; both 0: no such link.
-    double link_megabits_per_second = 0.0;
-    double link_delay_milliseconds = 0.0;
-  } emulated;
 };
 
 /// The value of parallel.schedule, as in "1f1b", "auto" or "file:made.csv".
 [[nodiscard]] std::string schedule_name(const RunConfig& config);
-
-/// Whether ranks emulate slow links between islands.
-[[nodiscard]] inline bool emulates_links(const RunConfig& config) {
-  return config.emulated.link_megabits_per_second > 0.0 ||
-         config.emulated.link_delay_milliseconds > 0.0;
-}
 
 }  // namespace strata::config

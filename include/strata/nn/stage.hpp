@@ -127,10 +127,6 @@ class Stage {
   /// What the first forward pass of a step waits for, layer by layer; null where all weights are
   /// there. It outlives the stage's passes.
   void set_weight_source(WeightSource* source) { weight_source_ = source; }
-  /// Waits for the weights of all layers. Returns: whether some were in flight.
-  bool await_weights() {
-    return weight_source_ != nullptr && weight_source_->await(spec_.layers.end - 1);
-  }
 
   void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the first `valid` samples for losses(), and in training the output's

@@ -11,7 +11,6 @@
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/schedule.hpp"
-#include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
 
@@ -74,10 +73,6 @@ class Executor {
   /// An empty observer ends the calls.
   void observe_sends(SendObserver observer) { send_observer_ = std::move(observer); }
 
-  /// Each training action sleeps for its time instead of computing. Messages, and calls of the
-  /// gradient sink, stay; losses and gradients mean nothing. `times`: of each chunk.
-  void emulate(std::vector<ChunkTimes> times) { emulated_ = std::move(times); }
-
   /// Runs forward and backward of every microbatch of a sound schedule; scales each row's gradient
   /// by gradient_scale. A GPU may still be running afterwards; nn::Stage::losses() synchronizes.
   /// Throws: std::logic_error for a schedule of another number of chunks.
@@ -97,7 +92,6 @@ class Executor {
   comm::ProgressEngine& engine_;
   ActionObserver observer_;
   SendObserver send_observer_;
-  std::vector<ChunkTimes> emulated_;  ///< empty: computes
 };
 
 }  // namespace strata::pipeline

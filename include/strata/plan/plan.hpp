@@ -71,8 +71,6 @@ struct Plan {
   nn::BackwardOrder backward = nn::BackwardOrder::kFused;
   std::optional<ScheduleSearch> schedule_search;  ///< parallel.schedule = auto
   pipeline::Schedule evaluation;
-  /// Where stages sleep instead of computing (run.device = emulated): the times of their actions.
-  std::optional<pipeline::StageCosts> emulated;
 };
 
 [[nodiscard]] inline bool is_language_model(const Plan& plan) {

@@ -11,7 +11,6 @@
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/optim/weight_gather.hpp"
 #include "strata/train/stored_state.hpp"
-#include "strata/train/test_fault.hpp"
 
 namespace strata::train {
 
@@ -64,10 +63,6 @@ class RankState : public StoredState {
   /// A hash of the own slices of the reduced gradients and of their squares; of the squares alone
   /// on one replica, which reduces its own sums. Pre: the squares are on the host (summarize_step).
   [[nodiscard]] std::uint64_t sums_hash();
-
-  /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere. For
-  /// kProduct a second call puts it right. Pre: no message is in flight.
-  void damage(FaultPlace place);
 
   /// The reduced gradients of trained parameters that this rank owns, in place: names as in
   /// "gradients/dense1.weight".

@@ -11,10 +11,31 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/directory_lock.hpp"
+#include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
+
+class RankState;
+
+/// Points of a step, for TrainerHooks.
+enum class StepPoint {
+  kReduced,    ///< the gradients are reduced
+  kChecking,   ///< replicas are about to be compared (train.check)
+  kChecked,    ///< and have been
+  kRepeating,  ///< a run of a repeated step begins
+  kRepeated    ///< and has ended
+};
+
+/// What tests and benchmarks do to a run; the program does nothing.
+struct TrainerHooks {
+  /// Called before the trainer uses the groups.
+  std::function<void(const plan::Plan&, comm::Groups&)> begin;
+  pipeline::ActionObserver action;  ///< not called while run.timeline records
+  std::function<void(StepPoint, std::int64_t step, RankState&)> step = [](StepPoint, std::int64_t,
+                                                                          RankState&) {};
+};
 
 /// The inputs of a run.
 struct TrainerSetup {
@@ -37,6 +58,7 @@ struct TrainerSetup {
   /// Called before the trainer's memory and threads are released: where this rank fails alone, and
   /// then it need not return; with an AgreedError on all ranks.
   std::function<void(const std::exception&)> on_failure;
+  TrainerHooks hooks = {};
   Log& log;
 };
 

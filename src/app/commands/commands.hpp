@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "strata/comm/mpi.hpp"
 #include "strata/config/command.hpp"
+#include "strata/train/setup.hpp"
 
 namespace strata::app {
 
@@ -32,6 +34,10 @@ inline constexpr Commands (*kCommands[])() = {
     job_commands,   plan_commands,     sweep_commands,   schedule_commands,   timeline_commands,
     watch_commands, report_commands,   metrics_commands, doctor_commands,     help_commands};
 [[nodiscard]] const Commands& all_commands();
+
+/// The command train.
+ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
+                     const config::FailureHandler& on_failure, const train::TrainerHooks& hooks);
 
 /// The row of the command that the arguments begin with. Throws: Error(kUsage).
 [[nodiscard]] const config::Command& command_of(config::Arguments arguments);

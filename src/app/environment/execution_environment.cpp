@@ -133,7 +133,7 @@ std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
 }  // namespace
 
 device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice choice) {
-  if (choice == config::DeviceChoice::kCpu || choice == config::DeviceChoice::kEmulated) {
+  if (choice == config::DeviceChoice::kCpu) {
     return device::DeviceKind::kCpu;
   }
   comm::request_hardware_queues();
@@ -150,11 +150,10 @@ device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice ch
 ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
                                            plan::Plan& plan, Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
-  text_ = fmt::format(
-      "{} on {}", plan.emulated ? name_of(plan.config.run.device) : name_of(plan.device),
-      mpi.world().size() == 1
-          ? "1 rank"
-          : fmt::format("{} ranks ({})", mpi.world().size(), comm::MpiSession::library_text()));
+  text_ = fmt::format("{} on {}", name_of(plan.device),
+                      mpi.world().size() == 1 ? "1 rank"
+                                              : fmt::format("{} ranks ({})", mpi.world().size(),
+                                                            comm::MpiSession::library_text()));
   if (plan.device == device::DeviceKind::kCuda) {
     open_gpu(mpi, inputs, plan, use);
   } else {
@@ -175,28 +174,6 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
                               world_.engine ? *world_.engine : mpi.engine(), plan.grid,
                               comm::pipeline_routes(plan::chunk_stages(plan)));
   connect_groups(plan, use);
-  if (use == Use::kTraining && config::emulates_links(plan.config)) {
-    emulate_link(plan);
-  }
-}
-
-void ExecutionEnvironment::emulate_link(const plan::Plan& plan) {
-  constexpr double kBytesPerMegabit = 1e6 / 8.0;
-  constexpr double kSecondsPerMillisecond = 1e-3;
-  const auto& emulated = plan.config.emulated;
-  link_.emplace(kBytesPerMegabit * emulated.link_megabits_per_second,
-                kSecondsPerMillisecond * emulated.link_delay_milliseconds);
-  const auto pace = [&](std::unique_ptr<comm::Communicator>& group) {
-    std::vector<bool> across(static_cast<std::size_t>(group->size()), true);
-    across[static_cast<std::size_t>(group->rank())] = false;
-    group = std::make_unique<comm::PacedGroup>(std::move(group), *link_, std::move(across));
-  };
-  if (plan.grid.islands > 1) {
-    pace(groups_.islands);
-  } else {
-    pace(groups_.data);
-    pace(groups_.lanes);
-  }
 }
 
 namespace {

@@ -6,7 +6,6 @@
 
 #include "strata/comm/groups.hpp"
 #include "strata/comm/mpi.hpp"
-#include "strata/comm/paced_group.hpp"
 #include "strata/config/run_config.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/context.hpp"
@@ -44,21 +43,16 @@ class ExecutionEnvironment {
   [[nodiscard]] const std::string& warning() const { return warning_; }
   /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each, amx".
   [[nodiscard]] const std::string& text() const { return text_; }
-  /// The emulated link to other islands; null without one.
-  [[nodiscard]] const comm::EmulatedLink* link() const { return link_ ? &*link_ : nullptr; }
 
  private:
   void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
-  void emulate_link(const plan::Plan& plan);
   void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, const device::GpuInfo& gpu,
                         std::int64_t sharing);
 
   std::optional<ops::Context> context_;
   /// Empty on a CPU. Outlives the groups, which are split from it.
   comm::DeviceWorld world_;
-  /// Outlives the groups.
-  std::optional<comm::EmulatedLink> link_;
   comm::Groups groups_;
   double peak_flops_ = 0.0;
   std::string text_;

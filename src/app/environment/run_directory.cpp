@@ -110,7 +110,7 @@ std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan
       return;
     }
     const config::RunConfig& config = inputs.config;
-    if (!plan.emulated && (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps)) {
+    if (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps) {
       train::require_space(plan, log);
     }
     if (!inputs.checkpoint) {

@@ -135,11 +135,6 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::A
     all.insert(all.end(), settings.begin(), settings.end());
     load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
-  if (inputs.config.run.device == config::DeviceChoice::kEmulated) {
-    throw comm::AgreedError(
-        ExitCode::kUsage,
-        "run.device is emulated, which only trains, and computes nothing; choose another device");
-  }
   open_checkpoint(mpi, inputs, which, log);
   open_same_inputs(mpi, inputs, [&] {
     open_data_of_checkpoint(inputs, log);

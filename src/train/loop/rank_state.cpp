@@ -133,28 +133,6 @@ std::uint64_t RankState::sums_hash() {
   return hash.digest();
 }
 
-void RankState::damage(FaultPlace place) {
-  require(!optimizer_.pieces().empty(), "a rank that trains nothing cannot be damaged");
-  const optim::OwnedPiece& piece = optimizer_.pieces().front();
-  const TensorView tensor = place == FaultPlace::kGradient ? reducer_.sums()
-                            : place == FaultPlace::kState  ? optimizer_.state(0, piece)
-                                                           : stage_state_.weights();
-  const TensorView element =
-      tensor.flat_slice(place == FaultPlace::kGradient ? piece.arena_offset : 0, 1);
-  const device::HostView copy(element, context_.stream());
-  std::vector<std::byte> bytes(copy.view().raw(), copy.view().raw() + element.bytes());
-  if (place == FaultPlace::kGradient) {
-    std::ranges::fill(bytes, std::byte{0xFF});
-    bytes.back() = std::byte{0x7F};
-  } else if (place == FaultPlace::kProduct) {
-    bytes.back() ^= std::byte{1};  // of the exponent
-  } else {
-    bytes.front() ^= std::byte{1};
-  }
-  device::write_from_host(
-      element, [&](std::int64_t, const TensorView& into) { std::ranges::copy(bytes, into.raw()); });
-}
-
 std::vector<io::TensorSlice> RankState::gradient_slices() {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {

@@ -23,7 +23,7 @@ void TimelineRecorder::end_step(std::int64_t step, double begin, const StepTimes
   if (!timeline_) {
     return;
   }
-  executor_.set_observer({});
+  executor_.set_observer(setup_.hooks.action);
   timeline_->add_step(step, begin, now_seconds(), times);
   const auto& wanted = *setup_.plan.config.run.timeline;
   const bool is_full = step < wanted.last && timeline_->is_full();

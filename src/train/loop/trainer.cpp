@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -62,22 +61,7 @@ class Trainer final : public TrainingLoop {
     if (const auto& kind = plan::replication_of(plan_); !kind.reproducible()) {
       setup.log.info("{}", kind.irreproducible());
     }
-    if (plan_.emulated) {
-      std::vector<pipeline::ChunkTimes> times;
-      for (std::size_t chunk = 0; chunk < rank_.chunks.size(); ++chunk) {
-        times.push_back(plan_.emulated->times_of(
-            {.stage = rank_.coordinates.pipeline, .chunk = static_cast<std::int64_t>(chunk)}));
-      }
-      executor_.emulate(std::move(times));
-      if (comm::Activity* const activity = setup.groups.world->activity()) {
-        // Ranks outnumber the cores, and none computes: all may wait at once.
-        constexpr double kSecondsPerRank = 3e-6;
-        activity->sleep_until_seconds = std::numeric_limits<double>::infinity();
-        activity->sleep_seconds =
-            std::max(activity->sleep_seconds,
-                     kSecondsPerRank * static_cast<double>(setup.groups.world->size()));
-      }
-    }
+    executor_.set_observer(setup.hooks.action);
   }
 
   FinishedRun run() {
@@ -247,7 +231,7 @@ class Trainer final : public TrainingLoop {
       }
       report_save();
       if (stop) {
-        log_stop(step, plan_.emulated ? "" : "checkpoint written");
+        log_stop(step, "checkpoint written");
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
@@ -283,9 +267,8 @@ class Trainer final : public TrainingLoop {
 
   /// `how`: what it left; empty where nothing can be continued.
   void log_stop(std::int64_t step, const std::string& how) const {
-    setup_.log.info(
-        "stopped {} after step {} of {}, {}", stop_reason(), step, plan_.total_steps,
-        how.empty() ? "without a checkpoint" : how + "; continue with --run.resume=auto");
+    setup_.log.info("stopped {} after step {} of {}, {}; continue with --run.resume=auto",
+                    stop_reason(), step, plan_.total_steps, how);
   }
 
   [[nodiscard]] StepRequests requests(std::int64_t step) override {
@@ -404,10 +387,6 @@ class Trainer final : public TrainingLoop {
   }
 
   void save(std::int64_t step, OnFailure on_failure) {
-    if (plan_.emulated) {
-      state_.drain();
-      return;  // its weights are not trained
-    }
     if (saved_step_ == step && saved_updates_ == updates_ && !writer_->has_failed()) {
       return;
     }
@@ -459,6 +438,9 @@ class Trainer final : public TrainingLoop {
 }  // namespace
 
 FinishedRun train(const TrainerSetup& setup) {
+  if (setup.hooks.begin) {
+    setup.hooks.begin(setup.plan, setup.groups);
+  }
   std::optional<Trainer> trainer;
   comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
   try {

@@ -101,8 +101,7 @@ ParameterServers::ParameterServers(const TrainerSetup& setup, const plan::RankPl
               *rank.server_buckets, plan::servers(plan_),
               compute_dtype(plan_.config.numerics.dtype)),
       control_(world_.make_window(plan::async_control_words(plan_, world_.rank()))),
-      units_(plan_.total_steps * plan_.parts),
-      delay_seconds_(test_delay_seconds(world_.rank())) {}
+      units_(plan_.total_steps * plan_.parts) {}
 
 bool ParameterServers::is_worker() const {
   return world_.rank() >= plan_.config.async.servers;
@@ -265,7 +264,6 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
       1.0 / static_cast<double>(part_batch(plan_) * plan_.targets_per_sample), state_.reducer()));
   state_.combine_tied();
   const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, {});
-  std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
   times_.compute += now_seconds() - begin;
   if (!is_finite(summary)) {
     if (plan_.config.train.nonfinite == config::Nonfinite::kStop) {

@@ -11,7 +11,6 @@
 
 #include "strata/io/checkpoint.hpp"
 #include "strata/optim/parameter_server.hpp"
-#include "strata/train/test_fault.hpp"
 
 #include "replication/replication.hpp"
 #include "replication/sample_feed.hpp"
@@ -94,10 +93,9 @@ class ParameterServers final : public Replication {
   ops::Context host_;
   optim::ParameterServer server_;
   std::unique_ptr<comm::Window> control_;
-  std::int64_t units_;          ///< of the run
-  double delay_seconds_ = 0.0;  ///< of a test
-  UnitsDone begun_;             ///< at the start
-  UnitsDone done_;              ///< at the last cut
+  std::int64_t units_;  ///< of the run
+  UnitsDone begun_;     ///< at the start
+  UnitsDone done_;      ///< at the last cut
   bool serves_ = false;
 
   /// A unit that this worker has claimed, and its samples.

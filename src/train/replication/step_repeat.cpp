@@ -148,7 +148,6 @@ StepRepeat::StepRepeat(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       rank_(rank),
       state_(state),
       executor_(executor),
-      fault_(TestFault::of_rank(setup.groups.world->rank())),
       last_time_(now_seconds()),
       last_step_(first_step) {}
 
@@ -169,26 +168,26 @@ StepSummary StepRepeat::run(std::int64_t step, SampleFeed& feed,
                             const std::function<StepSummary()>& own, const Compute& again) {
   const double begin = now_seconds();
   last_step_ = step;
-  std::vector<StepRun> runs{shifted(step, 0, 1, feed, again)};
+  std::vector<StepRun> runs{shifted(step, 1, feed, again)};
   last_seconds_ = now_seconds() - begin;
-  runs.push_back(recorded(step, 1, 0, own));
+  runs.push_back(recorded(step, 0, own));
   last_seconds_ += runs[1].hashing_seconds;
   seconds_ += last_seconds_;
   last_time_ = now_seconds();
   ++steps_;
   const bool same_failure = !is_finite(runs[0].summary) && !is_finite(runs[1].summary);
   if (!same_failure && !suspects(runs).empty()) {
-    runs.push_back(shifted(step, 2, 2, feed, again));
+    runs.push_back(shifted(step, 2, feed, again));
     end(step, runs);
   }
   return runs[1].summary;
 }
 
-StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shift,
-                            SampleFeed& feed, const Compute& again) {
+StepRun StepRepeat::shifted(std::int64_t step, std::int64_t shift, SampleFeed& feed,
+                            const Compute& again) {
   const grid::Grid& grid = setup_.groups.grid;
   if (shift % grid.data == 0) {
-    return recorded(step, run, 0, [&] { return again(rank_, feed); });
+    return recorded(step, 0, [&] { return again(rank_, feed); });
   }
   grid::Coordinates place = rank_.coordinates;
   place.data = (place.data + shift) % grid.data;
@@ -198,19 +197,19 @@ StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shi
                      plan::repeat_loader(setup_.plan, other, step));
   samples.next();
   state_.assign(shift);
-  StepRun result = recorded(step, run, shift, [&] { return again(other, samples); });
+  StepRun result = recorded(step, shift, [&] { return again(other, samples); });
   state_.assign(0);
   return result;
 }
 
-StepRun StepRepeat::recorded(std::int64_t step, std::size_t run, std::int64_t shift,
+StepRun StepRepeat::recorded(std::int64_t step, std::int64_t shift,
                              const std::function<StepSummary()>& compute) {
-  inject(step, run);
+  setup_.hooks.step(StepPoint::kRepeating, step, state_);
   Recording recording(state_, executor_, setup_.context.stream());
   StepRun result{.shift = shift, .ranks = {}, .summary = compute()};
   const RunHashes mine = recording.hashes(result.summary);
   result.hashing_seconds = recording.seconds();
-  inject(step, run);
+  setup_.hooks.step(StepPoint::kRepeated, step, state_);
   result.ranks.resize(static_cast<std::size_t>(setup_.groups.world->size()));
   setup_.groups.world->all_gather(comm::payload_of(std::span(&mine, 1)),
                                   comm::payload_of(std::span(result.ranks)));
@@ -219,13 +218,6 @@ StepRun StepRepeat::recorded(std::int64_t step, std::size_t run, std::int64_t sh
 
 std::vector<std::int64_t> StepRepeat::suspects(std::span<const StepRun> runs) const {
   return suspects_among(setup_.groups.grid, setup_.plan.training.order, runs);
-}
-
-void StepRepeat::inject(std::int64_t step, std::size_t run) {
-  if (fault_ && fault_->hits_run(step, run)) {
-    state_.drain();
-    state_.damage(FaultPlace::kProduct);
-  }
 }
 
 void StepRepeat::end(std::int64_t step, std::span<const StepRun> runs) {

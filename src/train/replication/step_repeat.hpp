@@ -12,7 +12,6 @@
 #include "strata/train/rank_state.hpp"
 #include "strata/train/setup.hpp"
 #include "strata/train/step_summary.hpp"
-#include "strata/train/test_fault.hpp"
 
 #include "replication/sample_feed.hpp"
 
@@ -77,13 +76,11 @@ class StepRepeat {
 
  private:
   /// Computes the step with a shift; `feed` has the samples of the own lanes.
-  [[nodiscard]] StepRun shifted(std::int64_t step, std::size_t run, std::int64_t shift,
-                                SampleFeed& feed, const Compute& again);
+  [[nodiscard]] StepRun shifted(std::int64_t step, std::int64_t shift, SampleFeed& feed,
+                                const Compute& again);
   /// Hashes what `compute` does.
-  [[nodiscard]] StepRun recorded(std::int64_t step, std::size_t run, std::int64_t shift,
+  [[nodiscard]] StepRun recorded(std::int64_t step, std::int64_t shift,
                                  const std::function<StepSummary()>& compute);
-  /// Damages what run `run` computes with, or puts it right again.
-  void inject(std::int64_t step, std::size_t run);
   [[nodiscard]] std::vector<std::int64_t> suspects(std::span<const StepRun> runs) const;
   [[noreturn]] void end(std::int64_t step, std::span<const StepRun> runs);
 
@@ -91,7 +88,6 @@ class StepRepeat {
   const plan::RankPlan& rank_;
   RankState& state_;
   pipeline::Executor& executor_;
-  std::optional<TestFault> fault_;
   std::int64_t steps_ = 0;
   double seconds_ = 0.0;
   double last_seconds_ = 0.0;

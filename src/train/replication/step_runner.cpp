@@ -58,8 +58,6 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       rank_(rank),
       state_(state),
       executor_(executor),
-      fault_(TestFault::of_rank(setup.groups.world->rank())),
-      delay_seconds_(test_delay_seconds(setup.groups.world->rank())),
       check_(setup.groups, state),
       repeat_(setup, rank, state, executor, first_step),
       began_(now_seconds()),
@@ -165,12 +163,9 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   times.communication += exposed;
   times.compute += execution.compute - exposed.total();
 
-  if (delay_seconds_ > 0.0) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
-  }
   const double reduced = now_seconds();
   const double tied = state_.combine_tied();
-  inject(FaultPlace::kGradient, step);
+  setup_.hooks.step(StepPoint::kReduced, step, state_);
   StepRequests mine = requests();
   if (check_due(step)) {
     mine.add(StepRequest::kCheck);
@@ -269,9 +264,9 @@ void StepRunner::check(std::int64_t step) {
   state_.drain();
   // The host's wait counts as other.
   static_cast<void>(setup_.groups.engine->take_device_waits());
-  inject(FaultPlace::kWeights, step);
+  setup_.hooks.step(StepPoint::kChecking, step, state_);
   check_.compare(step);
-  inject(FaultPlace::kState, step);
+  setup_.hooks.step(StepPoint::kChecked, step, state_);
   last_checked_step_ = step;
   last_check_ = now_seconds();
 }
@@ -292,13 +287,6 @@ void StepRunner::log_summary() const {
   if (skipped_ > 0) {
     setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
                     skipped_, steps_);
-  }
-}
-
-void StepRunner::inject(FaultPlace place, std::int64_t step) {
-  if (fault_ && fault_->happens(place, step)) {
-    state_.drain();
-    state_.damage(place);
   }
 }
 

@@ -10,7 +10,6 @@
 #include "strata/train/setup.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/step_times.hpp"
-#include "strata/train/test_fault.hpp"
 
 #include "replication/replica_check.hpp"
 #include "replication/sample_feed.hpp"
@@ -70,7 +69,6 @@ class StepRunner {
   [[nodiscard]] double clip_scale(double norm) const;
   [[nodiscard]] bool check_due(std::int64_t step) const;
   void check(std::int64_t step);
-  void inject(FaultPlace place, std::int64_t step);
 
   const TrainerSetup& setup_;
   const plan::Plan& plan_;
@@ -78,8 +76,6 @@ class StepRunner {
   RankState& state_;
   pipeline::Executor& executor_;
   std::optional<SampleFeed> feed_;
-  std::optional<TestFault> fault_;
-  double delay_seconds_;
   ReplicaCheck check_;
   StepRepeat repeat_;
   std::int64_t first_microbatch_ = 0;  ///< of train()

@@ -186,9 +186,7 @@ data.test=classes/test.h5 & train.patience=2 & train.evaluate_every=0 => train.e
 checkpoint.best=los => one of off, loss, accuracy
 train.patience=-1 => whole number from 0
 run.tensorboard=off & run.tensorboard_histograms=4 => run.tensorboard_histograms is set, but
-  run.tensorboard is off
-emulated.link_rate=1 => emulated.link_rate is set, but one replica sends nothing
-emulated.link_delay=-1 => emulated.link_delay = "-1" is not allowed)");
+  run.tensorboard is off)");
   const io::DatasetInfo values{.task = io::Task::kRegression,
                                .samples = 40,
                                .input_shape = {1},
@@ -197,19 +195,6 @@ emulated.link_delay=-1 => emulated.link_delay = "-1" is not allowed)");
   expect_refused(
       kDense, values,
       "data.test=v.h5 & train.evaluate_every=2 & checkpoint.best=accuracy => no classes");
-}
-
-TEST(Refusals, OfEmulatedDevices) {
-  expect_refused(kDense, kClasses, R"(
-run.resume=auto => run.resume is set, but run.device is emulated | no checkpoints
-data.test=classes/test.h5 => data.test is set, but run.device is emulated
-checkpoint.every=2 => checkpoint.every is set
-checkpoint.keep_every=2 => checkpoint.keep_every is set
-checkpoint.minutes=2 => checkpoint.minutes is set
-emulated.forward=1,2 => emulated.forward has 2 times for 1 rank
-emulated.forward=-1 => emulated.forward is "-1" | from 0 to
-run.device=cpu => emulated.forward is set, but run.device is cpu)",
-                 {"--run.device=emulated", "--emulated.forward=3", "--emulated.backward_weight=4"});
 }
 
 TEST(Refusals, OfAsynchronousTraining) {
@@ -237,7 +222,6 @@ parallel.schedule=1f1b & parallel.chunks=2 => parallel.chunks is 2, but parallel
   has one chunk
 parallel.schedule=file:good.csv & parallel.chunks=2 => says itself which chunks a rank holds
 parallel.schedule=auto & parallel.chunks=2 => has 4 chunks on 2 stages, but the model has 3 layers
-parallel.schedule=auto & run.device=emulated => parallel.schedule | strata schedule make
 parallel.schedule=auto & parallel.chunks=3 => parallel.chunks is 3 | searches for 1 or 2
 parallel.schedule=zb-h1 & parallel.activations=3 => parallel.activations is 3 | set
   parallel.schedule to auto

@@ -1,4 +1,4 @@
-#include "strata/comm/paced_group.hpp"
+#include "paced_group.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -183,11 +183,6 @@ void fix_lanes(std::int64_t lanes, config::RunConfig& config, JobScript& script)
 }  // namespace
 
 void set_job_size(const config::CommandLine& line, config::RunConfig& config, JobScript& script) {
-  if (config.run.device == config::DeviceChoice::kEmulated) {
-    fail(ExitCode::kUsage,
-         "run.device is emulated, whose runs have no checkpoints to resume from, as a job does; "
-         "choose another device");
-  }
   const plan::VirtualGrid stored = stored_grid(config);
   config = plan::with_stored_stages(std::move(config), stored);
   read_nodes(line.value("nodes", "1"), script);

@@ -58,7 +58,7 @@ device::DeviceKind device_of(const forecast::Machine& machine, const config::Run
          "run.device out",
          name_of(choice), machine.name, cuda ? "GPUs" : "cores");
   }
-  return choice == DeviceChoice::kEmulated ? device::DeviceKind::kCpu : machine.device;
+  return machine.device;
 }
 
 /// The names of settings on the command line: a search leaves them as they are.

@@ -173,24 +173,6 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
   }
 }
 
-/// Communication: one all-gather over the world.
-void log_link_usage(comm::MpiSession& mpi, const comm::EmulatedLink& link, Log& log) {
-  struct Usage {
-    std::int64_t sent_bytes = 0;
-    std::int64_t peak_bytes = 0;
-  };
-  const Usage mine{.sent_bytes = link.sent_bytes(), .peak_bytes = link.peak_bytes()};
-  std::vector<Usage> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  Usage sum;
-  for (const Usage& rank : all) {
-    sum.sent_bytes += rank.sent_bytes;
-    sum.peak_bytes = std::max(sum.peak_bytes, rank.peak_bytes);
-  }
-  log.info("ranks sent {} over emulated links, each at most {} in any one second",
-           bytes_text(sum.sent_bytes), bytes_text(sum.peak_bytes));
-}
-
 /// The settings; read_config() refuses further positions among them.
 std::vector<std::string> settings_of(const config::CommandLine& line) {
   std::vector<std::string> settings = line.settings();
@@ -198,8 +180,10 @@ std::vector<std::string> settings_of(const config::CommandLine& line) {
   return settings;
 }
 
+}  // namespace
+
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
-                     const config::FailureHandler& on_failure) {
+                     const config::FailureHandler& on_failure, const train::TrainerHooks& hooks) {
   const double started = now_seconds();
   Log log(log_role(mpi));
   const bool dry_run = line.has("dry-run");
@@ -230,16 +214,6 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
   log.info("{}", plan::plan_text(plan));
   log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
-  if (plan.emulated) {
-    log.warn(
-        "run.device is emulated: no layer computes, so losses and weights mean nothing, and no "
-        "checkpoint is written");
-  }
-  if (environment.link() != nullptr) {
-    log.warn(
-        "emulated.link_rate and link_delay emulate slow links between islands; steps take longer "
-        "than they would");
-  }
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
@@ -261,6 +235,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
                                                     : std::numeric_limits<double>::infinity(),
                     .on_failure = on_failure,
+                    .hooks = hooks,
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();
@@ -270,11 +245,10 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                       .scratch_bytes = environment.context().scratch_bytes(),
                       .graphs = run.graphs},
                      log);
-  if (environment.link() != nullptr) {
-    log_link_usage(mpi, *environment.link(), log);
-  }
   return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
+
+namespace {
 
 /// Counters of a classifier's predictions, where they can be counted. Throws: Error(kUsage) where
 /// they are requested but cannot be counted.
@@ -400,7 +374,8 @@ the last counts.)",
        .settings = config::TakesSettings::kListed,
        .positions = config::Positions::kSome,
        .needs = "a config file",
-       .on_ranks = train_model,
+       .on_ranks = [](const auto& line, comm::MpiSession& mpi,
+                      const auto& on_failure) { return train_model(line, mpi, on_failure, {}); },
        .before_mpi =
            [] {
              // Training goes on after a closed pipe, and stops in order during its set-up too.

@@ -1,0 +1,208 @@
+// The program with disturbances, for tests and benchmarks. Variables of the environment say which:
+//
+//   STRATA_RIG_FAULT=PLACE:STEP:RANK        damages one rank's memory once: gradient writes NaN
+//   into the reduced gradient;
+//                                           weights and state flip a bit at a check of train.check,
+//                                           before and after the comparison
+//   STRATA_RIG_FAULT=product:STEP:RANK:RUNS computes runs of a repeated step with one wrong weight:
+//   run 0 on other lanes,
+//                                           1 on the own ones, 2 the deciding one, so 012 is a
+//                                           lasting fault
+//   STRATA_RIG_DELAY=RANK:SECONDS           the rank sleeps after each gradient
+//   STRATA_RIG_TIMES=FORWARD:INPUT:WEIGHT   each action of a schedule takes so many ms more, in the
+//   form of strata schedule STRATA_RIG_LINK=RATE:DELAY              each rank's link to replicas of
+//   other islands, without islands to all other
+//                                           replicas, has RATE Mbit/s in each direction (0: no
+//                                           limit) and DELAY ms; at the end each rank prints what
+//                                           it sent
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/app/app.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/core/text.hpp"
+#include "strata/device/host_copy.hpp"
+#include "strata/optim/gradient_reducer.hpp"
+#include "strata/pipeline/stage_times.hpp"
+#include "strata/train/rank_state.hpp"
+
+#include "emulated_device.hpp"
+#include "paced_group.hpp"
+
+namespace strata {
+namespace {
+
+enum class FaultPlace { kGradient, kWeights, kState, kProduct };
+
+constexpr auto enum_names(FaultPlace) {
+  return names_in_order("gradient", "weights", "state", "product");
+}
+
+/// The parts of a variable; empty where it is not set.
+std::vector<std::string> parts_of(const char* variable) {
+  std::vector<std::string> parts;
+  const char* const text = std::getenv(variable);
+  std::string rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const std::size_t colon = std::min(rest.find(':'), rest.size());
+    parts.push_back(rest.substr(0, colon));
+    rest.erase(0, colon + 1);
+  }
+  return parts;
+}
+
+/// NaN in the reduced gradient, a flipped bit elsewhere; a second call puts a product right.
+void damage(train::RankState& state, FaultPlace place) {
+  state.drain();
+  const optim::Optimizer& optimizer = state.optimizer();
+  const optim::OwnedPiece& piece = optimizer.pieces().front();
+  const bool gradient = place == FaultPlace::kGradient;
+  const TensorView tensor = gradient                      ? state.reducer().sums()
+                            : place == FaultPlace::kState ? optimizer.state(0, piece)
+                                                          : state.weights();
+  const TensorView element = tensor.flat_slice(gradient ? piece.arena_offset : 0, 1);
+  const std::span<std::byte> bytes(element.raw(), static_cast<std::size_t>(element.bytes()));
+  if (gradient) {
+    std::ranges::fill(bytes, std::byte{0xFF});
+    bytes.back() = std::byte{0x7F};
+  } else {
+    // Of a product a bit of the exponent.
+    (place == FaultPlace::kProduct ? bytes.back() : bytes.front()) ^= std::byte{1};
+  }
+}
+
+class Rig {
+ public:
+  ~Rig() {
+    if (link_) {
+      fmt::print("rank {} sent {} bytes over an emulated link, at most {} in any one second\n",
+                 rank_, link_->sent_bytes(), link_->peak_bytes());
+    }
+  }
+
+  [[nodiscard]] train::TrainerHooks hooks() {
+    return {.begin = [this](const plan::Plan& plan, comm::Groups& groups) { begin(plan, groups); },
+            .action = [this](const pipeline::Action& action, double begin,
+                             double end) { after(action, begin, end); },
+            .step = [this](train::StepPoint point, std::int64_t step,
+                           train::RankState& state) { at(point, step, state); }};
+  }
+
+ private:
+  void begin(const plan::Plan& plan, comm::Groups& groups) {
+    rank_ = groups.world->rank();
+    if (const auto delay = parts_of("STRATA_RIG_DELAY");
+        delay.size() == 2 && std::stoll(delay[0]) == rank_) {
+      delay_seconds_ = std::stod(delay[1]);
+    }
+    if (const auto fault = parts_of("STRATA_RIG_FAULT");
+        fault.size() >= 3 && std::stoll(fault[2]) == rank_) {
+      place_ = enum_from_name<FaultPlace>(fault[0]);
+      step_ = std::stoll(fault[1]);
+      runs_ = fault.size() > 3 ? fault[3] : "";
+    }
+    if (const auto times = parts_of("STRATA_RIG_TIMES"); times.size() == 3) {
+      emulate_device(times, plan, groups);
+    }
+    if (const auto link = parts_of("STRATA_RIG_LINK"); link.size() == 2) {
+      emulate_link(std::stod(link[0]), std::stod(link[1]), groups);
+    }
+  }
+
+  void emulate_device(const std::vector<std::string>& given, const plan::Plan& plan,
+                      comm::Groups& groups) {
+    constexpr double kSecondsPerMillisecond = 1e-3;
+    const pipeline::StageCosts costs{
+        .times = pipeline::parse_chunk_times({"forward", given[0]}, {"backward_input", given[1]},
+                                             {"backward_weight", given[2]}, plan.training.stages,
+                                             plan.training.chunks)};
+    std::vector<pipeline::ChunkTimes> own;
+    for (std::int64_t chunk = 0; chunk < plan.training.chunks; ++chunk) {
+      own.push_back(costs.times_of({.stage = groups.pipeline->rank(), .chunk = chunk}));
+      own.back().forward_seconds *= kSecondsPerMillisecond;
+      own.back().backward_input_seconds *= kSecondsPerMillisecond;
+      own.back().backward_weight_seconds *= kSecondsPerMillisecond;
+    }
+    device_.emplace(std::move(own), plan.backward, *groups.engine);
+    if (comm::Activity* const activity = groups.world->activity()) {
+      // Ranks outnumber the cores, and none computes much: all may wait at once.
+      constexpr double kSecondsPerRank = 3e-6;
+      activity->sleep_until_seconds = std::numeric_limits<double>::infinity();
+      activity->sleep_seconds = std::max(
+          activity->sleep_seconds, kSecondsPerRank * static_cast<double>(groups.world->size()));
+    }
+  }
+
+  void emulate_link(double megabits, double milliseconds, comm::Groups& groups) {
+    constexpr double kBytesPerMegabit = 1e6 / 8.0;
+    constexpr double kSecondsPerMillisecond = 1e-3;
+    link_.emplace(kBytesPerMegabit * megabits, kSecondsPerMillisecond * milliseconds);
+    const auto pace = [&](std::unique_ptr<comm::Communicator>& group) {
+      std::vector<bool> across(static_cast<std::size_t>(group->size()), true);
+      across[static_cast<std::size_t>(group->rank())] = false;
+      group = std::make_unique<comm::PacedGroup>(std::move(group), *link_, std::move(across));
+    };
+    if (groups.grid.islands > 1) {
+      pace(groups.islands);
+    } else {
+      pace(groups.data);
+      pace(groups.lanes);
+    }
+  }
+
+  void after(const pipeline::Action& action, double begin, double end) {
+    if (device_) {
+      device_->after(action, begin, end);
+    }
+    if (action.kind == pipeline::ActionKind::kReduce && delay_seconds_ > 0.0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(delay_seconds_));
+    }
+  }
+
+  void at(train::StepPoint point, std::int64_t step, train::RankState& state) {
+    using train::StepPoint;
+    if (step != step_) {
+      return;
+    }
+    if (place_ == FaultPlace::kProduct) {
+      if (point != StepPoint::kRepeating && point != StepPoint::kRepeated) {
+        return;
+      }
+      if (runs_.find(std::to_string(run_)) != std::string::npos) {
+        damage(state, FaultPlace::kProduct);
+      }
+      run_ += point == StepPoint::kRepeated ? 1 : 0;
+    } else if ((place_ == FaultPlace::kGradient && point == StepPoint::kReduced) ||
+               (place_ == FaultPlace::kWeights && point == StepPoint::kChecking) ||
+               (place_ == FaultPlace::kState && point == StepPoint::kChecked)) {
+      damage(state, *place_);
+      place_.reset();
+    }
+  }
+
+  std::int64_t rank_ = 0;
+  double delay_seconds_ = 0.0;
+  std::optional<FaultPlace> place_;
+  std::int64_t step_ = 0;  ///< of the fault
+  std::string runs_;
+  std::int64_t run_ = 0;  ///< of the repeated step
+  std::optional<pipeline::test::EmulatedDevice> device_;
+  std::optional<comm::EmulatedLink> link_;
+};
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) {
+  strata::Rig rig;
+  return strata::app::run(argc, argv, rig.hooks());
+}
