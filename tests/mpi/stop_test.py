@@ -40,7 +40,7 @@ class Stop(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=8000)
+        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=20000)
 
     def begin(self, run, ranks, *settings):
         return self.start(ranks, "train", self.config, f"--run.dir={run}", *settings)
@@ -95,7 +95,9 @@ class Stop(harness.StrataTest):
                          *FEW)
         job.wait_until(lambda: self.steps_saved("threads"), 60)
         rank, = job.ranks()
-        first, seen = set(threads_taking(rank, signal.SIGUSR1)), set()
+        first, seen = set(), set()
+        while not first:  # the main thread blocks signals while it starts another
+            first = set(threads_taking(rank, signal.SIGUSR1))
         newest = self.steps_saved("threads")[-1]
 
         def saved_again():
