@@ -165,7 +165,7 @@ class Report(harness.StrataTest):
     def test_bars_are_the_time_account(self):
         self.report("a", options=["--plots=bars"])
         svg = ElementTree.parse(self.directory / "bars" / "time.svg").getroot()
-        widths = [float(rect.get("width")) for rect in svg.iter(f"{SVG}rect") if rect.get("height") == "20"]
+        widths = [float(rect.get("width")) for rect in svg.iter(f"{SVG}rect") if rect.get("height") == "20.00"]
         steps = self.records_of("a", "train")
         whole = sum(step["step_seconds"] for step in steps)
         for width, part in zip(widths, ("compute", "communication", "bubble", "data", "other"), strict=True):

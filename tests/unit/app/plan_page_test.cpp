@@ -108,7 +108,7 @@ TEST(PlanPage, ShowsTheSearchWithTheChosenGrid) {
   forecast::SearchResult search = test::made_choices(200);
   const std::string page = page_of(run, "search", &search);
   EXPECT_EQ(count(page, "r=\"3\""), 200U);
-  EXPECT_EQ(count(page, "class=\"limit\" r=\"7\""), 1U);
+  EXPECT_EQ(count(page, "r=\"7\""), 1U);
   EXPECT_THAT(page, HasSubstr("Less memory for more time"));
   search.choices.resize(1);
   EXPECT_THAT(page_of(run, "single", &search), Not(HasSubstr("Less memory for more time")));

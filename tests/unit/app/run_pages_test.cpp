@@ -13,7 +13,7 @@
 #include "../io/data_files.hpp"
 #include "allocations.hpp"
 #include "commands/commands.hpp"
-#include "commands/watching/chart.hpp"
+#include "drawing/chart.hpp"
 
 namespace strata::app {
 namespace {

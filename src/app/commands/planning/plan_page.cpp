@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
-#include "strata/pipeline/picture.hpp"
 
-#include "commands/watching/chart.hpp"
-#include "commands/watching/page.hpp"
+#include "drawing/chart.hpp"
+#include "drawing/page.hpp"
+#include "drawing/step_drawing.hpp"
 #include "environment/versions.hpp"
 
 namespace strata::app {
@@ -21,15 +21,6 @@ namespace {
 
 /// Parts of a bar that have a colour of their own; the smallest of more are drawn as one.
 constexpr std::size_t kMostParts = 8;
-
-/// A colour of a stage, readable below white digits; neighbours differ.
-std::string stage_fill(std::int64_t stage, std::int64_t stages) {
-  const double share = static_cast<double>(stage) / static_cast<double>(stages);
-  const double hue = std::fmod(212.0 + 360.0 * share, 360.0);
-  // Yellow and green are lighter than their lightness says.
-  const int lightness = (stage % 2 == 0 ? 34 : 44) - (hue > 40.0 && hue < 190.0 ? 12 : 0);
-  return fmt::format("hsl({:.0f} 62% {}%)", hue, lightness);
-}
 
 std::string range_text(std::int64_t begin, std::int64_t end) {
   return end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
@@ -62,18 +53,22 @@ class GridPicture {
     const double step_x = inner_width_ + 2.0 * kPad + kBoxGap;
     const double step_y = inner_height_ + kHead + kPad + kBoxGap;
     const std::int64_t rows = (boxes_ + columns_ - 1) / columns_;
-    const double width = std::max(static_cast<double>(columns_) * step_x, kLeastWidth);
-    const double height = static_cast<double>(rows) * step_y;
-    std::string text = fmt::format(
-        "<div class=\"scroll\"><svg class=\"chart\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-        "viewBox=\"0 0 {0:.0f} {1:.0f}\" role=\"img\" aria-label=\"{2} on nodes of {3} ranks\">\n",
-        width, height, escaped(grid_.text()), node_ranks_);
+    Svg svg;
     for (std::int64_t box = 0; box < boxes_; ++box) {
-      const std::int64_t row = box / columns_;
-      text += box_text(box, static_cast<double>(box % columns_) * step_x + 1.0,
-                       static_cast<double>(row) * step_y + 1.0);
+      draw_box(svg, box, static_cast<double>(box % columns_) * step_x + 1.0,
+               static_cast<double>(box / columns_) * step_y + 1.0);
     }
-    return text + "</svg></div>\n";
+    std::vector<NamedMark> stages;
+    for (std::int64_t stage = 0; stage < grid_.pipeline; ++stage) {
+      stages.push_back({Mark::kArea, "", fmt::format("stage {}", stage), fill_of(stage)});
+    }
+    const double width = std::max(static_cast<double>(columns_) * step_x, kLeastWidth);
+    const double bottom = static_cast<double>(rows) * step_y;
+    const Box legend = svg.legend(stages, 1.0, bottom, width);
+    return fmt::format(
+        "<div class=\"scroll\">{}</div>\n",
+        svg.whole(width, bottom + legend.height, SvgPlace::kPage, 1.0,
+                  fmt::format("{} on nodes of {} ranks", grid_.text(), node_ranks_)));
   }
 
   [[nodiscard]] std::string note() const {
@@ -100,66 +95,66 @@ class GridPicture {
   static constexpr double kGroupWidth = 72.0;
   static constexpr double kGroupHeight = 16.0;
 
+  /// A colour that is readable below white digits; neighbours differ.
+  [[nodiscard]] std::string fill_of(std::int64_t stage) const {
+    const double share = static_cast<double>(stage) / static_cast<double>(grid_.pipeline);
+    const double hue = std::fmod(212.0 + 360.0 * share, 360.0);
+    // Yellow and green are lighter than their lightness says.
+    const int lightness = (stage % 2 == 0 ? 34 : 44) - (hue > 40.0 && hue < 190.0 ? 12 : 0);
+    return fmt::format("rx=\"3\" fill=\"hsl({:.0f} 62% {}%)\"", hue, lightness);
+  }
+
   /// The left edge of a rank in its row.
   [[nodiscard]] double rank_x(std::int64_t in_row) const {
     const std::int64_t group = in_row / grid_.tensor;
     return static_cast<double>(in_row) * (kRank + kGap) + static_cast<double>(group) * kGroupGap;
   }
 
-  [[nodiscard]] std::string box_text(std::int64_t box, double x, double y) const {
+  void draw_box(Svg& svg, std::int64_t box, double x, double y) const {
     const std::int64_t nodes = (grid_.ranks() + node_ranks_ - 1) / node_ranks_;
     const std::int64_t first_node = box * box_nodes_;
     const std::int64_t end_node = std::min(nodes, first_node + box_nodes_);
     const std::int64_t first = first_node * node_ranks_;
     const std::int64_t end = std::min(grid_.ranks(), end_node * node_ranks_);
-    std::string text = fmt::format(
-        "<rect class=\"grid\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
-        "rx=\"4\"/><text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\">node{} {}</text>\n",
-        x, y, inner_width_ + 2.0 * kPad, inner_height_ + kHead + kPad, x + kPad, y + 13.0,
-        end_node - first_node == 1 ? "" : "s", range_text(first_node, end_node));
-    return text + (single_ ? ranks_text(first, end, x + kPad, y + kHead)
-                           : groups_text(first, end, x + kPad, y + kHead));
+    svg.rect({x, y, inner_width_ + 2.0 * kPad, inner_height_ + kHead + kPad}, "grid", "rx=\"4\"");
+    svg.text(x + kPad, y + 13.0,
+             fmt::format("node{} {}", end_node - first_node == 1 ? "" : "s",
+                         range_text(first_node, end_node)),
+             "soft");
+    (single_ ? draw_ranks(svg, first, end, x + kPad, y + kHead)
+             : draw_groups(svg, first, end, x + kPad, y + kHead));
   }
 
-  [[nodiscard]] std::string ranks_text(std::int64_t first, std::int64_t end, double x,
-                                       double y) const {
-    std::string text;
+  void draw_ranks(Svg& svg, std::int64_t first, std::int64_t end, double x, double y) const {
     for (std::int64_t rank = first; rank < end; ++rank) {
       const grid::Coordinates at = grid_.coordinates_of(rank);
       const std::int64_t in_node = rank - first;
       const double left = x + rank_x(in_node % row_ranks_);
-      const std::int64_t row = in_node / row_ranks_;
-      const double top = y + static_cast<double>(row) * (kRank + kGap);
-      text += fmt::format(
-          "<g><title>rank {}: {}data {}, pipeline {}, tensor {}</title><rect x=\"{:.1f}\" "
-          "y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"3\" style=\"fill: {}\"/><text "
-          "class=\"middle\" x=\"{:.1f}\" y=\"{:.1f}\" style=\"fill: #ffffff; font-size: "
-          "11px\">{}</text></g>\n",
-          rank, grid_.islands == 1 ? "" : fmt::format("island {}, ", at.islands), at.data,
-          at.pipeline, at.tensor, left, top, kRank, kRank, stage_fill(at.pipeline, grid_.pipeline),
-          left + kRank / 2.0, top + 16.0, rank);
+      const double top = y + static_cast<double>(in_node / row_ranks_) * (kRank + kGap);
+      svg.open("", fmt::format("rank {}: {}data {}, pipeline {}, tensor {}", rank,
+                               grid_.islands == 1 ? "" : fmt::format("island {}, ", at.islands),
+                               at.data, at.pipeline, at.tensor));
+      svg.rect({left, top, kRank, kRank}, "", fill_of(at.pipeline));
+      svg.text(left + kRank / 2.0, top + 16.0, fmt::format("{}", rank), "middle",
+               "fill=\"#ffffff\" style=\"font-size: 11px\"");
+      svg.close();
     }
-    return text;
   }
 
   /// The stages of a box as parts of a bar: ranks of a stage are consecutive.
-  [[nodiscard]] std::string groups_text(std::int64_t first, std::int64_t end, double x,
-                                        double y) const {
+  void draw_groups(Svg& svg, std::int64_t first, std::int64_t end, double x, double y) const {
     const std::int64_t stage_ranks = grid_.ranks() / grid_.pipeline;
     const double scale = inner_width_ / static_cast<double>(end - first);
-    std::string text;
     for (std::int64_t rank = first; rank < end;) {
       const std::int64_t stage = rank / stage_ranks;
       const std::int64_t last = std::min(end, (stage + 1) * stage_ranks);
-      text += fmt::format(
-          "<g><title>ranks {}: stage {}</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
-          "height=\"{}\" style=\"fill: {}\"/></g>\n",
-          range_text(rank, last), stage, x + static_cast<double>(rank - first) * scale, y,
-          static_cast<double>(last - rank) * scale, kGroupHeight,
-          stage_fill(stage, grid_.pipeline));
+      svg.open("", fmt::format("ranks {}: stage {}", range_text(rank, last), stage));
+      svg.rect({x + static_cast<double>(rank - first) * scale, y,
+                static_cast<double>(last - rank) * scale, kGroupHeight},
+               "", fill_of(stage));
+      svg.close();
       rank = last;
     }
-    return text;
   }
 
   const grid::Grid& grid_;
@@ -176,13 +171,10 @@ class GridPicture {
 /// Which ranks and layers a stage has, and what it computes.
 std::string stages_table(const PlanView& view) {
   const std::int64_t stage_ranks = view.plan.grid.ranks() / view.plan.grid.pipeline;
-  std::string text =
-      "<div class=\"scroll\"><table><thead><tr><th>stage</th><th>ranks</th><th>layers</th>"
-      "<th>forward and backward of a microbatch</th><th>computes in a step</th><th>memory of a "
-      "rank</th></tr></thead>\n<tbody>";
-  for (std::size_t s = 0; s < view.forecast.stages.size(); ++s) {
-    const forecast::StageForecast& stage = view.forecast.stages[s];
-    const auto number = static_cast<std::int64_t>(s);
+  Rows rows{{"stage", "ranks", "layers", "forward and backward of a microbatch",
+             "computes in a step", "memory of a rank"}};
+  for (const forecast::StageForecast& stage : view.forecast.stages) {
+    const std::int64_t number = std::ssize(rows) - 1;
     std::string layers;
     for (const nn::StageSpec& chunk : stage.rank.chunks) {
       layers += (layers.empty() ? "" : ", ") + range_text(chunk.layers.begin, chunk.layers.end);
@@ -193,16 +185,12 @@ std::string stages_table(const PlanView& view) {
       forward += times.forward_seconds;
       backward += times.backward_input_seconds + times.backward_weight_seconds;
     }
-    text += fmt::format(
-        "<tr><th><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect width=\"12\" "
-        "height=\"12\" rx=\"2\" style=\"fill: {}\"/></svg> {}</th><td>{}</td><td>{}</td><td>{}, "
-        "{}</td><td>{}</td><td>{}</td></tr>\n",
-        stage_fill(number, view.plan.grid.pipeline), s,
-        range_text(number * stage_ranks, (number + 1) * stage_ranks), layers, time_text(forward),
-        time_text(backward), time_text(stage.compute_seconds),
-        bytes_text(std::llround(stage.memory_bytes)));
+    rows.push_back(
+        {fmt::format("{}", number), range_text(number * stage_ranks, (number + 1) * stage_ranks),
+         layers, fmt::format("{}, {}", time_text(forward), time_text(backward)),
+         time_text(stage.compute_seconds), bytes_text(std::llround(stage.memory_bytes))});
   }
-  return text + "</tbody></table></div>\n";
+  return html_table(rows);
 }
 
 // ---- bars
@@ -321,14 +309,14 @@ std::string forecast_picture(const PlanView& view) {
     ranks.push_back(s * stage_ranks);
   }
   std::string text =
-      html_figure(pipeline::picture_of(view.plan.training, shown, ranks, kWidth),
+      html_figure(svg_of(view.plan.training, shown, ranks, kWidth),
                   "The first rank of each stage, until its last pass; the optimizer follows");
   const auto passes =
       static_cast<double>(2 * view.plan.training.microbatches * view.plan.training.chunks);
   if (passes * kNumberWidth > kWidth && shown.actions.size() <= kMostNumbered) {
     text += fmt::format(
         "<details><summary>With the numbers of the microbatches</summary>\n{}</details>\n",
-        html_figure(pipeline::picture_of(view.plan.training, shown, ranks),
+        html_figure(svg_of(view.plan.training, shown, ranks),
                     "Boxes have the number of their microbatch"));
   }
   return text;

@@ -9,7 +9,7 @@
 #include "strata/forecast/machine.hpp"
 #include "strata/plan/plan.hpp"
 
-#include "commands/watching/page.hpp"
+#include "drawing/page.hpp"
 
 namespace strata::app {
 

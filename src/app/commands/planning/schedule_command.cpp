@@ -15,7 +15,6 @@
 #include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
 #include "strata/pipeline/checker.hpp"
-#include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/pipeline/search.hpp"
 #include "strata/pipeline/simulator.hpp"
@@ -23,6 +22,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "drawing/step_drawing.hpp"
 
 namespace strata::app {
 namespace {
@@ -392,7 +392,7 @@ ExitCode draw_schedule(const config::CommandLine& line) {
   }
   static_cast<void>(proven(schedule));
   const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
-  write_file(output, pipeline::picture_of(schedule.schedule, simulation));
+  write_file(output, svg_of(schedule.schedule, simulation));
   fmt::print("{}\n", printable_lines(output));
   return ExitCode::kDone;
 }

@@ -22,8 +22,8 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
-#include "commands/watching/chart.hpp"
-#include "commands/watching/page.hpp"
+#include "drawing/chart.hpp"
+#include "drawing/page.hpp"
 #include "commands/watching/timeline_command.hpp"
 #include "environment/versions.hpp"
 

@@ -21,13 +21,13 @@
 #include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
 #include "strata/io/json.hpp"
-#include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/planning/step_measurement.hpp"
+#include "drawing/step_drawing.hpp"
 
 namespace strata::app {
 namespace {
@@ -338,7 +338,7 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
       ranks[static_cast<std::size_t>(at.stage)] = rank;
     }
   }
-  return {.step = step, .svg = pipeline::picture_of(schedule, drawn, ranks)};
+  return {.step = step, .svg = svg_of(schedule, drawn, ranks)};
 }
 
 Commands timeline_commands() {

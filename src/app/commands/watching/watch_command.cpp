@@ -25,7 +25,7 @@
 #include "strata/train/run_view.hpp"
 
 #include "commands/commands.hpp"
-#include "commands/watching/chart.hpp"
+#include "drawing/svg.hpp"
 
 namespace strata::app {
 namespace {
@@ -77,9 +77,9 @@ Fitted fitted(const std::string& text, std::size_t columns, Characters character
 
 /// The loss of steps as rows of dots; a column of dots is a line from its least to its greatest
 /// value. Braille characters hold 2 x 4 dots.
-class Curve {
+class LossCurve {
  public:
-  Curve(std::size_t columns, std::size_t rows, Characters characters)
+  LossCurve(std::size_t columns, std::size_t rows, Characters characters)
       : columns_(columns), rows_(rows), characters_(characters) {}
 
   /// Pre: values has a finite value.
@@ -89,14 +89,13 @@ class Curve {
     const std::size_t width = columns_ * across;
     const std::size_t height = rows_ * down;
     const auto finite = [](double value) { return std::isfinite(value); };
-    double least = std::numeric_limits<double>::infinity();
-    double most = -least;
+    Range range;
     for (const double value : values) {
-      least = finite(value) ? std::min(least, value) : least;
-      most = finite(value) ? std::max(most, value) : most;
+      range.add(value);
     }
     const auto place = [&](double value) {  // rows of dots from the top
-      const double share = is_drawable(least, most) ? (most - value) / (most - least) : 0.0;
+      const double share =
+          range.is_drawable() ? (range.most - value) / (range.most - range.least) : 0.0;
       return static_cast<std::size_t>(std::llround(share * static_cast<double>(height - 1)));
     };
     std::vector<bool> dots(width * height);
@@ -131,8 +130,9 @@ class Curve {
     std::vector<std::string> lines;
     for (std::size_t row = 0; row < rows_; ++row) {
       const bool labelled = row == 0 || row + 1 == rows_;
-      std::string line = fmt::format("{:>8} {}", labelled ? label(row == 0 ? most : least) : "",
-                                     braille() ? "\u2502" : "|");
+      std::string line =
+          fmt::format("{:>8} {}", labelled ? label(row == 0 ? range.most : range.least) : "",
+                      braille() ? "\u2502" : "|");
       for (std::size_t column = 0; column < columns_; ++column) {
         append(line, dots, {.x = column * across, .y = row * down, .width = width});
       }
@@ -304,7 +304,7 @@ std::vector<std::string> view_of(const train::RunView& run, Size size, Character
     const std::string first = fmt::format("{:.0f}", steps.front());
     const std::string last = fmt::format("{:.0f}", steps.back());
     const std::size_t columns = size.columns - kLabel;
-    const Curve curve(columns, std::min(size.rows - used, kMostRows), characters);
+    const LossCurve curve(columns, std::min(size.rows - used, kMostRows), characters);
     for (std::string& line : curve.lines(losses)) {
       lines.push_back(std::move(line));
     }

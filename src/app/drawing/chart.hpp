@@ -4,26 +4,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "drawing/svg.hpp"
+
 namespace strata::app {
-
-/// A text for HTML and SVG: as printable(), with the characters of markup escaped.
-[[nodiscard]] std::string escaped(std::string_view text, std::size_t most_bytes = 400);
-
-/// At most `length` characters of a text, as printable().
-[[nodiscard]] std::string shortened(const std::string& text, std::size_t length);
-
-/// Whether values between these two can be drawn apart: the range is finite and not too small for
-/// its magnitude. Others make a flat line.
-[[nodiscard]] bool is_drawable(double least, double most);
-
-/// Whether an SVG is a part of a page, which has chart_style(), or a file.
-enum class SvgPlace { kPage, kFile };
-
-/// The style sheet of charts, for light and dark screens.
-[[nodiscard]] std::string chart_style();
 
 /// A run's values over its steps.
 struct Curve {

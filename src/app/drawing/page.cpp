@@ -1,10 +1,10 @@
-#include "commands/watching/page.hpp"
+#include "drawing/page.hpp"
 
 #include <cstdint>
 
 #include <fmt/format.h>
 
-#include "commands/watching/chart.hpp"
+#include "drawing/svg.hpp"
 
 namespace strata::app {
 namespace {
@@ -77,7 +77,7 @@ std::string html_page(const std::string& title, const std::string& body) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<title>{0}</title>\n<style>{1}{2}</style></head>\n<body>\n<h1>{0}</h1>\n{3}</body></html>\n",
-      escaped(title), kStyle, chart_style(), body);
+      escaped(title), kStyle, svg_style(), body);
 }
 
 std::string base64(const std::string& bytes) {
