@@ -35,7 +35,7 @@ def step_seconds(strata, options, ranks, threads, busy):
             start_new_session=True)
         lines = pathlib.Path(directory, "run", "metrics.jsonl")
         end = time.monotonic() + 60
-        while time.monotonic() < end and run.poll() is None and not (lines.exists() and lines.stat().st_size):
+        while time.monotonic() < end and run.poll() is None and not (lines.exists() and '"train"' in lines.read_text()):
             time.sleep(0.05)
         time.sleep(options.seconds)
         os.killpg(run.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
 namespace strata {
@@ -76,11 +78,30 @@ void Log::open_file(const std::string& path) {
   early_lines_.clear();
 }
 
+void Log::on_warning(std::function<void(const std::string&)> take) {
+  on_warning_ = std::move(take);
+  if (on_warning_) {
+    for (const std::string& text : std::exchange(early_warnings_, {})) {
+      on_warning_(text);
+    }
+  }
+}
+
+void Log::pass_warnings(std::string_view text) {
+  for (std::string& line : split_words(text, "\n")) {
+    if (line.starts_with(kWarning)) {
+      line.erase(0, std::string_view(kWarning).size());
+      on_warning_ ? on_warning_(line) : early_warnings_.push_back(std::move(line));
+    }
+  }
+}
+
 void Log::line(std::string_view line_text) {
   const std::string text = printable_lines(line_text);
   print_error(fmt::format("{}{}\n", progress_.empty() ? "" : kErase, text));
   show_progress();
   keep(text);
+  pass_warnings(text);
 }
 
 void Log::progress_line(std::string_view line_text) {

@@ -60,11 +60,7 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
 }
 
 std::string grid_text(const Plan& plan) {
-  std::string text = fmt::format(
-      "grid: {}; virtual grid: {} lanes x {} shards{}\n", replication_of(plan).grid_text(plan),
-      plan.config.numerics.lanes, plan.config.numerics.shards,
-      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
-                                                             : "");
+  std::string text = fmt::format("grid: {}\n", grid_line(plan));
   if (plan.node_replicas > 1) {
     text +=
         fmt::format("nodes: {} replicas each, whose gradients are added before they cross nodes\n",
@@ -299,6 +295,14 @@ std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
     ranks.push_back(largest_rank_plan(plan, s));
   }
   return ranks;
+}
+
+std::string grid_line(const Plan& plan) {
+  return fmt::format(
+      "{}; virtual grid: {} lanes x {} shards{}", replication_of(plan).grid_text(plan),
+      plan.config.numerics.lanes, plan.config.numerics.shards,
+      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
+                                                             : "");
 }
 
 std::string memory_text(const Plan& plan) {

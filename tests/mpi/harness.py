@@ -200,7 +200,7 @@ def metrics(run_directory):
     rows = []
     for line in pathlib.Path(run_directory, "metrics.jsonl").read_text().splitlines():
         record = json.loads(line, parse_float=str, parse_int=str)
-        if record["kind"] != "checkpoint":
+        if record["kind"] in ("train", "evaluate"):
             rows.append(tuple((key, record[key]) for key in kept if key in record))
     return rows
 

@@ -162,6 +162,30 @@ class Report(harness.StrataTest):
                 for run, path in paths.items():
                     self.check_curve(plot, path, self.records_of(run, kind), key)
 
+    def test_the_log_is_for_people(self):
+        run = self.copy("log")
+        before = self.report("log")[0]
+        for fact in ("<th>grid</th><td>2 data x 1 pipeline", "<th>ranks and libraries</th><td>cpu on 2 ranks",
+                     "<th>starts</th><td>1</td>", "log: planned ", "log: used "):
+            self.assertIn(fact, before)
+        (run / "log.txt").write_text("a line that nobody expects\n")
+        self.assertEqual(self.report("log")[0], before)
+        # A run of before has its metrics alone.
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(line for line in lines if '"kind":"run"' not in line))
+        text = self.report("log")[0]
+        self.assertIn("<th>steps</th><td>24 of 24</td>", text)
+        self.assertNotIn("<th>grid</th>", text)
+
+    def test_starts_and_warnings(self):
+        self.train(self.config, (2, 1), "starts", "--train.steps=18", "--checkpoint.every=6")
+        shutil.rmtree(self.directory / "starts/checkpoints/step-00000018")
+        self.train(self.config, (1, 1), "starts", "--train.steps=24", "--run.resume=auto")
+        text, _ = self.report("starts")
+        self.assertIn("<th>starts</th><td>2</td>", text)
+        self.assertRegex(text, r"<li>[\d-]{10} [\d:]{8} continuing after step 12 from starts/checkpoints/step-00000012</li>")
+        self.assertIn("<th>grid</th><td>1 data x 1 pipeline", text)
+
     def test_bars_are_the_time_account(self):
         self.report("a", options=["--plots=bars"])
         svg = ElementTree.parse(self.directory / "bars" / "time.svg").getroot()
@@ -306,9 +330,12 @@ class Report(harness.StrataTest):
         (run / "metrics.jsonl").write_text("".join(line for line in lines if '"evaluate","step":24' not in line))
         self.assertIn("ended after step 24", self.watch("state"))  # its last evaluation is missing
         (run / "metrics.jsonl").write_text("".join(lines))
-        log = (run / "log.txt").read_text()
-        (run / "log.txt").write_text(log + "2026-01-01 00:00:00 warning: rank 3 computes for 9 ms a step, its peers for "
-                                     "4 ms: a slow or busy node slows the run down; strata doctor shows where\n")
+
+        def add(**facts):
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write(json.dumps({"kind": "run", "step": 24, **facts}) + "\n")
+
+        add(event="slow", rank=3, seconds=0.009, peers_seconds=0.004)
         (run / "run.lock").write_text(lock_text(1))
         text = self.watch("state")
         self.assertIn("running (host another-node", text)
@@ -326,11 +353,12 @@ class Report(harness.StrataTest):
         (run / "run.lock").unlink()
         (run / "config.ini").write_text((run / "config.ini").read_text().replace("steps = 24", "steps = 30"))
         self.assertIn("ended after step 24", self.watch("state"))
-        (run / "log.txt").write_text(log + "2026-01-01 00:00:00 stopped on request after step 24 of 30, checkpoint\n")
+        add(event="stopped", stopped="stopped on request after step 24 of 30, checkpoint")
         self.assertIn("stopped on request after step 24 of 30", self.watch("state"))
-        (run / "log.txt").write_text(log + "2026-01-01 00:00:00 stopped on request after step 24 of 30\n"
-                                     "2026-01-01 00:00:01 grid: 1 data\n")
+        add(event="start")
         self.assertIn("ended after step 24", self.watch("state"))
+        add(event="finished", finished="finished after step 24 of 30: it did not improve")
+        self.assertIn("finished after step 24 of 30: it did not improve", self.watch("state"))
 
     def test_lines_fit_the_terminal(self):
         self.copy("a-long-name-" + 60 * "\u00e9")
@@ -353,7 +381,7 @@ class Report(harness.StrataTest):
 
     def test_watches_a_run_grow(self):
         run = self.copy("grow")
-        records = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        records = [line for line in (run / "metrics.jsonl").read_text().splitlines(keepends=True) if '"run"' not in line]
         (run / "metrics.jsonl").write_text("".join(records[:5]))
         (run / "run.lock").write_text(lock_text(1))
         command = [harness.STRATA, "watch", "grow", "--interval=0.1"]

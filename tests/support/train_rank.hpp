@@ -54,8 +54,7 @@ inline Outcome train_rank(
                 .initial = initial ? &*initial : nullptr,
                 .config_text = text_of(plan.config),
                 .stop_request = stop_request,
-                .log = log})
-      .outcome;
+                .log = log});
 }
 
 /// The seconds of a part of a step.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ class Log {
   /// Throws: Error(kUsage) where it cannot be opened.
   void open_file(const std::string& path);
 
+  /// Passes the text of each warning to `take`: earlier ones now, later ones as they come. Without
+  /// `take`, keeps later ones.
+  void on_warning(std::function<void(const std::string&)> take);
+
   template <typename... Args>
   void info(fmt::format_string<Args...> format, Args&&... args) {
     if (output_ == Output::kPrint) {
@@ -39,7 +44,7 @@ class Log {
   template <typename... Args>
   void warn(fmt::format_string<Args...> format, Args&&... args) {
     if (output_ == Output::kPrint) {
-      line("warning: " + fmt::format(format, std::forward<Args>(args)...));
+      line(kWarning + fmt::format(format, std::forward<Args>(args)...));
     }
   }
 
@@ -52,6 +57,9 @@ class Log {
   }
 
  private:
+  /// Lines that begin with it are warnings, in texts of several lines too.
+  static constexpr const char* kWarning = "warning: ";
+
   /// What standard error is.
   enum class Screen { kNone, kTerminal };
 
@@ -64,6 +72,7 @@ class Log {
   void show_progress() const;
   /// Writes to the log file, or keeps the line until the file is open.
   void keep(std::string_view text);
+  void pass_warnings(std::string_view text);
   void write(std::string_view text);
 
   Output output_;
@@ -71,6 +80,8 @@ class Log {
   std::string progress_;  ///< on the terminal now
   std::unique_ptr<std::FILE, Close> file_;
   std::vector<std::string> early_lines_;  ///< said before the file was open
+  std::function<void(const std::string&)> on_warning_;
+  std::vector<std::string> early_warnings_;  ///< said before on_warning()
 };
 
 }  // namespace strata

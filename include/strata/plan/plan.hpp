@@ -282,6 +282,9 @@ struct GridLimits {
 [[nodiscard]] std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks,
                                            std::int64_t lanes);
 
+/// As in "2 data x 1 pipeline x 1 tensor; virtual grid: 4 lanes x 1 shards".
+[[nodiscard]] std::string grid_line(const Plan& plan);
+
 /// The report of a plan: the model's table, the grid, the schedule with its bubble, the memory of
 /// each stage, and the traffic per rank and step.
 [[nodiscard]] std::string plan_text(const Plan& plan);

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "strata/core/enum_names.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/train/step_times.hpp"
@@ -50,7 +51,14 @@ struct CheckpointRecord {
   double write_seconds = 0.0;    ///< at work on files: the thread of rank 0
 };
 
-/// The last steps whose lines remain in a metrics file that a run continues.
+/// What a line of kind "run" tells of the run, beside its steps. Facts of each: docs/formats.md.
+enum class RunEvent { kStart, kWarning, kSlow, kMemory, kStopped, kFinished };
+constexpr auto enum_names(RunEvent) {
+  return names_in_order("start", "warning", "slow", "memory", "stopped", "finished");
+}
+
+/// The last steps whose lines remain in a metrics file that a run continues; lines of kind "run"
+/// all remain.
 struct MetricsKept {
   std::int64_t training_step = 0;
   std::int64_t evaluation_step = 0;
@@ -84,6 +92,8 @@ class MetricsFile {
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
   void write(const CheckpointRecord& record);
+  /// The line's step is that of the line before.
+  void write(RunEvent event, const nlohmann::ordered_json& facts);
   /// Adds an event of these values (event_file.hpp), if there are any, to the event file. It
   /// belongs to the step's training or evaluation, whose line follows: without the line it is
   /// dropped at the next start.
@@ -94,15 +104,19 @@ class MetricsFile {
  private:
   struct History;
 
-  MetricsFile(const std::filesystem::path& path, const History& kept,
+  MetricsFile(const std::filesystem::path& path, const History& kept, std::int64_t step,
               const std::optional<EventsWanted>& events);
   void line(nlohmann::ordered_json object);
 
   io::AppendedFile lines_;
   std::optional<io::AppendedFile> events_;
   std::string missing_steps_;
+  std::int64_t step_;  ///< of the last line
   bool failed_ = false;
 };
+
+/// The kind of lines that belong to no step.
+inline constexpr const char* kRunKind = "run";
 
 /// Numbers that readers of metrics files take of a line, and different keys of a kind of lines.
 inline constexpr std::size_t kMostMetrics = 128;
@@ -114,7 +128,7 @@ struct MetricsLine {
     double value = 0.0;  ///< NaN for null, 1 for true
   };
 
-  std::string kind;  ///< empty where the line has no kind or no step
+  std::string kind;  ///< empty where the line has no kind or no step; kRunKind: of no step
   std::int64_t step = 0;
   std::vector<Number> numbers;  ///< all, in the line's order
 };

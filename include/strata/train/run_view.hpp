@@ -29,22 +29,13 @@ struct MetricsTable {
   [[nodiscard]] double last(std::string_view key) const;
 };
 
-/// What the log of a run tells of its last start and of the whole run.
-struct LogFacts {
-  std::string began;        ///< time of day of the first line
-  std::string grid;         ///< "2 data x 1 pipeline x 1 tensor; ..."
-  std::string version;      ///< "strata 0.1.0 on 2 nodes: n1, n2"
-  std::string environment;  ///< "cpu on 2 ranks (Open MPI v4.1.4), ..."
+/// What the records of kind "run" tell of all starts of a run.
+struct RunHistory {
+  std::string began;  ///< time of day of the first start
   std::int64_t starts = 0;
   std::vector<std::string> continued;        ///< a line for each start that continued the run
   std::map<std::int64_t, std::string> slow;  ///< ranks named as slow since the last start
   std::vector<std::string> warnings;         ///< different ones
-  std::string stopped;                       ///< how the last start was stopped; else empty
-  std::string finished;                      ///< how train.patience ended the run; else empty
-  std::int64_t planned_bytes = 0;            ///< of the rank with the most; 0: unknown
-  std::int64_t peak_bytes = 0;               ///< resident, of the rank with the most; 0: unknown
-  std::int64_t mapped_bytes = 0;             ///< of peak_bytes: mapped files
-  bool planned_on_gpu = false;               ///< planned_bytes are GPU memory
 };
 
 /// A checkpoint in a run directory.
@@ -88,13 +79,15 @@ class RunView {
   [[nodiscard]] std::int64_t total_steps() const;
   /// Steps done.
   [[nodiscard]] std::int64_t step() const;
-  [[nodiscard]] const LogFacts& log() const { return log_; }
+  [[nodiscard]] const RunHistory& history() const { return history_; }
+  /// What records of kind "run" have under a key since the last start; empty where they have none.
+  [[nodiscard]] std::string fact(const std::string& key) const;
   [[nodiscard]] const RunState& state() const { return state_; }
   [[nodiscard]] const std::optional<CheckpointAge>& checkpoint() const { return checkpoint_; }
 
  private:
   void add_metrics(std::string_view text);
-  void add_log(std::string_view line);
+  void add_facts(std::string_view text);
   void read_config();
   void read_state();
   void read_checkpoint();
@@ -102,11 +95,10 @@ class RunView {
   std::filesystem::path directory_;
   std::string name_;
   io::GrowingFile metrics_file_;
-  io::GrowingFile log_file_;
   std::map<std::string, MetricsTable> metrics_;
   std::vector<IniLine> settings_;
-  LogFacts log_;
-  std::string memory_title_;  ///< of the table that the log lists now
+  RunHistory history_;
+  std::map<std::string, std::string> facts_;
   RunState state_;
   std::optional<CheckpointAge> checkpoint_;
   std::string beat_;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -48,6 +50,8 @@ struct TrainerSetup {
   const io::Checkpoint* initial = nullptr;     ///< whose weights a new run starts from; or null
   const io::DirectoryLock* lock = nullptr;     ///< of run.dir, on rank 0; checked at each save
   std::string config_text;
+  /// What metrics.jsonl records of this start; rank 0's counts.
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
   /// When the run must have ended, of now_seconds(); rank 0's counts.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -157,11 +158,13 @@ std::int64_t PeriodicEvaluation::best_step(std::int64_t step) const {
 
 void PeriodicEvaluation::log_patience(std::int64_t step) const {
   if (history_) {
-    setup_.log.info(
+    const std::string text = fmt::format(
         "finished after step {} of {}: {} did not improve in the last {} evaluations "
         "(train.patience = {}); the best was {}",
         step, plan_.total_steps, history_->watched_name(), history_->since_best(),
         plan_.config.train.patience, history_->best_text());
+    setup_.log.info("{}", text);
+    metrics_->write(RunEvent::kFinished, {{"finished", text}});
   }
 }
 

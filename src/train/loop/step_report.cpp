@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
@@ -21,6 +22,11 @@ void StepReport::add(const StepResult& result, const std::optional<RankTimes>& r
   window_seconds_ += result.times.step;
   window_data_seconds_ += result.times.data;
   ++window_steps_;
+  for (const SlowRank& slow : ranks ? ranks->slow : std::vector<SlowRank>()) {
+    metrics_.write(
+        RunEvent::kSlow,
+        {{"rank", slow.rank}, {"seconds", slow.seconds}, {"peers_seconds", slow.peers_seconds}});
+  }
   if (ranks || (result.progress && is_log_step(result.step))) {
     log_progress(result, ranks);
   }

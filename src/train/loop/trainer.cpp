@@ -21,6 +21,7 @@
 
 #include "loop/kernels_used.hpp"
 #include "loop/periodic_evaluation.hpp"
+#include "loop/resource_usage.hpp"
 #include "loop/run_clock.hpp"
 #include "loop/step_report.hpp"
 #include "loop/timeline_recorder.hpp"
@@ -64,7 +65,7 @@ class Trainer final : public TrainingLoop {
     executor_.set_observer(setup.hooks.action);
   }
 
-  FinishedRun run() {
+  Outcome run() {
     begin();
     if (setup_.groups.world->rank() == 0) {
       clock_.emplace(
@@ -98,8 +99,15 @@ class Trainer final : public TrainingLoop {
     }
     replication_->stop();
     timeline_.finish();
-    return {.outcome = outcome, .graphs = graphs()};
+    const ResourceUsage peak = log_resource_usage(setup_, graphs());
+    if (metrics_) {
+      metrics_->write(RunEvent::kMemory,
+                      {{"peak_bytes", peak.resident_bytes}, {"mapped_bytes", peak.mapped_bytes}});
+    }
+    return outcome;
   }
+
+  ~Trainer() { setup_.log.on_warning({}); }
 
   /// Completes the save under way after an agreed failure: its state was good.
   /// Communication: collective over the world.
@@ -176,6 +184,12 @@ class Trainer final : public TrainingLoop {
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     first_step_ = replication_->start(first_step_);
+    if (metrics_) {
+      metrics_->write(RunEvent::kStart, setup_.facts);
+      setup_.log.on_warning([this](const std::string& text) {
+        metrics_->write(RunEvent::kWarning, {{"text", text}});
+      });
+    }
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
@@ -219,8 +233,7 @@ class Trainer final : public TrainingLoop {
       updates_ = point.updates;
       report_steps(point);
       if (!point.stopped.empty()) {
-        log_stop(step, point.stopped);
-        return Outcome::kStopped;
+        return stopped(step, point.stopped);
       }
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
@@ -231,8 +244,7 @@ class Trainer final : public TrainingLoop {
       }
       report_save();
       if (stop) {
-        log_stop(step, "checkpoint written");
-        return Outcome::kStopped;
+        return stopped(step, "checkpoint written");
       }
       // After the save: bad test data must not end the run at the same step again and again.
       if (!last && point.requests.has(StepRequest::kEvaluate) &&
@@ -265,10 +277,16 @@ class Trainer final : public TrainingLoop {
     }
   }
 
-  /// `how`: what it left; empty where nothing can be continued.
-  void log_stop(std::int64_t step, const std::string& how) const {
-    setup_.log.info("stopped {} after step {} of {}, {}; continue with --run.resume=auto",
-                    stop_reason(), step, plan_.total_steps, how);
+  /// `how`: what it left. `where`: as in " in a test".
+  Outcome stopped(std::int64_t step, const std::string& how, const char* where = "") {
+    const std::string text =
+        fmt::format("stopped {}{} after step {} of {}, {}; continue with --run.resume=auto",
+                    stop_reason(), where, step, plan_.total_steps, how);
+    setup_.log.info("{}", text);
+    if (metrics_) {
+      metrics_->write(RunEvent::kStopped, {{"stopped", text}});
+    }
+    return Outcome::kStopped;
   }
 
   [[nodiscard]] StepRequests requests(std::int64_t step) override {
@@ -353,11 +371,7 @@ class Trainer final : public TrainingLoop {
     discard_waits();
     if (!judged) {
       save(step, OnFailure::kThrow);
-      setup_.log.info(
-          "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
-          "--run.resume=auto",
-          stop_reason(), step, plan_.total_steps);
-      return Outcome::kStopped;
+      return stopped(step, "checkpoint written", " in the evaluation");
     }
     patience_is_over_ = judged->has(StepRequest::kStop) && step < plan_.total_steps;
     const bool best = judged->has(StepRequest::kSave);
@@ -437,7 +451,7 @@ class Trainer final : public TrainingLoop {
 
 }  // namespace
 
-FinishedRun train(const TrainerSetup& setup) {
+Outcome train(const TrainerSetup& setup) {
   if (setup.hooks.begin) {
     setup.hooks.begin(setup.plan, setup.groups);
   }

@@ -210,7 +210,7 @@ std::string graph_of(const nn::Model& model) {
   return graph;
 }
 
-/// Empty for a line without numbers, as one that was cut.
+/// Empty for a line without numbers, as one that was cut, and for one that belongs to no step.
 std::string event_of(const std::optional<MetricsLine>& line, double unknown_time) {
   double time = unknown_time;
   std::string values;
@@ -224,7 +224,9 @@ std::string event_of(const std::optional<MetricsLine>& line, double unknown_time
       values += scalar(line->kind + "/" + name, value);
     }
   }
-  return values.empty() || line->kind.empty() ? "" : event(time, line->step, summary(values));
+  return values.empty() || line->kind.empty() || line->kind == kRunKind
+             ? ""
+             : event(time, line->step, summary(values));
 }
 
 bool is_event_file(const fs::path& path) {

@@ -58,8 +58,9 @@ struct MetricsFile::History {
     std::vector<std::int64_t> steps;
     io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
       const auto line = metrics_line_of(text);
-      if (line &&
-          line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
+      if (line && (line->kind == kRunKind ||
+                   line->step <=
+                       (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step))) {
         lines += text;
         lines += '\n';
         if (line->kind == kTrainKind && line->step > 0) {
@@ -137,11 +138,11 @@ std::int64_t last_metrics_step(const std::filesystem::path& path) {
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
                          const std::optional<EventsWanted>& events)
-    : MetricsFile(path, History(path, keep), events) {}
+    : MetricsFile(path, History(path, keep), keep.training_step, events) {}
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const History& kept,
+MetricsFile::MetricsFile(const std::filesystem::path& path, const History& kept, std::int64_t step,
                          const std::optional<EventsWanted>& events)
-    : lines_(path, kept.lines), missing_steps_(kept.missing_steps) {
+    : lines_(path, kept.lines), missing_steps_(kept.missing_steps), step_(step) {
   if (events) {
     const double now = time_of_day();
     const AddedEvents added = added_events(events->directory);
@@ -158,8 +159,11 @@ void MetricsFile::sync() {
 }
 
 void MetricsFile::line(nlohmann::ordered_json object) {
+  step_ = object["step"];
   object["time"] = time_of_day();
-  const std::string text = object.dump() + "\n";
+  // Paths may hold anything.
+  const std::string text =
+      object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const bool written = lines_.append(text);
   failed_ = !written || (events_ && !events_->append(events_of(text, 0.0))) || failed_;
 }
@@ -204,6 +208,15 @@ void MetricsFile::write(const CheckpointRecord& r) {
   object["bytes"] = r.bytes;
   object["blocked_seconds"] = r.blocked_seconds;
   object["write_seconds"] = r.write_seconds;
+  line(std::move(object));
+}
+
+void MetricsFile::write(RunEvent event, const nlohmann::ordered_json& facts) {
+  nlohmann::ordered_json object;
+  object["kind"] = kRunKind;
+  object["step"] = step_;
+  object["event"] = name_of(event);
+  object.update(facts);
   line(std::move(object));
 }
 

@@ -1,20 +1,23 @@
 #include "strata/train/run_view.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/directory_lock.hpp"
+#include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/metrics.hpp"
+
+#include "record/stragglers.hpp"
 
 namespace strata::train {
 namespace {
@@ -23,33 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-/// What follows `before` in a text; nothing where the text does not hold it.
-std::optional<std::string_view> after(std::string_view text, std::string_view before) {
-  const std::size_t at = text.find(before);
-  return at == std::string_view::npos ? std::nullopt
-                                      : std::optional(text.substr(at + before.size()));
-}
-
-/// The number that a text begins with; -1 where it begins with none.
-std::int64_t leading_count(std::string_view text) {
-  std::int64_t count = -1;
-  return parse_int64(text.substr(0, text.find_first_not_of("0123456789")), count) ? count : -1;
-}
-
-/// Sizes as bytes_text() writes them, in order: "4.10 MiB  12 B".
-std::vector<std::int64_t> sizes_in(std::string_view text) {
-  static constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
-  const std::vector<std::string> words = split_words(text, " ,");
-  std::vector<std::int64_t> sizes;
-  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
-    const auto* const unit = std::ranges::find(kUnits, words[i + 1]);
-    double value = 0.0;
-    if (unit != kUnits.end() && parse_double(words[i], value) && value >= 0.0) {
-      sizes.push_back(
-          std::llround(std::ldexp(value, static_cast<int>(10 * (unit - kUnits.begin())))));
-    }
-  }
-  return sizes;
+/// Units: seconds since 1970. Empty for what is no time of the common era.
+std::string time_text(double seconds) {
+  constexpr double kMost = 2e11;
+  return seconds >= 0.0 && seconds < kMost
+             ? fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::llround(seconds)))
+             : "";
 }
 
 }  // namespace
@@ -68,8 +50,7 @@ double MetricsTable::last(std::string_view key) const {
 RunView::RunView(const fs::path& directory)
     : directory_(directory),
       name_((directory.has_filename() ? directory : directory.parent_path()).filename().string()),
-      metrics_file_(directory / "metrics.jsonl", ExitCode::kData),
-      log_file_(directory / "log.txt", ExitCode::kData) {
+      metrics_file_(directory / "metrics.jsonl", ExitCode::kData) {
   if (name_.empty() || name_ == "." || name_ == "..") {
     std::error_code ignored;
     name_ = fs::weakly_canonical(directory, ignored).filename().string();
@@ -95,9 +76,13 @@ RunView::RunView(const fs::path& directory)
 }
 
 void RunView::update() {
-  metrics_file_.read([this] { metrics_.clear(); },
-                     [this](std::string_view line) { add_metrics(line); });
-  log_file_.read([this] { log_ = {}; }, [this](std::string_view line) { add_log(line); });
+  metrics_file_.read(
+      [this] {
+        metrics_.clear();
+        history_ = {};
+        facts_.clear();
+      },
+      [this](std::string_view line) { add_metrics(line); });
   read_config();
   read_checkpoint();
   read_state();
@@ -106,6 +91,10 @@ void RunView::update() {
 void RunView::add_metrics(std::string_view text) {
   const std::optional<MetricsLine> line = metrics_line_of(text);
   if (!line || line->kind.empty()) {
+    return;
+  }
+  if (line->kind == kRunKind) {
+    add_facts(text);
     return;
   }
   MetricsTable& table = metrics_[line->kind];
@@ -133,57 +122,43 @@ void RunView::add_metrics(std::string_view text) {
   }
 }
 
-void RunView::add_log(std::string_view line) {
-  // "2026-01-31 12:00:00 text"; further lines of a message have no time.
-  constexpr std::size_t kTime = 19;
-  const bool begins = line.size() > kTime && line[4] == '-' && line[kTime - 3] == ':';
-  const std::string time(begins ? line.substr(0, kTime) : "");
-  const std::string_view text = begins ? line.substr(kTime + 1) : line;
-  if (log_.began.empty()) {
-    log_.began = time;
+void RunView::add_facts(std::string_view text) {
+  const nlohmann::json record = io::parse_json(text).value();
+  std::map<std::string, std::string> facts;
+  for (const auto& [key, value] : record.items()) {
+    facts[key] = value.is_string() ? value.get<std::string>() : value.dump();
   }
-  if (text.starts_with("grid: ")) {
-    ++log_.starts;
-    log_.grid = text.substr(6);
-    log_.slow.clear();
-    log_.stopped.clear();
-    log_.finished.clear();
-    log_.planned_bytes = 0;
-  } else if (text.find("memory per rank") < 6) {
-    memory_title_ = text;
-  } else if (text.starts_with("total ") && !memory_title_.empty()) {
-    const std::vector<std::int64_t> sizes = sizes_in(text);
-    if (!sizes.empty() && !memory_title_.starts_with("host")) {
-      log_.planned_bytes = std::ranges::max(sizes);
-      log_.planned_on_gpu = memory_title_.starts_with("GPU");
-    }
-    memory_title_.clear();
-  } else if (begins && text.starts_with("strata ")) {
-    log_.version = text;
-  } else if (begins && text.substr(0, 40).find(" on ") < 12 &&
-             text.find(" rank") != std::string_view::npos && !text.starts_with("warning")) {
-    log_.environment = text;
-  } else if (const auto peak = after(text, "peak memory of a rank: ")) {
-    const std::vector<std::int64_t> sizes = sizes_in(*peak);
-    log_.peak_bytes = sizes.empty() ? 0 : sizes.front();
-    log_.mapped_bytes = sizes.size() < 2 ? 0 : sizes[1];
-  } else if (text.starts_with("continuing after step ")) {
-    log_.continued.push_back(time + " " + std::string(text));
-  } else if (begins && text.starts_with("finished after step ")) {
-    log_.finished = text;
-  } else if (begins && text.starts_with("stopped ")) {
-    log_.stopped = text;
-  } else if (text.starts_with("warning: ")) {
-    const std::string warning(text.substr(9));
-    if (const auto rank = after(text, "warning: rank ");
-        rank && rank->find(" computes for ") != std::string_view::npos) {
-      log_.slow[leading_count(*rank)] = warning.substr(0, warning.find(": a slow"));
-    }
+  const auto number = [&](const char* key) {
+    double value = 0.0;
+    return parse_double(facts[key], value) ? value : 0.0;
+  };
+  const std::optional<RunEvent> event = enum_from_name<RunEvent>(facts["event"]);
+  if (event == RunEvent::kWarning) {
     constexpr std::size_t kMostWarnings = 50;
-    if (std::ranges::find(log_.warnings, warning) == log_.warnings.end() &&
-        log_.warnings.size() < kMostWarnings) {
-      log_.warnings.push_back(warning);
+    std::vector<std::string>& warnings = history_.warnings;
+    if (std::ranges::find(warnings, facts["text"]) == warnings.end() &&
+        warnings.size() < kMostWarnings) {
+      warnings.push_back(facts["text"]);
     }
+  } else if (event == RunEvent::kSlow) {
+    const SlowRank slow{.rank = io::integer_in(record.value("rank", nlohmann::json())).value_or(-1),
+                        .seconds = number("seconds"),
+                        .peers_seconds = number("peers_seconds")};
+    history_.slow[slow.rank] = slow.text();
+  } else if (event) {
+    if (event == RunEvent::kStart) {
+      const std::string time = time_text(number("time"));
+      history_.began = history_.starts == 0 ? time : history_.began;
+      ++history_.starts;
+      history_.slow.clear();
+      facts_.clear();
+      if (!facts["checkpoint"].empty()) {
+        history_.continued.push_back(fmt::format("{} continuing after step {} from {}", time,
+                                                 facts["step"], facts["checkpoint"]));
+      }
+    }
+    facts.merge(facts_);
+    facts_ = std::move(facts);
   }
 }
 
@@ -223,17 +198,17 @@ void RunView::read_state() {
   const io::LockOptions options;
   const std::optional<io::SeenLock> lock = io::look_at_lock(directory_, options);
   if (!lock) {
-    const bool early = !log_.finished.empty();
+    const bool early = !fact("finished").empty();
     // An evaluation follows the save; without test data the newest checkpoint may be older.
     const double last = setting("data.test").empty() ? metrics("train").last("step")
                                                      : metrics("evaluate").last("step");
     const bool finished =
         early || (total_steps() > 0 && last >= static_cast<double>(total_steps()));
     state_ = {.kind = finished ? RunState::Kind::kFinished : RunState::Kind::kStopped,
-              .text = early                  ? log_.finished
-                      : finished             ? "finished"
-                      : log_.stopped.empty() ? fmt::format("ended after step {}", step())
-                                             : log_.stopped};
+              .text = early                     ? fact("finished")
+                      : finished                ? "finished"
+                      : fact("stopped").empty() ? fmt::format("ended after step {}", step())
+                                                : fact("stopped")};
     return;
   }
   // The clocks of this node and of the file server may differ: what counts is a change seen here.
@@ -254,6 +229,11 @@ const MetricsTable& RunView::metrics(const std::string& kind) const {
   static const MetricsTable kEmpty;
   const auto found = metrics_.find(kind);
   return found == metrics_.end() ? kEmpty : found->second;
+}
+
+std::string RunView::fact(const std::string& key) const {
+  const auto found = facts_.find(key);
+  return found == facts_.end() ? "" : found->second;
 }
 
 std::string RunView::setting(std::string_view key) const {

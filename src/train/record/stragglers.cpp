@@ -15,6 +15,11 @@ double median_of(std::vector<double> numbers) {
 
 }  // namespace
 
+std::string SlowRank::text() const {
+  return fmt::format("rank {} computes for {:.3g} ms a step, its peers for {:.3g} ms", rank,
+                     1e3 * seconds, 1e3 * peers_seconds);
+}
+
 std::string RankTimes::text() const {
   return fmt::format("compute {:.3g} / {:.3g} / {:.3g} ms (rank {})", 1e3 * least, 1e3 * median,
                      1e3 * most, slowest);
@@ -45,6 +50,11 @@ RankTimes Stragglers::end_window(Log& log) {
   seconds_ = 0.0;
   steps_ = 0;
   slow_windows_.resize(all.size());
+  const auto most = std::ranges::max_element(all);
+  RankTimes times{.least = *std::ranges::min_element(all),
+                  .median = median_of(all),
+                  .most = *most,
+                  .slowest = most - all.begin()};
   // Ranks of one stage do the same work. They are consecutive: the pipeline varies slowest.
   const std::size_t in_stage = all.size() / static_cast<std::size_t>(groups_.grid.pipeline);
   for (std::size_t first = 0; first < all.size(); first += in_stage) {
@@ -57,18 +67,16 @@ RankTimes Stragglers::end_window(Log& log) {
       const bool named = windows >= kNamed;
       windows = std::ranges::count(slow, i) > 0 ? windows + 1 : (named ? windows : 0);
       if (!named && windows == kNamed) {
+        times.slow.push_back({.rank = static_cast<std::int64_t>(first + i),
+                              .seconds = stage[i],
+                              .peers_seconds = median_of(stage)});
         log.warn(
-            "rank {} computes for {:.3g} ms a step, its peers for {:.3g} ms: a slow or busy "
-            "node slows the run down; strata doctor shows where the ranks run",
-            first + i, 1e3 * stage[i], 1e3 * median_of(stage));
+            "{}: a slow or busy node slows the run down; strata doctor shows where the ranks run",
+            times.slow.back().text());
       }
     }
   }
-  const auto most = std::ranges::max_element(all);
-  return {.least = *std::ranges::min_element(all),
-          .median = median_of(all),
-          .most = *most,
-          .slowest = most - all.begin()};
+  return times;
 }
 
 }  // namespace strata::train

@@ -9,12 +9,22 @@
 
 namespace strata::train {
 
+/// A rank that computes longer than its peers. Units: seconds of a step.
+struct SlowRank {
+  std::int64_t rank = 0;
+  double seconds = 0.0;
+  double peers_seconds = 0.0;
+
+  [[nodiscard]] std::string text() const;
+};
+
 /// The mean compute times of all ranks over a window of steps.
 struct RankTimes {
   double least = 0.0;
   double median = 0.0;
   double most = 0.0;
-  std::int64_t slowest = 0;  ///< the rank of `most`
+  std::int64_t slowest = 0;      ///< the rank of `most`
+  std::vector<SlowRank> slow{};  ///< named now
 
   /// As in "compute 41 / 42 / 63 ms (rank 3)".
   [[nodiscard]] std::string text() const;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,6 +107,18 @@ TEST_F(LogFile, HoldsPrintableLines) {
   EXPECT_THAT(text(), HasSubstr(" class \\x1b[31mred\n"));
   EXPECT_THAT(text(), HasSubstr("warning: xxx"));
   EXPECT_LT(text().size(), 1200U);
+}
+
+TEST(Log, PassesEachWarning) {
+  Log log(Log::Output::kPrint);
+  std::vector<std::string> warnings;
+  log.warn("early");
+  log.on_warning([&](const std::string& text) { warnings.push_back(text); });
+  log.info("no warning: none\nwarning: within");
+  log.warn("late");
+  log.on_warning({});
+  log.warn("too late");
+  EXPECT_THAT(warnings, ::testing::ElementsAre("early", "within", "late"));
 }
 
 TEST_F(LogFile, IsNeverALinkOrASpecialFile) {

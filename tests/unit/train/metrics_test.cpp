@@ -42,6 +42,7 @@ TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
   const std::string second =
       "{\"kind\":\"evaluate\",\"step\":2}\n{\"kind\":\"train\",\"step\":2}\n";
   const std::string third = "{\"kind\":\"train\",\"step\":3}\n";
+  const std::string run = "{\"kind\":\"run\",\"step\":3,\"event\":\"start\"}\n";
   struct Case {
     std::string text;
     std::int64_t step;
@@ -56,7 +57,8 @@ TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
            {"{\"kind\":3,\"step\":\"x\"}\n" + std::string(100'000, '[') + "\n" + first, 5,
             "{\"kind\":3,\"step\":\"x\"}\n" + first},
            {first + "\n" + second.substr(0, 9) + "\n" + third, 5, first + third},
-           {first, 0, ""}}) {
+           {first, 0, ""},
+           {first + run + third + run, 0, run + run}}) {
     write_file(path_, one.text);
     MetricsFile metrics(path_, up_to(one.step));
     EXPECT_EQ(read_file(path_), one.kept) << one.text;
@@ -164,6 +166,17 @@ TEST_F(MetricsFileTest, WritesNumbersThatReadBackToTheSameBits) {
   EXPECT_EQ(line.at("learning_rate").get<double>(), record.learning_rate);
   EXPECT_EQ(line.at("samples_per_second").get<double>(), record.samples_per_second);
   EXPECT_EQ(line.at("other_seconds").get<double>(), record.times.other());
+}
+
+TEST_F(MetricsFileTest, FactsOfTheRunHaveTheStepBefore) {
+  MetricsFile metrics(path_, up_to(4));
+  metrics.write(RunEvent::kStart, {{"checkpoint", "step\xff"}});
+  metrics.write(EvaluateRecord{.step = 5, .loss = 0.5});
+  metrics.write(RunEvent::kMemory, {{"peak_bytes", 7}});
+  EXPECT_EQ(untimed(read_file(path_)),
+            "{\"kind\":\"run\",\"step\":4,\"event\":\"start\",\"checkpoint\":\"step\uFFFD\"}\n"
+            "{\"kind\":\"evaluate\",\"step\":5,\"loss\":0.5}\n"
+            "{\"kind\":\"run\",\"step\":5,\"event\":\"memory\",\"peak_bytes\":7}\n");
 }
 
 TEST_F(MetricsFileTest, OfARegressionHasNoAccuracy) {

@@ -3,19 +3,19 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/resource.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
+#include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/file_timeout.hpp"
@@ -124,53 +124,20 @@ std::string nodes_text(const std::vector<std::string>& hosts) {
       nodes.size() > kMostNamed ? ", ..." : "");
 }
 
-std::int64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
-}
-
-/// Resident bytes of mapped files: libraries and the shards of data sets.
-std::int64_t mapped_file_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    std::int64_t kibibytes = 0;
-    if (line.rfind("RssFile:", 0) == 0 &&
-        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
-      return kibibytes * 1024;
-    }
+/// What metrics.jsonl records of this start.
+nlohmann::ordered_json facts_of(const plan::Plan& plan, const RunInputs& inputs,
+                                const std::string& nodes, const ExecutionEnvironment& environment) {
+  std::int64_t planned_bytes = 0;
+  for (const plan::RankPlan& rank : plan::largest_rank_plans(plan)) {
+    planned_bytes = std::max(planned_bytes, plan::device_bytes(rank));
   }
-  return 0;
-}
-
-/// Memory and CUDA graphs that one rank used.
-struct ResourceUsage {
-  std::int64_t resident_bytes = 0;
-  std::int64_t mapped_bytes = 0;
-  std::int64_t scratch_bytes = 0;
-  std::int64_t graphs = 0;
-};
-
-/// Communication: one all-gather over the world.
-void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const ResourceUsage& mine,
-                        Log& log) {
-  std::vector<ResourceUsage> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  const auto largest = [&](std::int64_t ResourceUsage::*part) {
-    return *std::ranges::max_element(all, {}, part);
-  };
-  const ResourceUsage peak = largest(&ResourceUsage::resident_bytes);
-  log.info("peak memory of a rank: {}, of which {} are mapped files that the system can reclaim",
-           bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
-  if (plan.device != device::DeviceKind::kCuda) {
-    return;
-  }
-  // Workspaces that the plan does not list: only the operations and cuDNN know them.
-  log.info("scratch memory of operations, outside of the plan: up to {} per GPU",
-           bytes_text(largest(&ResourceUsage::scratch_bytes).scratch_bytes));
-  if (plan.config.run.cuda_graphs == config::Switch::kOn) {
-    log.info("CUDA graphs: up to {} per rank", largest(&ResourceUsage::graphs).graphs);
-  }
+  return {{"version", own_version()},
+          {"nodes", nodes},
+          {"environment", environment.text()},
+          {"grid", plan::grid_line(plan)},
+          {"device", name_of(plan.device)},
+          {"planned_bytes", planned_bytes},
+          {"checkpoint", inputs.checkpoint ? inputs.checkpoint->directory().string() : ""}};
 }
 
 /// The settings; read_config() refuses further positions among them.
@@ -207,11 +174,11 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
-  const std::string nodes = nodes_text(mpi.hosts());
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   const std::string other_bits = begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
+  const std::string nodes = nodes_text(mpi.hosts());
   log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
   if (!environment.warning().empty()) {
@@ -221,7 +188,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
     log.warn("{}", other_bits);
   }
 
-  const train::FinishedRun run =
+  const train::Outcome outcome =
       train::train({.plan = plan,
                     .groups = environment.groups(),
                     .context = environment.context(),
@@ -231,6 +198,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                     .initial = inputs.initial ? &*inputs.initial : nullptr,
                     .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
+                    .facts = facts_of(plan, inputs, nodes, environment),
                     .peak_flops = environment.peak_flops(),
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
                                                     : std::numeric_limits<double>::infinity(),
@@ -239,13 +207,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();
-  log_resource_usage(mpi, plan,
-                     {.resident_bytes = peak_resident_bytes(),
-                      .mapped_bytes = mapped_file_bytes(),
-                      .scratch_bytes = environment.context().scratch_bytes(),
-                      .graphs = run.graphs},
-                     log);
-  return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
+  return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 
 namespace {

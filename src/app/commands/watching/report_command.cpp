@@ -22,9 +22,9 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/watching/timeline_command.hpp"
 #include "drawing/chart.hpp"
 #include "drawing/page.hpp"
-#include "commands/watching/timeline_command.hpp"
 #include "environment/versions.hpp"
 
 namespace strata::app {
@@ -118,12 +118,16 @@ std::string summary(const Runs& runs, const std::vector<std::string>& names) {
   });
   add("mean MFU",
       [](Run run) { return number(mean_of(run.metrics("train").column("mfu")), " %", 100.0); });
-  add("grid", [](Run run) { return run.log().grid; });
-  add("version and nodes", [](Run run) { return run.log().version; });
-  add("ranks and libraries", [](Run run) { return run.log().environment; });
-  add("first start", [](Run run) { return run.log().began; });
-  add("starts",
-      [](Run run) { return run.log().starts > 0 ? fmt::format("{}", run.log().starts) : ""; });
+  add("grid", [](Run run) { return run.fact("grid"); });
+  add("version and nodes", [](Run run) {
+    const std::string version = run.fact("version");
+    return version.empty() ? "" : fmt::format("strata {} on {}", version, run.fact("nodes"));
+  });
+  add("ranks and libraries", [](Run run) { return run.fact("environment"); });
+  add("first start", [](Run run) { return run.history().began; });
+  add("starts", [](Run run) {
+    return run.history().starts > 0 ? fmt::format("{}", run.history().starts) : "";
+  });
   add("last checkpoint", [](Run run) {
     return run.checkpoint() ? fmt::format("step {}", run.checkpoint()->step) : "";
   });
@@ -285,22 +289,25 @@ std::string memory(const Runs& runs, const std::vector<std::string>& names, cons
                  .names = {"planned", "used, without mapped files", "used, mapped files"},
                  .bars = {}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const train::LogFacts& log = runs[i].log();
-    const auto planned = static_cast<double>(log.planned_bytes);
-    const auto mapped = static_cast<double>(std::min(log.mapped_bytes, log.peak_bytes));
-    if (planned > 0.0) {
+    const auto bytes = [&](const char* key) {
+      std::int64_t count = 0;
+      return parse_int64(runs[i].fact(key), count) ? std::max<std::int64_t>(count, 0) : 0;
+    };
+    const bool gpu = runs[i].fact("device") == name_of(device::DeviceKind::kCuda);
+    const std::int64_t planned = bytes("planned_bytes");
+    const std::int64_t peak = bytes("peak_bytes");
+    const std::int64_t mapped = std::min(bytes("mapped_bytes"), peak);
+    if (planned > 0) {
       chart.bars.push_back({.label = fmt::format("{}: planned{} {}", short_name(names[i]),
-                                                 log.planned_on_gpu ? " on the GPU" : "",
-                                                 bytes_text(log.planned_bytes)),
-                            .parts = {planned, 0.0, 0.0},
+                                                 gpu ? " on the GPU" : "", bytes_text(planned)),
+                            .parts = {static_cast<double>(planned), 0.0, 0.0},
                             .inside = {}});
     }
-    if (log.peak_bytes > 0) {
+    if (peak > 0) {
       chart.bars.push_back(
           {.label = fmt::format("{}: used{} {}, of it mapped files {}", short_name(names[i]),
-                                log.planned_on_gpu ? " on the host" : "",
-                                bytes_text(log.peak_bytes), bytes_text(log.mapped_bytes)),
-           .parts = {0.0, static_cast<double>(log.peak_bytes) - mapped, mapped},
+                                gpu ? " on the host" : "", bytes_text(peak), bytes_text(mapped)),
+           .parts = {0.0, static_cast<double>(peak - mapped), static_cast<double>(mapped)},
            .inside = {}});
     }
   }
@@ -398,8 +405,8 @@ std::string details(const Runs& runs, const std::vector<std::string>& names) {
   std::string events;
   std::string settings;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const train::LogFacts& log = runs[i].log();
-    const std::string list = html_list(log.continued) + html_list(log.warnings);
+    const train::RunHistory& history = runs[i].history();
+    const std::string list = html_list(history.continued) + html_list(history.warnings);
     events += list.empty() ? "" : fmt::format("<h3>{}</h3>\n{}", escaped(names[i]), list);
     Rows rows{{"setting", "value"}};
     for (const IniLine& line : runs[i].settings()) {

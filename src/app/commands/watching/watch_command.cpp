@@ -289,7 +289,7 @@ std::vector<std::string> view_of(const train::RunView& run, Size size, Character
   } else {
     add({"no checkpoint yet"});
   }
-  for (const auto& [rank, text] : run.log().slow) {
+  for (const auto& [rank, text] : run.history().slow) {
     add({"slow: " + text});
   }
   const std::span<const double> losses = run.metrics("train").column("loss");
