@@ -192,7 +192,7 @@ Result result_of(const config::RunConfig& config) {
         kept[key] = record.at(key);
       }
     }
-    if (kept.at("kind") != "checkpoint") {
+    if (kept.at("kind") != "checkpoint" && kept.at("kind") != "run") {
       result.records.push_back(std::move(kept));
     }
   }

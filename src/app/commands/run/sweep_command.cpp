@@ -167,6 +167,11 @@ void write_array(const config::CommandLine& line, const SweepArguments& given, c
   if (line.has("output")) {
     words.push_back(fmt::format("--output={}", line.value("output", "")));
   }
+  if (line.has("submit")) {
+    words.emplace_back("--submit");
+  }
+  words.insert(words.end(), given.settings.begin(), given.settings.end());
+  words.push_back("--run.dir=" + given.directory.string());
   std::vector<std::vector<std::string>> elements;
   for (SweepRun& run : runs_of(sweep)) {
     run.settings.push_back("--run.dir=" + (given.directory / run.name).string());
