@@ -111,6 +111,9 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
       std::optional<config::CommandLine> line;
       comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
         line.emplace(command, given);
+        if (command.rank_options == config::RankOptions::kAny) {
+          return {};
+        }
         return {{"options", hash_of(line->options_text())}};
       });
       ended = command.on_ranks(*line, mpi, [&](const std::exception& error) {

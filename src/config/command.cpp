@@ -40,8 +40,9 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
       if (command.settings != TakesSettings::kNone) {
         std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
       }
-      fail(ExitCode::kUsage, "there is no option --{}; the nearest is --{}", name,
-           nearest(name, names));
+      fail(ExitCode::kUsage, "there is no option --{}; {}", name,
+           names.empty() ? "strata " + command.name + " takes none"
+                         : "the nearest is --" + nearest(name, names));
     }
     if (option->value.empty()) {
       if (equals != std::string::npos) {

@@ -32,6 +32,7 @@ struct Channel {
   bool gradient = false;
   std::int64_t chunk = 0;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <vector>
 
@@ -39,7 +38,9 @@ std::vector<grid::Grid> grids_of(std::int64_t ranks, const GridLimits& limits) {
     return fixed == 0 || fixed == value;
   };
   std::vector<grid::Grid> grids;
-  for (const std::int64_t data : grid::divisors_of(ranks) | std::views::reverse) {
+  std::vector<std::int64_t> replicas = grid::divisors_of(ranks);
+  std::ranges::reverse(replicas);
+  for (const std::int64_t data : replicas) {
     for (const std::int64_t tensor : grid::divisors_of(ranks / data)) {
       const grid::Grid grid{data, ranks / data / tensor, tensor};
       if (limits.lanes % data == 0 && limits.shards % tensor == 0 &&

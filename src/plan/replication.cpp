@@ -9,7 +9,7 @@
 namespace strata::plan {
 
 const ReplicationPlan& replication_of(config::Sync sync) {
-  static const ReplicationPlan every_step;
+  static const ReplicationPlan kEveryStep;
   switch (sync) {
     case config::Sync::kLocal:
       return local_steps();
@@ -18,7 +18,7 @@ const ReplicationPlan& replication_of(config::Sync sync) {
     case config::Sync::kStep:
       break;
   }
-  return every_step;
+  return kEveryStep;
 }
 
 void clear_replication(config::RunConfig& config) {

@@ -270,8 +270,8 @@ class LocalSteps final : public ReplicationPlan {
 }  // namespace
 
 const ReplicationPlan& local_steps() {
-  static const LocalSteps kind;
-  return kind;
+  static const LocalSteps kKind;
+  return kKind;
 }
 
 bool islands_differ(const Plan& plan) {

@@ -143,8 +143,8 @@ class ParameterServers final : public ReplicationPlan {
 }  // namespace
 
 const ReplicationPlan& parameter_servers() {
-  static const ParameterServers kind;
-  return kind;
+  static const ParameterServers kKind;
+  return kKind;
 }
 
 std::int64_t servers(const Plan& plan) {

@@ -47,10 +47,12 @@ class Doctor(harness.StrataTest):
         self.assertEqual(list((self.directory / "runs/new").iterdir()), [])
         for name in "ab":
             (self.directory / name).mkdir()
-        apart = harness.Job(["mpirun", "-n", "1", "--wdir", self.directory / "a", harness.STRATA, "doctor", ":",
-                             "-n", "1", "--wdir", self.directory / "b", harness.STRATA, "doctor"], self.directory).wait(60)
-        self.assertEqual(apart.code, harness.PEER, apart.text)
-        self.assertRegex(apart.text, "rank 1 on .*: . is not the directory that rank 0 sees: choose a run.dir on")
+        doctor = {name: (["--wdir", self.directory / name, harness.STRATA, "doctor"],
+                         [harness.STRATA, "doctor", f"--run.dir={name}"]) for name in "ab"}
+        for a, b in zip(doctor["a"], doctor["b"]):
+            apart = harness.Job(["mpirun", "-n", "1", *a, ":", "-n", "1", *b], self.directory).wait(60)
+            self.assertEqual(apart.code, harness.PEER, apart.text)
+            self.assertRegex(apart.text, "rank 1 on .*: .* is not the directory that rank 0 sees: choose a run.dir on")
         finished = self.alone("doctor", "--run.dir=/proc/new")
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertIn("rank 0 cannot write in /proc/new (open: ", finished.text)

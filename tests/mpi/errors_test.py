@@ -132,6 +132,8 @@ class Settings(Errors):
                      settings=["--data.train=missing/train.h5"], ranks=2)
         self.assert_refused(self.alone("train"), USAGE, "needs a config file")
         self.assert_refused(self.alone("trian", "x"), USAGE, 'nearest is "train"')
+        self.assert_refused(self.alone("data import"), USAGE, 'there is no command "data import"')
+        self.assert_refused(self.alone("help", "--foo"), USAGE, "no option --foo; strata help takes none")
         (self.directory / "a-file").write_text("")
         self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",
                      ranks=2)

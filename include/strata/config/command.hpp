@@ -42,6 +42,9 @@ enum class TakesSettings { kNone, kTaken, kListed /* by its help */ };
 /// them. kOne: further words are positions, and the last of repeated values counts.
 enum class Values { kOne, kList };
 
+/// Whether the ranks of a launch must have the same options.
+enum class RankOptions { kSame, kAny };
+
 /// How many positions a command takes.
 enum class Positions { kAny, kOne, kSome };
 
@@ -71,6 +74,7 @@ struct Command {
   /// Runs it on all ranks of a launch. Where it also runs alone: with the option `on_ranks_with`.
   std::function<ExitCode(const CommandLine&, comm::MpiSession&, const FailureHandler&)> on_ranks;
   std::string on_ranks_with;
+  RankOptions rank_options = RankOptions::kSame;
   /// Called before MPI starts.
   std::function<void()> before_mpi;
 };

@@ -39,13 +39,14 @@ std::string help_of(config::Arguments arguments) {
 const config::Command& command_of(config::Arguments arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string second = arguments.size() < 2 ? "" : arguments[1];
+  const std::string both = fmt::format("{} {}", first, second);
   std::vector<std::string> firsts;
   std::vector<std::string> seconds;
   for (const config::Command& command : all_commands()) {
-    if (command.name == first || command.name == first + " " + second) {
+    const std::size_t blank = command.name.find(' ');
+    if (command.name == (blank == std::string::npos ? first : both)) {
       return command;
     }
-    const std::size_t blank = command.name.find(' ');
     firsts.push_back(command.name.substr(0, blank));
     if (firsts.back() == first) {
       seconds.push_back(command.name.substr(blank + 1));

@@ -47,7 +47,7 @@ LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::i
 LinearLayer::LinearLayer(const LayerSite& site, const Shape& output_shape, LinearSizes sizes,
                          const LinearOptions& options)
     : Layer(site.name, site.input, {output_shape, output_placement(options.parallel)}),
-      sizes_(std::move(sizes)),
+      sizes_(sizes),
       options_(options) {}
 
 std::string LinearLayer::options_text() const {

@@ -97,6 +97,7 @@ void end_corrupt(comm::Groups& groups, const std::vector<std::int64_t>& suspects
                  const std::string& what) {
   const std::vector<std::string> hosts = groups.world->all_gather_texts(host_name());
   std::vector<std::string> named;
+  named.reserve(suspects.size());
   for (const std::int64_t rank : suspects) {
     named.push_back(fmt::format("rank {} on {}", rank, hosts[static_cast<std::size_t>(rank)]));
   }

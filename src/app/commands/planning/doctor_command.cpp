@@ -220,7 +220,9 @@ Commands doctor_commands() {
            R"(Checks the node and, under mpirun or srun, the launch: cores, GPUs, clocks, limits,
 network, libraries, executables, and the file system of DIR. Ends with exit code 5 if it finds a problem.)",
        .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"}},
-       .on_ranks = check_node}};
+       .on_ranks = check_node,
+       // It says what is wrong with a launch, and does not refuse it.
+       .rank_options = config::RankOptions::kAny}};
 }
 
 }  // namespace strata::app

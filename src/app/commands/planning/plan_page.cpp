@@ -55,8 +55,9 @@ class GridPicture {
     const std::int64_t rows = (boxes_ + columns_ - 1) / columns_;
     Svg svg;
     for (std::int64_t box = 0; box < boxes_; ++box) {
+      const std::int64_t row = box / columns_;
       draw_box(svg, box, static_cast<double>(box % columns_) * step_x + 1.0,
-               static_cast<double>(box / columns_) * step_y + 1.0);
+               static_cast<double>(row) * step_y + 1.0);
     }
     std::vector<NamedMark> stages;
     for (std::int64_t stage = 0; stage < grid_.pipeline; ++stage) {
@@ -130,7 +131,8 @@ class GridPicture {
       const grid::Coordinates at = grid_.coordinates_of(rank);
       const std::int64_t in_node = rank - first;
       const double left = x + rank_x(in_node % row_ranks_);
-      const double top = y + static_cast<double>(in_node / row_ranks_) * (kRank + kGap);
+      const std::int64_t row = in_node / row_ranks_;
+      const double top = y + static_cast<double>(row) * (kRank + kGap);
       svg.open("", fmt::format("rank {}: {}data {}, pipeline {}, tensor {}", rank,
                                grid_.islands == 1 ? "" : fmt::format("island {}, ", at.islands),
                                at.data, at.pipeline, at.tensor));
