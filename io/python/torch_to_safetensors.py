@@ -8,6 +8,7 @@ A pickle can run any code. This reads tensors, numbers, texts, lists and dicts, 
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -45,10 +46,18 @@ class Tensor:
         return dataclasses.replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
 
 
+def tensor_of(storage, offset, shape, strides, *_):
+    tensor = Tensor(storage, offset, tuple(shape), tuple(strides))
+    if len(tensor.shape) != len(tensor.strides) or not all(
+            isinstance(number, int) and number >= 0 for number in (offset, *tensor.shape, *tensor.strides)):
+        raise pickle.UnpicklingError("a tensor has a size, stride or offset that is no whole number from 0")
+    return tensor
+
+
 class Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         if f"{module}.{name}" == "torch._utils._rebuild_tensor_v2":
-            return lambda storage, offset, shape, strides, *_: Tensor(storage, offset, tuple(shape), tuple(strides))
+            return tensor_of
         if f"{module}.{name}" == "torch._utils._rebuild_parameter":
             return lambda data, *_: data
         if f"{module}.{name}" == "torch.Size":
@@ -104,10 +113,23 @@ def write(path, tensors, source):
         end += tensor.bytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "xb") as file:
+    with replacing(path) as new, open(new, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
             file.write(np.ascontiguousarray(source.elements(tensor)).tobytes())
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A new file of another name, which gets this one when it is whole; none is replaced."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists; give another directory, or remove it")
+    new = path.with_name(path.name + ".new")
+    try:
+        yield new
+        new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def main():
@@ -131,10 +153,11 @@ def main():
     if nanogpt:
         tensors = {name: tensor.transposed() if name.endswith(LINEAR) else tensor for name, tensor in tensors.items()}
         text = json.dumps(config_of(saved["model_args"]), indent=2)
-        with open(config, "x", encoding="utf-8") as file:
-            file.write(text + "\n")
         print("nanoGPT computes the exact GELU and strata its tanh form: losses differ slightly", file=sys.stderr)
     write(given.directory / "model.safetensors", tensors, source)
+    if nanogpt:
+        with replacing(config) as new:
+            new.write_text(text + "\n", encoding="utf-8")
     print(f"{given.directory}: {len(tensors)} tensors; strata checkpoint import {given.directory} --output=RUN")
 
 

@@ -22,10 +22,8 @@ bool is_default(const Option& option, const RunConfig& config) {
 
 bool is_set(const RunConfig& config, std::string_view key) {
   // Values beside the default that leave a setting out.
-  static const std::map<std::string_view, std::string_view> kNone{{"parallel.node_ranks", "1"},
-                                                                  {"train.repeat_every", "0"},
-                                                                  {"numerics.loss_pieces", "1"},
-                                                                  {"checkpoint.minutes", "0"}};
+  static const std::map<std::string_view, std::string_view> kNone{
+      {"parallel.node_ranks", "1"}, {"train.repeat_every", "0"}, {"numerics.loss_pieces", "1"}};
   const Option& option = option_of(key);
   const auto none = kNone.find(key);
   return !is_default(option, config) && (none == kNone.end() || option.get(config) != none->second);

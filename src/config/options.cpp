@@ -278,7 +278,7 @@ std::vector<Option> parallel_and_numerics() {
        .words = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"}},
       or_auto(whole("parallel.chunks", "chunks",
                     "chunks of layers that each rank of interleaved, or of auto, holds; 0: 2 for "
-                    "interleaved and zb-v, the better of 1 and 2 for auto, else 1",
+                    "interleaved and zb-v, the best of 1 to 4 for auto, else 1",
                     0, STRATA_MEMBER(parallel.chunks), pipeline::kMostChunks)),
       or_auto(whole("parallel.activations", "activations",
                     "for auto: the most that a rank holds at once, in activations of its layers; "
@@ -288,9 +288,8 @@ std::vector<Option> parallel_and_numerics() {
              "fused: a layer's input and weight gradient one after the other, so that the "
              "gradients of one layer are in memory at a time, and a stage sends its gradient "
              "after both; split: the input gradients of all layers first, which shortens the "
-             "bubble; auto: split where there are several stages, no recomputation and one "
-             "numerics.loss_pieces, and the GPUs' "
-             "memory is enough",
+             "bubble; auto: split where there are several stages, no recomputation and "
+             "numerics.loss_pieces = 1, and the GPUs have enough memory",
              STRATA_MEMBER(parallel.backward)),
       text("parallel.split", "auto, or layers",
            "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
@@ -353,7 +352,8 @@ std::vector<Option> parallel_and_numerics() {
              "what becomes of a staler push; scale: its step is scaled by async.staleness / its "
              "staleness; drop: it is not applied",
              STRATA_MEMBER(async.options.stale)),
-      choice("async.rate", "step size of other pushes; divided: by their staleness",
+      choice("async.rate",
+             "step size of pushes within async.staleness; divided: by their staleness",
              STRATA_MEMBER(async.options.rate)),
       whole("async.ahead", "units",
             "most units of work, of batch.global / numerics.lanes samples, that a worker may be "
@@ -497,14 +497,15 @@ std::vector<Option> running() {
              "exit code 5",
              STRATA_MEMBER(train.check)),
       whole("train.check_every", "steps",
-            "steps between these checks; 0: every 100 steps, less often where they would take more "
+            "steps between the checks of train.check; 0: every 100 steps, less often where they "
+            "would take more "
             "than 1 % of the time",
             0, STRATA_MEMBER(train.check_every)),
       whole_or_auto("train.repeat_every", "steps",
                     "steps between steps that other ranks compute too, to compare; a difference "
                     "ends the run with exit code 5; auto: every 200 steps, less often where they "
-                    "would take more than 1 % of the time; 0: none; none either with train.check "
-                    "= off or numerics.mode = fast",
+                    "would take more than 1 % of the time; 0: none, and "
+                    "none where train.check is off",
                     STRATA_MEMBER(train.repeat_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),

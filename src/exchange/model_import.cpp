@@ -40,7 +40,10 @@ ModelFormat detected_format(const fs::path& path) {
   // A zip file, or the pickle that older versions of torch.save() wrote.
   if ((first[0] == 'P' && first[1] == 'K') || first[0] == '\x80') {
     const std::string file = printable(path.string());
-    const std::string converted = printable(fs::path(path).replace_extension().string());
+    const fs::path beside = path.has_parent_path() ? path.parent_path() : ".";
+    const std::string converted = printable(
+        (fs::exists(beside / "config.json", error) ? beside : fs::path(path).replace_extension())
+            .string());
     fail(ExitCode::kData,
          "{} is a file of torch.save(); run python3 torch_to_safetensors.py {} {}, which is in "
          "share/strata/python, and import {}",

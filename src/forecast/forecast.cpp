@@ -51,7 +51,7 @@ std::string setting_for(const std::string& part, const plan::Plan& plan) {
                : "fewer stages (parallel.pipeline)";
   }
   if (part == kReduction || part == kGather) {
-    return plan::replication_of(plan).has_common_steps()
+    return plan::replication_of(plan).replicas_stay_equal()
                ? "a larger batch.global, parallel.sync = local"
                : "a larger batch.global";
   }
@@ -105,7 +105,7 @@ class Forecaster::Step {
         detail_(detail) {}
 
   Forecast run() {
-    plan::replication_of(plan_).require_steps();
+    plan::replication_of(plan_).require_forecastable();
     make_stages();
     fit();
     if (!forecast_.fits && detail_ == Detail::kTotals) {

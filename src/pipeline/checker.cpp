@@ -178,7 +178,6 @@ class Checker {
   [[nodiscard]] const std::vector<Action>& actions_of(std::int64_t stage) const {
     return schedule_.stage_actions[static_cast<std::size_t>(stage)];
   }
-  [[nodiscard]] bool trains() const { return trains_; }
   [[nodiscard]] static bool remote(const std::optional<StageChunk>& neighbour, std::int64_t stage) {
     return neighbour && neighbour->stage != stage;
   }
@@ -243,7 +242,7 @@ class Checker {
       if (reduced) {
         error(stage, action, "follows the reduce");
       }
-      if (!trains() && !is_sharding(kind) && kind != kForward && kind != kSendActivation &&
+      if (!trains_ && !is_sharding(kind) && kind != kForward && kind != kSendActivation &&
           kind != kReceiveActivation) {
         error(stage, action, "does not belong in a schedule of kind {}", name_of(schedule_.kind));
       }
@@ -273,7 +272,7 @@ class Checker {
       }
     }
     check_complete(stage, progress);
-    if (trains() && !reduced) {
+    if (trains_ && !reduced) {
       error(stage, {.kind = kReduce}, "is missing");
     }
   }
@@ -304,7 +303,7 @@ class Checker {
       for (std::int64_t microbatch = 0; microbatch < schedule_.microbatches; ++microbatch) {
         for (const ActionKind kind :
              {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
-          if ((kind == ActionKind::kForward || trains()) &&
+          if ((kind == ActionKind::kForward || trains_) &&
               !progress[index_of(chunk, microbatch)][at(kind)]) {
             error(stage, {.kind = kind, .microbatch = microbatch, .chunk = chunk}, "is missing");
           }
@@ -324,12 +323,12 @@ class Checker {
           peak = live;
           peak_action = action;
         }
-        if (!trains() &&
+        if (!trains_ &&
             !remote(downstream(schedule_, {.stage = stage, .chunk = action.chunk}), stage)) {
           --live;
         }
       } else if (action.kind ==
-                 (trains() ? ActionKind::kBackwardWeight : ActionKind::kSendActivation)) {
+                 (trains_ ? ActionKind::kBackwardWeight : ActionKind::kSendActivation)) {
         --live;
       }
     }

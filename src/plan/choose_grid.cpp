@@ -180,8 +180,9 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   if (of_checkpoint.lanes == 0) {
     result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
   }
-  clear_replication(result);
   result.parallel = {};
+  result.local = {};
+  result.async = {};
   result.parallel.backward = config.parallel.backward;
   result.parallel.bucket_mib = config.parallel.bucket_mib;
   result.parallel.node_ranks = config.parallel.node_ranks;

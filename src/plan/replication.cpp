@@ -21,13 +21,6 @@ const ReplicationPlan& replication_of(config::Sync sync) {
   return kEveryStep;
 }
 
-void clear_replication(config::RunConfig& config) {
-  config.parallel.sync = config::Sync::kStep;
-  config.parallel.islands = 0;
-  config.parallel.island_of.clear();
-  config.local = {};
-}
-
 std::string part_prefix(std::int64_t part) {
   return fmt::format("{}{}/", kPartPrefix, part);
 }

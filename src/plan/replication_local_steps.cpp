@@ -74,7 +74,7 @@ void check_rounds(const config::RunConfig& config, std::int64_t total_steps) {
 /// Islands of replicas train local.steps steps by themselves; then their weights are averaged.
 class LocalSteps final : public ReplicationPlan {
  public:
-  [[nodiscard]] bool has_common_steps() const override { return false; }
+  [[nodiscard]] bool replicas_stay_equal() const override { return false; }
   /// Islands that are jobs must not go back by more than the round that they have not saved.
   [[nodiscard]] bool saves_at_once(const Plan& plan) const override {
     return are_jobs(plan.config);

@@ -16,10 +16,10 @@ class ParameterServers final : public ReplicationPlan {
     return "asynchronous workers: the numbers of this run depend on the speed of its ranks, and a "
            "second run gives others";
   }
-  [[nodiscard]] bool has_common_steps() const override { return false; }
+  [[nodiscard]] bool replicas_stay_equal() const override { return false; }
   /// The state changes while it is written.
   [[nodiscard]] bool saves_at_once(const Plan& /*plan*/) const override { return true; }
-  void require_steps() const override {
+  void require_forecastable() const override {
     fail(ExitCode::kUsage,
          "parallel.sync is async: its workers have no step in common, so strata plan cannot "
          "predict one; set it to step to plan its memory and speed");

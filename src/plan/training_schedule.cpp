@@ -278,7 +278,7 @@ TrainingSchedule training_schedule(const config::RunConfig& config, const nn::Mo
          config::schedule_name(config), because);
   };
   if (!p.schedule && p.chunks > 2) {
-    refuse("searches for 1 or 2; set one of them, or leave it out");
+    refuse("takes 1 or 2 here; set one of them, or leave it out");
   }
   if (p.activations != 0 && p.schedule) {
     fail(ExitCode::kUsage,

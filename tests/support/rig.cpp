@@ -1,20 +1,22 @@
 // The program with disturbances, for tests and benchmarks. Variables of the environment say which:
 //
-//   STRATA_RIG_FAULT=PLACE:STEP:RANK        damages one rank's memory once: gradient writes NaN
-//   into the reduced gradient;
-//                                           weights and state flip a bit at a check of train.check,
-//                                           before and after the comparison
-//   STRATA_RIG_FAULT=product:STEP:RANK:RUNS computes runs of a repeated step with one wrong weight:
-//   run 0 on other lanes,
-//                                           1 on the own ones, 2 the deciding one, so 012 is a
-//                                           lasting fault
-//   STRATA_RIG_DELAY=RANK:SECONDS           the rank sleeps after each gradient
+//   STRATA_RIG_FAULT=PLACE:STEP:RANK   damages one rank's memory once: gradient writes NaN into the
+//     reduced gradient; weights and state flip a bit at a check of train.check, before and after
+//     the comparison
+//
+//   STRATA_RIG_FAULT=product:STEP:RANK:RUNS   computes runs of a repeated step with one wrong
+//     weight: run 0 on other lanes, 1 on the own ones, 2 the deciding one, so 012 is a lasting
+//     fault
+//
+//   STRATA_RIG_DELAY=RANK:SECONDS   the rank sleeps after each gradient
+//
 //   STRATA_RIG_TIMES=FORWARD:INPUT:WEIGHT   each action of a schedule takes so many ms more, in the
-//   form of strata schedule STRATA_RIG_LINK=RATE:DELAY              each rank's link to replicas of
-//   other islands, without islands to all other
-//                                           replicas, has RATE Mbit/s in each direction (0: no
-//                                           limit) and DELAY ms; at the end each rank prints what
-//                                           it sent
+//     form of strata schedule
+//
+//   STRATA_RIG_LINK=RATE:DELAY   each rank's link to replicas of other islands, without islands to
+//     all other replicas, has RATE Mbit/s in each direction (0: no limit) and DELAY ms; at the end
+//     each rank prints what it sent
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -29,6 +31,7 @@
 
 #include "strata/app/app.hpp"
 #include "strata/core/enum_names.hpp"
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/optim/gradient_reducer.hpp"
@@ -47,8 +50,9 @@ constexpr auto enum_names(FaultPlace) {
   return names_in_order("gradient", "weights", "state", "product");
 }
 
-/// The parts of a variable; empty where it is not set.
-std::vector<std::string> parts_of(const char* variable) {
+/// The parts of a variable; none where it is not set or empty. Throws: Error(kUsage) for another
+/// number of parts.
+std::vector<std::string> parts_of(const char* variable, std::size_t least, std::size_t most) {
   std::vector<std::string> parts;
   const char* const text = std::getenv(variable);
   std::string rest = text == nullptr ? "" : text;
@@ -56,6 +60,9 @@ std::vector<std::string> parts_of(const char* variable) {
     const std::size_t colon = std::min(rest.find(':'), rest.size());
     parts.push_back(rest.substr(0, colon));
     rest.erase(0, colon + 1);
+  }
+  if (!parts.empty() && (parts.size() < least || parts.size() > most)) {
+    fail(ExitCode::kUsage, "{} is \"{}\"; see the head of rig.cpp", variable, text);
   }
   return parts;
 }
@@ -100,20 +107,23 @@ class Rig {
  private:
   void begin(const plan::Plan& plan, comm::Groups& groups) {
     rank_ = groups.world->rank();
-    if (const auto delay = parts_of("STRATA_RIG_DELAY");
-        delay.size() == 2 && std::stoll(delay[0]) == rank_) {
+    if (const auto delay = parts_of("STRATA_RIG_DELAY", 2, 2);
+        !delay.empty() && std::stoll(delay[0]) == rank_) {
       delay_seconds_ = std::stod(delay[1]);
     }
-    if (const auto fault = parts_of("STRATA_RIG_FAULT");
-        fault.size() >= 3 && std::stoll(fault[2]) == rank_) {
+    if (const auto fault = parts_of("STRATA_RIG_FAULT", 3, 4);
+        !fault.empty() && std::stoll(fault[2]) == rank_) {
       place_ = enum_from_name<FaultPlace>(fault[0]);
+      if (!place_) {
+        fail(ExitCode::kUsage, "there is no place \"{}\" for a fault", fault[0]);
+      }
       step_ = std::stoll(fault[1]);
       runs_ = fault.size() > 3 ? fault[3] : "";
     }
-    if (const auto times = parts_of("STRATA_RIG_TIMES"); times.size() == 3) {
+    if (const auto times = parts_of("STRATA_RIG_TIMES", 3, 3); !times.empty()) {
       emulate_device(times, plan, groups);
     }
-    if (const auto link = parts_of("STRATA_RIG_LINK"); link.size() == 2) {
+    if (const auto link = parts_of("STRATA_RIG_LINK", 2, 2); !link.empty()) {
       emulate_link(std::stod(link[0]), std::stod(link[1]), groups);
     }
   }

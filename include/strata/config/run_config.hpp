@@ -7,6 +7,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/device/device.hpp"
 #include "strata/io/loader.hpp"
 #include "strata/nn/adapters.hpp"
@@ -64,11 +65,7 @@ constexpr auto enum_names(Nonfinite) {
   return names_in_order("stop", "skip", "repeat");
 }
 
-enum class Switch { kOff, kOn };
-
-constexpr auto enum_names(Switch) {
-  return names_in_order("off", "on");
-}
+using strata::Switch;
 
 /// The value of evaluations by which one checkpoint is the best.
 enum class Best { kOff, kLoss, kAccuracy };

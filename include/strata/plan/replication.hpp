@@ -24,11 +24,11 @@ class ReplicationPlan {
   [[nodiscard]] bool reproducible() const { return irreproducible().empty(); }
   [[nodiscard]] virtual std::string irreproducible() const { return ""; }
   /// Whether replicas end each step with the same weights, so that steps can be checked.
-  [[nodiscard]] virtual bool has_common_steps() const { return true; }
+  [[nodiscard]] virtual bool replicas_stay_equal() const { return true; }
   /// Whether a checkpoint must be complete before training goes on.
   [[nodiscard]] virtual bool saves_at_once(const Plan& /*plan*/) const { return false; }
-  /// Throws: Error(kUsage) where ranks have no step in common, which a forecast could be of.
-  virtual void require_steps() const {}
+  /// Throws: Error(kUsage) where no step is common to all ranks, so that none can be forecast.
+  virtual void require_forecastable() const {}
 
   // Of a config, before there is a plan. These throw Error(kUsage).
 
@@ -123,9 +123,6 @@ class ReplicationPlan {
 [[nodiscard]] inline const ReplicationPlan& replication_of(const Plan& plan) {
   return replication_of(plan.config.parallel.sync);
 }
-
-/// parallel.sync = step, with no settings of another kind.
-void clear_replication(config::RunConfig& config);
 
 /// The key of Plan::parts in the virtual grid of a checkpoint.
 inline constexpr const char* kPartsKey = "islands";

@@ -128,7 +128,8 @@ struct MetricsLine {
     double value = 0.0;  ///< NaN for null, 1 for true
   };
 
-  std::string kind;  ///< empty where the line has no kind or no step; kRunKind: of no step
+  std::string kind;  ///< empty where the line has no kind or no step; of kRunKind it is the step of
+                     ///< the line before
   std::int64_t step = 0;
   std::vector<Number> numbers;  ///< all, in the line's order
 };

@@ -25,12 +25,12 @@ class RankState;
 enum class StepPoint {
   kReduced,    ///< the gradients are reduced
   kChecking,   ///< replicas are about to be compared (train.check)
-  kChecked,    ///< and have been
+  kChecked,    ///< replicas have been compared
   kRepeating,  ///< a run of a repeated step begins
-  kRepeated    ///< and has ended
+  kRepeated    ///< a run of a repeated step has ended
 };
 
-/// What tests and benchmarks do to a run; the program does nothing.
+/// Callbacks by which tests and benchmarks disturb a run; strata itself sets none.
 struct TrainerHooks {
   /// Called before the trainer uses the groups.
   std::function<void(const plan::Plan&, comm::Groups&)> begin;

@@ -69,6 +69,14 @@ void keep_metrics(const config::RunConfig& config, Log& log) {
     ++number;
   }
   fs::rename(metrics, numbered());
+  std::string facts;  // of earlier starts
+  io::read_lines(numbered(), ExitCode::kData, [&](std::string_view text) {
+    const auto line = train::metrics_line_of(text);
+    if (line && line->kind == train::kRunKind) {
+      facts.append(text).push_back('\n');
+    }
+  });
+  io::replace_text(metrics, facts);
   log.info(
       "the last run in {} ended after step {}, before its first checkpoint; its metrics are in "
       "{}, and training starts at step 1",

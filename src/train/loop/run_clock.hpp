@@ -47,7 +47,6 @@ class RunClock {
   /// The longest recent step, and the longest save or else the assumed one.
   [[nodiscard]] double step_seconds() const { return step_seconds_; }
   [[nodiscard]] double save_seconds() const;
-  [[nodiscard]] std::int64_t steps() const { return steps_; }
 
  private:
   Options options_;

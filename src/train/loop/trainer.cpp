@@ -90,6 +90,7 @@ class Trainer final : public TrainingLoop {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
     }
+    replication_->stop();  // bad test data must not leave parameter servers open
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && !patience_is_over_ && evaluation_.last_step() != end) {
       outcome = evaluate(end);
@@ -97,7 +98,6 @@ class Trainer final : public TrainingLoop {
     if (report_) {
       report_->warn_of_lost_lines(patience_is_over_ ? evaluation_.last_step() : end);
     }
-    replication_->stop();
     timeline_.finish();
     const ResourceUsage peak = log_resource_usage(setup_, graphs());
     if (metrics_) {

@@ -131,7 +131,7 @@ std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::int64_t last = 0;
   io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
     const auto line = metrics_line_of(text);
-    last = std::max(last, line ? line->step : 0);
+    last = std::max(last, line && line->kind != kRunKind ? line->step : 0);
   });
   return last;
 }

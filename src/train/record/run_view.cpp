@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-/// Units: seconds since 1970. Empty for what is no time of the common era.
+/// Units: seconds since 1970. Empty before 1970 and after about the year 8300.
 std::string time_text(double seconds) {
   constexpr double kMost = 2e11;
   return seconds >= 0.0 && seconds < kMost

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -69,6 +70,7 @@ UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
 
 /// The run has ended, beside the requests of a cut. The number of the cut is above.
 constexpr comm::Window::Word kEnds = 128;
+static_assert(static_cast<comm::Window::Word>(StepRequest::kEvaluate) < kEnds);
 constexpr comm::Window::Word kFlagEnd = 256;
 
 void pause() {

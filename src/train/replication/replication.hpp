@@ -82,7 +82,8 @@ class Replication {
   virtual void require_good() = 0;
   /// What this rank writes to a checkpoint, copied to `memory` or in place. Waits for the copies.
   [[nodiscard]] virtual std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) = 0;
-  /// Entries of a checkpoint's metadata.
+  /// Entries of a checkpoint's metadata. The writer's thread may call it while training goes on,
+  /// unless ReplicationPlan::saves_at_once().
   [[nodiscard]] virtual nlohmann::json record() const { return nlohmann::json::object(); }
   /// Ends training; logs what it took. Communication: collective over the world.
   virtual void stop() = 0;

@@ -248,7 +248,7 @@ double StepRunner::clip_scale(double norm) const {
 bool StepRunner::check_due(std::int64_t step) const {
   const auto& train = plan_.config.train;
   if (setup_.groups.world->rank() != 0 || train.check == config::Switch::kOff ||
-      !plan::replication_of(plan_).has_common_steps()) {
+      !plan::replication_of(plan_).replicas_stay_equal()) {
     return false;
   }
   if (train.check_every > 0) {
