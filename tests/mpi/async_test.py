@@ -58,6 +58,7 @@ class Async(harness.StrataTest):
                 self.assert_each_unit_once(run, 60)
                 [*_, last] = self.records(run, "evaluate")
                 self.assertGreaterEqual(float(last["accuracy"]), 0.8)
+                self.assertIn("accuracy", self.alone("evaluate", run, expect=harness.DONE).text)
 
     def test_one_worker_does_what_synchronous_training_does(self):
         settings = ["--numerics.lanes=1", "--batch.global=12", "--numerics.dtype=float64"]

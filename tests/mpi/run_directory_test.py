@@ -222,6 +222,7 @@ class Histories(RunDirectory):
         self.assertIn("before its first checkpoint; its metrics are in early/metrics.jsonl.2", finished.text)
         for number, text in enumerate(seen, 1):
             self.assertEqual((self.directory / "early" / f"metrics.jsonl.{number}").read_text(), text)
+        self.assertEqual((self.directory / "early" / "metrics.jsonl").read_text().count('"event":"start"'), 3)
         self.assert_same_run("good", "early")
         self.assertFalse((self.directory / "early" / "unsaved").exists())
 

@@ -9,6 +9,8 @@ import json
 import math
 import os
 import pathlib
+import pickle
+import runpy
 import shutil
 import struct
 import subprocess
@@ -490,6 +492,8 @@ class Models(language.LanguageTest):
         (model / "model.safetensors").unlink()
         torch.save({**weights, "h.0.attn.bias": torch.ones(4, 4, dtype=torch.bool)}, model / "pytorch_model.bin")
         self.assert_refused(self.alone("checkpoint", "import", model, "--output=run"), harness.DATA, "torch_to_safetensors.py")
+        self.assert_refused(self.alone("checkpoint", "import", model / "pytorch_model.bin", "--output=run"), harness.DATA,
+                            f"torch_to_safetensors.py {model / 'pytorch_model.bin'} {model},")
         self.converted(model / "pytorch_model.bin", model)
         self.bring_in(model, "bin-run")
         self.assert_equal_bits(read_safetensors(self.take_out("bin-run", "bin-out", "--format=huggingface")),
@@ -509,6 +513,11 @@ class Models(language.LanguageTest):
         for file, words in (("evil.pt", "refers to pathlib.PurePosixPath"), ("flipped.pt", "Bad CRC-32"), ("cut.pt", "truncated"),
                             ("facts.pt", "no whole number n_head"), ("old.pt", "from 1.6 on"), ("missing.pt", "No such file")):
             self.assertIn(words, self.converted(file, "refused", code=1))
+        self.assertEqual(list((self.directory / "refused").iterdir()), [])
+        namespace = runpy.run_path(str(CONVERTER))
+        for wrong in ((-1, (2,), (1,)), (0, (2, 2), (5, -3)), (0, (2,), (1, 1)), (0, (1.0,), (1,))):
+            with self.assertRaises(pickle.UnpicklingError):
+                namespace["tensor_of"](("F32", "u4", "0"), *wrong)
 
     def test_narrow_types(self):
         config, shapes, _ = MODELS["llama"]

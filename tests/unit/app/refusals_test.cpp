@@ -222,7 +222,7 @@ parallel.schedule=1f1b & parallel.chunks=2 => parallel.chunks is 2, but parallel
   has one chunk
 parallel.schedule=file:good.csv & parallel.chunks=2 => says itself which chunks a rank holds
 parallel.schedule=auto & parallel.chunks=2 => has 4 chunks on 2 stages, but the model has 3 layers
-parallel.schedule=auto & parallel.chunks=3 => parallel.chunks is 3 | searches for 1 or 2
+parallel.schedule=auto & parallel.chunks=3 => parallel.chunks is 3 | takes 1 or 2 here
 parallel.schedule=zb-h1 & parallel.activations=3 => parallel.activations is 3 | set
   parallel.schedule to auto
 parallel.schedule=interleaved & parallel.chunks=1 => parallel.chunks is 1 | interleaved has 2 to 4
