@@ -80,20 +80,20 @@ class Async(harness.StrataTest):
         self.assertLessEqual(int(found[2]), 1)
 
     def test_a_stop_and_a_resume_on_other_ranks(self):
-        long = ["--train.steps=4000", "--train.evaluate_every=0", "--checkpoint.every=0"]
+        long = ["--train.steps=400000", "--train.evaluate_every=0", "--checkpoint.every=0"]
         job = self.start(4, "train", self.config, "--run.dir=stopped", *long)
         job.wait_until(lambda: "  units " in job.text(), 60)
         os.kill(job.ranks()[2], signal.SIGTERM)
         self.assertEqual(job.wait(60).code, harness.STOPPED_EARLY)
         [saved] = harness.checkpoints(self.directory / "stopped")
         step = int(saved.name.split("-")[1])
-        self.assertLess(step, 4000)
+        self.assertLess(step, 400000)
         self.train(self.config, (2, 1), "stopped", "--run.resume=must", f"--train.steps={step + 100}",
                    *long[1:])
         self.assert_each_unit_once("stopped", step + 100)
 
     def test_a_killed_worker_ends_the_job_which_resumes(self):
-        settings = ["--train.steps=20000", "--train.evaluate_every=0", "--checkpoint.every=50"]
+        settings = ["--train.steps=400000", "--train.evaluate_every=0", "--checkpoint.every=50"]
         job = self.start(4, "train", self.config, "--run.dir=killed", *settings)
         job.wait_until(lambda: harness.checkpoints(self.directory / "killed"), 60)
         killed = time.monotonic()
@@ -119,7 +119,7 @@ class Async(harness.StrataTest):
 
     def test_a_worker_that_stands_still_ends_the_job(self):
         job = self.start(3, "train", self.config, "--run.dir=still", "--numerics.lanes=3", "--batch.micro=4",
-                         "--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0",
+                         "--train.steps=400000", "--train.evaluate_every=0", "--checkpoint.every=0",
                          "--run.timeout=3")
         job.wait_until(lambda: "  units " in job.text(), 60)
         os.kill(job.ranks()[1], signal.SIGSTOP)

@@ -156,7 +156,7 @@ class Job:
     def ranks(self):
         """The process ids of the ranks, the lowest rank first."""
         return sorted(pid for pid, name in session_members(self.process.pid).items()
-                      if name == pathlib.Path(STRATA).name)
+                      if name in map(os.path.basename, (STRATA, RIG)))
 
     def signal_all(self, number):
         for pid in session_members(self.process.pid):

@@ -12,7 +12,6 @@ NETWORK = harness.config_text(
     schedule={"kind": "linear", "decay_steps": 3000}, train={"steps": 12, "evaluate_every": 6})
 
 
-# Long enough to be caught while it trains.
 LONG = ["--train.steps=3000", "--train.evaluate_every=500"]
 
 
@@ -48,7 +47,8 @@ class Resume(harness.StrataTest):
                 ("usr1", (4, 1), (2, 2), lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1))]:
             with self.subTest(run=run):
                 count = harness.ranks_of(first)
-                job = self.start(count, "train", self.config, f"--run.dir={run}", *harness.grid_settings(first), *LONG)
+                with harness.rig(DELAY="0:0.002"):  # long enough to be caught while it trains
+                    job = self.start(count, "train", self.config, f"--run.dir={run}", *harness.grid_settings(first), *LONG)
                 job.wait_until(lambda: len(job.ranks()) == count, 60)
                 ranks = job.ranks()
                 lines = self.directory / run / "metrics.jsonl"

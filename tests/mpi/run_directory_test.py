@@ -16,6 +16,7 @@ NETWORK = harness.config_text(
     optimizer={"kind": "adam"}, train={"steps": 6, "evaluate_every": 2}, checkpoint={"every": 2})
 
 LONG = ["--train.steps=300", "--train.evaluate_every=0", "--checkpoint.every=50"]
+SLOW = {"DELAY": "0:0.01"}  # long enough to meet another, on any machine
 
 
 class RunDirectory(harness.StrataTest):
@@ -40,7 +41,8 @@ class TwoRuns(RunDirectory):
         self.train(self.config, (2, 1), "alone", *LONG)
         for attempt in range(3):
             run = f"both-{attempt}"
-            jobs = [self.start_training(run, "--run.resume=auto", *LONG) for _ in range(2)]
+            with harness.rig(**SLOW):
+                jobs = [self.start_training(run, "--run.resume=auto", *LONG) for _ in range(2)]
             ended = sorted((job.wait(60) for job in jobs), key=lambda one: one.code)
             self.assertEqual(ended[0].code, DONE, ended[0].text)
             self.assert_refused(ended[1], USAGE, f"{run} is in use by host ", ", process ", ", since ",
@@ -51,7 +53,8 @@ class TwoRuns(RunDirectory):
 
     def test_a_killed_owner_is_succeeded_at_once(self):
         self.train(self.config, (2, 1), "undisturbed", *LONG)
-        job = self.start_training("killed", *LONG)
+        with harness.rig(**SLOW):
+            job = self.start_training("killed", *LONG)
         job.wait_until(lambda: harness.checkpoints(self.directory / "killed"), 60)
         job.signal_all(signal.SIGKILL)
         job.wait(30)
@@ -208,7 +211,7 @@ class Histories(RunDirectory):
             self.assertEqual("has no lines" in finished.text, words is not None, finished.text)
 
     def test_a_run_that_ended_before_its_first_checkpoint(self):
-        settings = ["--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0"]
+        settings = ["--train.steps=100000000", "--train.evaluate_every=0", "--checkpoint.every=0"]
         seen = []
         for attempt in (1, 2):
             job = self.start_training("early", "--run.resume=auto", *settings, ranks=1)

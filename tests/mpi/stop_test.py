@@ -9,11 +9,12 @@ import unittest.mock
 
 import harness
 
-# An evaluation of 2,000 rounds.
+# An evaluation of 2,000 rounds: with SLOW at least 2 s, on any machine.
 NETWORK = harness.config_text(
     ["dense 16 relu", "dense 4"], batch={"global": 4}, numerics={"lanes": 2},
     train={"steps": 6, "evaluate_every": 3}, checkpoint={"every": 3}, run={"resume": "auto"})
 FEW = ["--train.evaluate_batches=8"]
+SLOW = {"TIMES": "1:0:0"}
 
 
 def catches(pid, number):
@@ -69,7 +70,8 @@ class Stop(harness.StrataTest):
         self.train(self.config, (1, 1), "whole")
         for number, (grid, step) in enumerate([((1, 2), 3), ((2, 1), 6)]):
             run = f"evaluating-{number}"
-            job = self.begin(run, 2, *harness.grid_settings(grid))
+            with harness.rig(**SLOW):
+                job = self.begin(run, 2, *harness.grid_settings(grid))
             job.wait_until(self.saved(run, step), 60)
             os.kill(job.ranks()[1], signal.SIGTERM)
             self.stopped(job, f"stopped on request in the evaluation after step {step} of 6")
@@ -81,7 +83,7 @@ class Stop(harness.StrataTest):
     def test_a_failed_save_is_tried_again_at_the_stop(self):
         shim = {"LD_PRELOAD": os.environ["STRATA_FAULT_SHIM"],
                 "STRATA_FAULT": "call=write,n=1,error=ENOSPC,path=/part-,rank=1"}
-        with unittest.mock.patch.dict(os.environ, shim):
+        with unittest.mock.patch.dict(os.environ, shim), harness.rig(**SLOW):
             job = self.begin("retried", 2)
         job.wait_until(lambda: "the checkpoint of step 3 is not written" in job.text(), 60)
         self.assertEqual(self.steps_saved("retried"), [])

@@ -39,7 +39,8 @@ class Sweep(harness.StrataTest):
 
     def test_stopped_killed_and_continued(self):
         arguments = ["--dir=grid", *SET]
-        job = harness.Job([STRATA, "sweep", self.config, *arguments], self.directory)
+        with harness.rig(DELAY="0:0.001"):  # long enough to be caught while it trains
+            job = harness.Job([harness.STRATA, "sweep", self.config, *arguments], self.directory)
         job.wait_until(self.begun(f"grid/{NAMES[1]}", '"step":500,'), 60)
         os.kill(job.process.pid, signal.SIGINT)
         stopped = job.wait(60)
@@ -47,7 +48,8 @@ class Sweep(harness.StrataTest):
         self.assertIn(f"run 2 of 4, {NAMES[1]}: stopped on request", stopped.text)
         self.assertIn("finished", stopped.text)
         self.assertFalse((self.directory / "grid" / NAMES[2]).exists())
-        job = harness.Job([STRATA, "sweep", self.config, *arguments, "--ranks=2"], self.directory)
+        with harness.rig(DELAY="0:0.001"):
+            job = harness.Job([harness.STRATA, "sweep", self.config, *arguments, "--ranks=2"], self.directory)
         job.wait_until(self.begun(f"grid/{NAMES[2]}", '"step":500,'), 60)
         job.process.kill()  # its runs end too
         job.wait(60)

@@ -9,8 +9,8 @@
 #include "strata/core/text.hpp"
 #include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
-#include "strata/train/evaluation_history.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/evaluation_history.hpp"
 
 #include "environment/cpu_cores.hpp"
 #include "environment/execution_environment.hpp"

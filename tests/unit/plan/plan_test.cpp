@@ -735,7 +735,8 @@ TEST(Replication, DividesABatchAndSaysWhatIsReproducible) {
     std::int64_t per_rank;
     bool reproducible;
   };
-  for (const Case& c : {Case{config::Sync::kStep, 1, 1, true}, {config::Sync::kLocal, 4, 2, true},
+  for (const Case& c : {Case{config::Sync::kStep, 1, 1, true},
+                        {config::Sync::kLocal, 4, 2, true},
                         {config::Sync::kAsync, 12, 6, false}}) {
     SCOPED_TRACE(name_of(c.sync));
     config::RunConfig config = local_gpt(c.sync == config::Sync::kLocal ? 4 : 0);

@@ -391,8 +391,9 @@ tokens-megatron: .bin files with their .idx beside them)"},
             {"crop", "N", "images: crops the centre to N x N pixels"},
             {"channels", "3|1", "images: colours, or their luma (default 3)"},
             {"skip-bad", "",
-             "images: skips files that are not such images, and lists them; else they fail the "
-             "import"},
+             "images: skips and lists files that are not JPEG or PNG images; without --skip-bad "
+             "such a "
+             "file fails the import"},
             {"threads", "N", "images: decoder threads (default: the cores)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
              R"(text: one token per byte or character; byte pairs of --encoder and --merges; or the tokenizer of

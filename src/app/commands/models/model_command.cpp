@@ -261,7 +261,7 @@ are written, as PEFT does)"},
              R"(read the files as a model and compare its logits with the checkpoint's, before DIR appears; needs
 memory for the weights, and disk for a second copy; exit code 4 where they differ)"},
             {"logits", "FILE",
-             R"(with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON)"}},
+             R"(with --check-logits: the token ids of the check, and the checkpoint's logits after each sequence, as JSON)"}},
        .positions = config::Positions::kOne,
        .needs = kPathAndOutput,
        .alone = [](const config::CommandLine& line) { return export_model(line, nullptr); },

@@ -205,7 +205,7 @@ std::vector<config::CommandOption> job_options() {
       {"fence", "F", "SLURM_PMIX_FENCE, which Open MPI's start under srun uses (default ring)"},
       {"hostfile", "FILE",
        "a plain shell script for mpirun on these hosts, for clusters without a scheduler"},
-      {"scheduler", config::words_of<Scheduler>(), "whose script it is (default slurm)"},
+      {"scheduler", config::words_of<Scheduler>(), "batch system of the script (default slurm)"},
       {"signal", "SECONDS",
        "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
       {"starts", "K",

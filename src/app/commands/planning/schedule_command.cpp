@@ -451,7 +451,8 @@ one MS each chunk of a rank)"},
        R"(time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and last,
 where the schedule has them, the other pairs, as from the last rank to the first (default: as the first pair))"},
       {"bandwidth", "GB/S",
-       "a message takes its bytes over this besides; GB/S,GB/S,... as for --latency"},
+       "bandwidth of a link; adds bytes / bandwidth to a message's time; GB/S,GB/S,... as for "
+       "--latency"},
       {"message-bytes", "N", "bytes of an activation and of its gradient"},
       {"gradient-bytes", "N", "bytes of a gradient (default: as --message-bytes)"}};
   const Options step{
