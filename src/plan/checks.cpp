@@ -11,6 +11,17 @@
 // What a plan refuses.
 namespace strata::plan {
 
+std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::int64_t stored,
+                           std::int64_t otherwise) {
+  if (stored != 0 && configured != 0 && stored != configured) {
+    fail(ExitCode::kUsage,
+         "{} is {}, but the checkpoint that this run continues was made with {}; it determines the "
+         "results, so leave it out or set it to {}",
+         key, configured, stored, stored);
+  }
+  return configured != 0 ? configured : stored != 0 ? stored : otherwise;
+}
+
 void check_optimizer(const optim::OptimizerOptions& options) {
   if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
       options.momentum == 0.0) {

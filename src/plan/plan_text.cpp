@@ -59,7 +59,7 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   return largest;
 }
 
-std::string grid_text(const Plan& plan) {
+std::string grid_lines(const Plan& plan) {
   std::string text = fmt::format("grid: {}\n", grid_line(plan));
   if (plan.node_replicas > 1) {
     text +=
@@ -316,7 +316,7 @@ std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
 std::string plan_text(const Plan& plan) {
   const std::vector<RankPlan> ranks = largest_rank_plans(plan);
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
-  text += groups_text(plan) + grid_text(plan) + batch_text(plan) + schedule_text(plan) +
+  text += groups_text(plan) + grid_lines(plan) + batch_text(plan) + schedule_text(plan) +
           memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
 }
