@@ -4,7 +4,12 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/core/ini_lines.hpp"
+
 namespace strata::train {
+
+/// The settings of a config.ini. Lines of the same key, as layers, become one.
+[[nodiscard]] std::vector<IniLine> settings_in(std::string_view text);
 
 /// The settings that differ between two texts of config.ini, as "optimizer.learning_rate: 0.1 ->
 /// 0.05". Lists only settings that both texts have, in the order of `now`; run.dir and run.resume

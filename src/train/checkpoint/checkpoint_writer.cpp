@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -126,20 +127,18 @@ void CheckpointWriter::next_phase() {
 }
 
 void CheckpointWriter::start_parts() {
-  const std::vector<std::string> directories = comm::agree_texts(world_, [&] {
-    if (world_.rank() == 0) {
-      as_part_of_save([&] {
-        require_locked(record_);
-        directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
-      });
-    }
+  const std::string begun = comm::agree_on_first(world_, [&] {
+    as_part_of_save([&] {
+      require_locked(record_);
+      directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
+    });
     return directory_.string();
   });
   slices_ = snapshot_(memory_);
   const BlockedSignals blocked;
-  thread_ = std::async(std::launch::async, [this, directory = directories.front()] {
+  thread_ = std::async(std::launch::async, [this, begun] {
     const double start = now_seconds();
-    std::string part = io::text_of(io::write_part(directory, world_.rank(), slices_));
+    std::string part = io::text_of(io::write_part(begun, world_.rank(), slices_));
     save_.write_seconds += now_seconds() - start;
     return part;
   });

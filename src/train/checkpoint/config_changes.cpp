@@ -6,13 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::train {
-namespace {
 
-/// The settings of an ini file. Lines of the same key, as layers, become one.
 std::vector<IniLine> settings_in(std::string_view text) {
   std::vector<IniLine> settings;
   for (IniLine& line : ini_lines(text)) {
@@ -24,8 +21,6 @@ std::vector<IniLine> settings_in(std::string_view text) {
   }
   return settings;
 }
-
-}  // namespace
 
 std::vector<std::string> config_changes(std::string_view before, std::string_view now) {
   const std::vector<IniLine> earlier = settings_in(before);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
@@ -184,10 +185,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
       continue;
     }
     for (comm::Communicator* const group : groups.replicas()) {
-      std::vector<double> all(mine.size() * static_cast<std::size_t>(group->size()));
-      group->all_gather(comm::payload_of(std::span(std::as_const(mine))),
-                        comm::payload_of(std::span(all)));
-      mine = std::move(all);
+      mine = comm::gathered(*group, std::span(std::as_const(mine)));
     }
     for (std::size_t i = 0; i < mine.size(); ++i) {
       totals[i % 2] += mine[i];

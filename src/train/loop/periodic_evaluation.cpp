@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/contact_sheet.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -105,13 +105,8 @@ bool PeriodicEvaluation::is_left(std::int64_t step) {
   if (setup_.checkpoint == nullptr || setup_.test_data == nullptr) {
     return false;
   }
-  auto left = EvaluationLeft::kNone;
-  comm::agree(*setup_.groups.world, [&] {
-    if (setup_.groups.world->rank() == 0) {
-      left = evaluation_left(plan_.config.run.dir, step);
-    }
-  });
-  setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
+  const auto left = comm::agree_on_first(
+      *setup_.groups.world, [&] { return evaluation_left(plan_.config.run.dir, step); });
   if (left == EvaluationLeft::kFailed) {
     setup_.log.warn(
         "the evaluation after step {} failed in an earlier run and is left out; check data.test: "
@@ -137,8 +132,7 @@ StepRequests PeriodicEvaluation::judgement(std::int64_t step) {
   if (history_ && patience > 0 && history_->since_best() >= patience) {
     word.add(StepRequest::kStop);
   }
-  setup_.groups.world->broadcast(comm::payload_of(std::span(&word, 1)), 0);
-  return word;
+  return comm::broadcast_from(*setup_.groups.world, word);
 }
 
 std::int64_t PeriodicEvaluation::best_step(std::int64_t step) const {

@@ -7,6 +7,7 @@
 
 #include <sys/resource.h>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::train {
@@ -37,9 +38,7 @@ ResourceUsage log_resource_usage(const TrainerSetup& setup, std::int64_t graphs)
                            .mapped_bytes = mapped_file_bytes(),
                            .scratch_bytes = setup.context.scratch_bytes(),
                            .graphs = graphs};
-  std::vector<ResourceUsage> all(static_cast<std::size_t>(setup.groups.world->size()));
-  setup.groups.world->all_gather(comm::payload_of(std::span(&mine, 1)),
-                                 comm::payload_of(std::span(all)));
+  const std::vector<ResourceUsage> all = comm::gathered(*setup.groups.world, mine);
   const auto largest = [&](std::int64_t ResourceUsage::*part) {
     return *std::ranges::max_element(all, {}, part);
   };

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 
 namespace strata::train {
@@ -15,9 +16,9 @@ class Gathered {
   /// Adds the duration of the all-gather to `exposed`.
   Gathered(comm::Communicator& group, const std::vector<double>& mine,
            comm::ExposedSeconds& exposed)
-      : width_(mine.size()), all_(mine.size() * static_cast<std::size_t>(group.size())) {
+      : width_(mine.size()) {
     const double start = now_seconds();
-    group.all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all_)));
+    all_ = comm::gathered(group, std::span(mine));
     exposed.of(group.axis()) += now_seconds() - start;
   }
 

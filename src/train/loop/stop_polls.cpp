@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 
 namespace strata::train {
@@ -21,11 +21,9 @@ StopRequest StopPolls::poll() {
   const double now = now_seconds();
   const auto rounds = static_cast<double>(std::max<std::int64_t>(rounds_, 1));
   const Answer mine{own_() == StopRequest::kStop ? 1.0 : 0.0, (now - last_exchange_) / rounds};
-  std::vector<Answer> all(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
   bool stops = false;
   double slowest = 1e-6;
-  for (const auto& [stop, seconds] : all) {
+  for (const auto& [stop, seconds] : comm::gathered(world_, mine)) {
     stops = stops || stop != 0.0;
     slowest = std::max(slowest, seconds);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "strata/comm/values.hpp"
 #include "strata/device/host_copy.hpp"
 
 namespace strata::train {
@@ -88,9 +89,8 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
           token = sample_token(std::vector<float>(logits.begin(), logits.end()),
                                plan.train_data.classes, options, std::ssize(sampled));
         }));
-    groups.pipeline->broadcast(comm::payload_of(std::span(&token, 1)), loss_stage(plan));
-    text.push_back(token);
-    sampled.push_back(token);
+    sampled.push_back(comm::broadcast_from(*groups.pipeline, token, loss_stage(plan)));
+    text.push_back(sampled.back());
   }
   return sampled;
 }

@@ -175,14 +175,13 @@ void MetricsFile::write_event(std::int64_t step, const std::string& values) {
 }
 
 void MetricsFile::write(const TrainRecord& r) {
-  nlohmann::ordered_json object;
-  object["kind"] = kTrainKind;
-  object["step"] = r.step;
-  object["loss"] = r.loss;
-  object["grad_norm"] = r.grad_norm;
-  object["learning_rate"] = r.learning_rate;
-  object["step_seconds"] = r.times.step;
-  object["samples_per_second"] = r.samples_per_second;
+  nlohmann::ordered_json object{{"kind", kTrainKind},
+                                {"step", r.step},
+                                {"loss", r.loss},
+                                {"grad_norm", r.grad_norm},
+                                {"learning_rate", r.learning_rate},
+                                {"step_seconds", r.times.step},
+                                {"samples_per_second", r.samples_per_second}};
   if (r.tokens_per_second) {
     object["tokens_per_second"] = *r.tokens_per_second;
   }
@@ -202,29 +201,21 @@ void MetricsFile::write(const TrainRecord& r) {
 }
 
 void MetricsFile::write(const CheckpointRecord& r) {
-  nlohmann::ordered_json object;
-  object["kind"] = "checkpoint";
-  object["step"] = r.step;
-  object["bytes"] = r.bytes;
-  object["blocked_seconds"] = r.blocked_seconds;
-  object["write_seconds"] = r.write_seconds;
-  line(std::move(object));
+  line({{"kind", "checkpoint"},
+        {"step", r.step},
+        {"bytes", r.bytes},
+        {"blocked_seconds", r.blocked_seconds},
+        {"write_seconds", r.write_seconds}});
 }
 
 void MetricsFile::write(RunEvent event, const nlohmann::ordered_json& facts) {
-  nlohmann::ordered_json object;
-  object["kind"] = kRunKind;
-  object["step"] = step_;
-  object["event"] = name_of(event);
+  nlohmann::ordered_json object{{"kind", kRunKind}, {"step", step_}, {"event", name_of(event)}};
   object.update(facts);
   line(std::move(object));
 }
 
 void MetricsFile::write(const EvaluateRecord& r) {
-  nlohmann::ordered_json object;
-  object["kind"] = kEvaluateKind;
-  object["step"] = r.step;
-  object["loss"] = r.loss;
+  nlohmann::ordered_json object{{"kind", kEvaluateKind}, {"step", r.step}, {"loss", r.loss}};
   if (r.accuracy) {
     object["accuracy"] = *r.accuracy;
   }

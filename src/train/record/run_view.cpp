@@ -15,6 +15,7 @@
 #include "strata/io/directory_lock.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/train/config_changes.hpp"
 #include "strata/train/metrics.hpp"
 
 #include "record/stragglers.hpp"
@@ -164,17 +165,12 @@ void RunView::add_facts(std::string_view text) {
 
 void RunView::read_config() {
   constexpr std::size_t kMostBytes = std::size_t{1} << 24;
-  settings_.clear();
-  for (IniLine& line : ini_lines(
-           io::read_text(directory_ / "config.ini", ExitCode::kData, kMostBytes).value_or(""))) {
+  settings_ = settings_in(
+      io::read_text(directory_ / "config.ini", ExitCode::kData, kMostBytes).value_or(""));
+  for (IniLine& setting : settings_) {
     constexpr std::string_view kDerived = "derived: ";
-    if (line.comment.starts_with(kDerived)) {
-      line.value = line.comment.substr(kDerived.size());
-    }
-    if (!settings_.empty() && settings_.back().key == line.key) {
-      settings_.back().value += ", " + line.value;
-    } else {
-      settings_.push_back(std::move(line));
+    if (setting.comment.starts_with(kDerived)) {
+      setting.value = setting.comment.substr(kDerived.size());
     }
   }
 }

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/values.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -44,9 +46,7 @@ void Stragglers::add_step(double compute_seconds) {
 
 RankTimes Stragglers::end_window(Log& log) {
   const double mine = seconds_ / static_cast<double>(steps_);
-  std::vector<double> all(static_cast<std::size_t>(groups_.world->size()));
-  groups_.world->all_gather(comm::payload_of(std::span(&mine, 1)),
-                            comm::payload_of(std::span(all)));
+  const std::vector<double> all = comm::gathered(*groups_.world, mine);
   seconds_ = 0.0;
   steps_ = 0;
   slow_windows_.resize(all.size());

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "strata/comm/agree.hpp"
 #include "strata/comm/clock_offset.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
@@ -126,12 +126,9 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
   for (const Event& event : events_) {
     origin = std::min(origin, event.begin);
   }
-  world.broadcast(comm::payload_of(std::span(&origin, 1)), 0);
+  origin = comm::broadcast_from(world, origin);
   const std::vector<std::string> all = world.all_gather_texts(json(world.rank(), origin + offset));
-  comm::agree(world, [&] {
-    if (world.rank() != 0) {
-      return;
-    }
+  comm::agree_on_first(world, [&] {
     std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       text += rank == 0 ? all[rank].substr(1) : all[rank];

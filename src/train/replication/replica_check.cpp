@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/host_name.hpp"
 
@@ -33,7 +33,7 @@ void ReplicaCheck::compare(std::int64_t step) {
   const double start = now_seconds();
   step_ = step;
   held_ = {.weights = state_.weights_hash(), .state = state_.optimizer_hash()};
-  const std::vector<Hashes> all = gathered(*held_);
+  const std::vector<Hashes> all = comm::gathered(*groups_.world, *held_);
   std::vector<std::int64_t> suspects;
   for (std::int64_t stage = 0; stage < groups_.grid.pipeline; ++stage) {
     for (std::int64_t shard = 0; shard < groups_.grid.tensor; ++shard) {
@@ -62,8 +62,9 @@ void ReplicaCheck::confirm(Until until) {
   }
   const double start = now_seconds();
   const Hashes now{.weights = state_.weights_hash(), .state = state_.optimizer_hash()};
-  const std::vector<Hashes> changed =
-      gathered({.weights = now.weights ^ held_->weights, .state = now.state ^ held_->state});
+  const std::vector<Hashes> changed = comm::gathered(
+      *groups_.world,
+      Hashes{.weights = now.weights ^ held_->weights, .state = now.state ^ held_->state});
   std::vector<std::int64_t> suspects;
   const char* what = "optimizer state";
   for (std::size_t rank = 0; rank < changed.size(); ++rank) {
@@ -84,13 +85,6 @@ void ReplicaCheck::confirm(Until until) {
                             "them",
                             what, step_));
   }
-}
-
-std::vector<ReplicaCheck::Hashes> ReplicaCheck::gathered(const Hashes& mine) {
-  std::vector<Hashes> all(static_cast<std::size_t>(groups_.world->size()));
-  groups_.world->all_gather(comm::payload_of(std::span(&mine, 1)),
-                            comm::payload_of(std::span(all)));
-  return all;
 }
 
 void end_corrupt(comm::Groups& groups, const std::vector<std::int64_t>& suspects,

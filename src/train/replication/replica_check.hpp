@@ -38,7 +38,6 @@ class ReplicaCheck {
     std::uint64_t state = 0;
   };
 
-  [[nodiscard]] std::vector<Hashes> gathered(const Hashes& mine);
   comm::Groups& groups_;
   RankState& state_;
   std::int64_t step_ = 0;

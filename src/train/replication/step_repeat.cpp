@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
 
@@ -210,9 +211,7 @@ StepRun StepRepeat::recorded(std::int64_t step, std::int64_t shift,
   const RunHashes mine = recording.hashes(result.summary);
   result.hashing_seconds = recording.seconds();
   setup_.hooks.step(StepPoint::kRepeated, step, state_);
-  result.ranks.resize(static_cast<std::size_t>(setup_.groups.world->size()));
-  setup_.groups.world->all_gather(comm::payload_of(std::span(&mine, 1)),
-                                  comm::payload_of(std::span(result.ranks)));
+  result.ranks = comm::gathered(*setup_.groups.world, mine);
   return result;
 }
 
