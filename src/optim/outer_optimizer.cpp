@@ -41,15 +41,14 @@ struct Fragments {
   std::int64_t largest = 0;
 };
 
-Fragments fragments_of(const nn::ParameterLayout& layout, const BucketPlan& plan,
-                       std::int64_t data_rank, std::span<const grid::Range> layers) {
-  const std::vector<OwnedPiece> owned = owned_pieces(layout, plan, data_rank);
+Fragments fragments_of(const OuterShare& share) {
+  const std::vector<OwnedPiece> owned = owned_pieces(share.layout, share.buckets, share.data_rank);
   Fragments result;
-  for (const grid::Range& of : layers) {
+  for (const grid::Range& of : share.fragments) {
     const auto first = std::ssize(result.pieces);
     const std::int64_t begin = result.elements;
     for (const OwnedPiece& piece : owned) {
-      const std::int64_t layer = layout.parameters[piece.parameter].spec.layer;
+      const std::int64_t layer = share.layout.parameters[piece.parameter].spec.layer;
       if (of.begin <= layer && layer < of.end) {
         result.pieces.push_back({.owned = piece, .offset = result.elements});
         result.elements += (piece.range.count() + kBlock - 1) / kBlock * kBlock;
@@ -83,42 +82,34 @@ void add_messages(std::vector<Message>& messages, std::byte* bytes, std::int64_t
 
 }  // namespace
 
-std::vector<nn::MemoryItem> OuterOptimizer::memory(std::int64_t ranks, const OuterOptions& options,
-                                                   const IslandShare& islands,
-                                                   const nn::ParameterLayout& layout,
-                                                   const BucketPlan& plan, std::int64_t data_rank,
-                                                   std::span<const grid::Range> fragments,
-                                                   DType dtype) {
-  const Fragments f = fragments_of(layout, plan, data_rank, fragments);
-  const std::int64_t element = size_bytes(dtype);
-  const std::int64_t states =
-      (options.momentum != 0.0 ? 2 : 1) +
-      (options.exchange != ops::Packing::kFull ? islands.own.count() + 1 : 0);
+std::vector<nn::MemoryItem> OuterOptimizer::memory(std::int64_t ranks, const OuterShare& share) {
+  const Fragments f = fragments_of(share);
+  const std::int64_t element = size_bytes(share.dtype);
+  const auto& [count, own] = share.islands;
+  const std::int64_t states = (share.options.momentum != 0.0 ? 2 : 1) +
+                              (share.options.exchange != ops::Packing::kFull ? own.count() + 1 : 0);
   const std::int64_t slice = slice_of(f.largest, ranks, 0).count();
   const auto packed = [&](std::int64_t elements) {
-    return ops::packed_bytes(options.exchange, dtype, elements);
+    return ops::packed_bytes(share.options.exchange, share.dtype, elements);
   };
   return {{"outer weights and momentum", states * f.elements * element},
-          {"exchange of islands", (2 * f.largest + islands.count * slice) * element +
-                                      islands.own.count() * packed(f.largest) +
-                                      islands.count * packed(slice) + packed(f.largest)}};
+          {"exchange of islands", (2 * f.largest + count * slice) * element +
+                                      own.count() * packed(f.largest) + count * packed(slice) +
+                                      packed(f.largest)}};
 }
 
 nn::LayerTraffic OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_rank,
-                                         const OuterOptions& options, const IslandShare& islands,
-                                         const nn::ParameterLayout& layout, const BucketPlan& plan,
-                                         std::int64_t data_rank,
-                                         std::span<const grid::Range> fragments, DType dtype) {
+                                         const OuterShare& share) {
   nn::LayerTraffic sent;
   const auto add = [&](std::int64_t elements, std::int64_t times) {
-    const std::int64_t bytes = ops::packed_bytes(options.exchange, dtype, elements);
+    const std::int64_t bytes = ops::packed_bytes(share.options.exchange, share.dtype, elements);
     const std::int64_t messages = (bytes + kMostMessageBytes - 1) / kMostMessageBytes;
     sent += {static_cast<double>(times * messages), static_cast<double>(times * bytes)};
   };
-  for (const grid::Range& range : fragments_of(layout, plan, data_rank, fragments).element_ranges) {
+  for (const grid::Range& range : fragments_of(share).element_ranges) {
     for (std::int64_t to = 0; to < ranks; ++to) {
       if (to != group_rank) {
-        add(slice_of(range.count(), ranks, to).count(), islands.own.count());
+        add(slice_of(range.count(), ranks, to).count(), share.islands.own.count());
         add(slice_of(range.count(), ranks, group_rank).count(), 1);
       }
     }
@@ -126,26 +117,26 @@ nn::LayerTraffic OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_
   return sent;
 }
 
-OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterOptions& options,
-                               const IslandShare& islands, const nn::ParameterLayout& layout,
-                               const BucketPlan& plan, std::int64_t data_rank,
-                               std::span<const grid::Range> fragments, DType dtype)
-    : group_(group), context_(1), options_(options), islands_(islands), dtype_(dtype) {
-  require(group.size() == 1 || islands.own.count() * group.size() == islands.count,
-          "{} islands on each of {} ranks, of {}", islands.own.count(), group.size(),
-          islands.count);
-  Fragments f = fragments_of(layout, plan, data_rank, fragments);
+OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterShare& share)
+    : group_(group),
+      context_(1),
+      options_(share.options),
+      islands_(share.islands),
+      dtype_(share.dtype) {
+  require(group.size() == 1 || islands_.own.count() * group.size() == islands_.count,
+          "{} islands on each of {} ranks, of {}", islands_.own.count(), group.size(),
+          islands_.count);
+  Fragments f = fragments_of(share);
   pieces_ = std::move(f.pieces);
   piece_ranges_ = std::move(f.piece_ranges);
   element_ranges_ = std::move(f.element_ranges);
   largest_ = f.largest;
   largest_slice_ = slice_of(largest_, group.size(), 0).count();
-  for (const nn::PlacedParameter& placed : layout.parameters) {
+  for (const nn::PlacedParameter& placed : share.layout.parameters) {
     averages_.push_back(placed.spec.rule == nn::ParameterRule::kAverage);
   }
   std::int64_t bytes = 0;
-  for (const nn::MemoryItem& item :
-       memory(group.size(), options, islands, layout, plan, data_rank, fragments, dtype)) {
+  for (const nn::MemoryItem& item : memory(group.size(), share)) {
     bytes += item.bytes;
   }
   memory_ = device::Buffer(device::Device::cpu(), bytes);
@@ -155,18 +146,18 @@ OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterOptions& op
     offset_bytes += view.bytes();
     return view;
   };
-  weights_ = take(f.elements, dtype);
+  weights_ = take(f.elements, dtype_);
   if (has_momentum()) {
-    momentum_ = take(f.elements, dtype);
+    momentum_ = take(f.elements, dtype_);
   }
-  for (std::int64_t i = 0; rounds() && i < islands.own.count() + 1; ++i) {
-    errors_.push_back(take(f.elements, dtype));
+  for (std::int64_t i = 0; rounds() && i < islands_.own.count() + 1; ++i) {
+    errors_.push_back(take(f.elements, dtype_));
   }
-  scratch_ = take(largest_, dtype);
-  rounded_ = take(largest_, dtype);
-  parts_ = take(islands.count * largest_slice_, dtype);
-  sent_ = take(islands.own.count() * packed(largest_), DType::kUint8);
-  received_ = take(islands.count * packed(largest_slice_), DType::kUint8);
+  scratch_ = take(largest_, dtype_);
+  rounded_ = take(largest_, dtype_);
+  parts_ = take(islands_.count * largest_slice_, dtype_);
+  sent_ = take(islands_.own.count() * packed(largest_), DType::kUint8);
+  received_ = take(islands_.count * packed(largest_slice_), DType::kUint8);
   sums_ = take(packed(largest_), DType::kUint8);
   require(offset_bytes == bytes, "{} bytes of {} planned ones", offset_bytes, bytes);
 }

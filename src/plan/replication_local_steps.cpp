@@ -178,9 +178,8 @@ class LocalSteps final : public ReplicationPlan {
   /// What islands need beside the one in use.
   [[nodiscard]] std::vector<nn::MemoryItem> memory(const Plan& plan,
                                                    const RankPlan& rank) const override {
-    std::vector<nn::MemoryItem> memory = optim::OuterOptimizer::memory(
-        plan.grid.islands, outer_options(plan), island_share(plan, rank), rank.layout, rank.buckets,
-        rank.coordinates.data, plan.fragments, compute_dtype(plan.config.numerics.dtype));
+    std::vector<nn::MemoryItem> memory =
+        optim::OuterOptimizer::memory(plan.grid.islands, outer_share(plan, rank));
     memory.push_back({"islands not in use", plan.parts_per_rank * island_slot_bytes(plan, rank)});
     return memory;
   }
@@ -203,9 +202,7 @@ class LocalSteps final : public ReplicationPlan {
   [[nodiscard]] std::optional<Traffic> traffic(const Plan& plan,
                                                const RankPlan& rank) const override {
     const nn::LayerTraffic round = optim::OuterOptimizer::traffic(
-        plan.grid.islands, rank.coordinates.islands, outer_options(plan), island_share(plan, rank),
-        rank.layout, rank.buckets, rank.coordinates.data, plan.fragments,
-        compute_dtype(plan.config.numerics.dtype));
+        plan.grid.islands, rank.coordinates.islands, outer_share(plan, rank));
     const auto steps = static_cast<double>(plan.config.local.steps);
     return Traffic{"differences and averages, between islands", round.messages / steps,
                    round.bytes / steps};
@@ -279,13 +276,17 @@ bool islands_differ(const Plan& plan) {
          (std::ssize(plan.fragments) > 1 || plan.config.local.mix > 0.0);
 }
 
-optim::OuterOptions outer_options(const Plan& plan) {
+optim::OuterShare outer_share(const Plan& plan, const RankPlan& rank) {
   const auto& local = plan.config.local;
-  return {.rate = local.outer_rate, .momentum = local.outer_momentum, .exchange = local.exchange};
-}
-
-optim::IslandShare island_share(const Plan& plan, const RankPlan& rank) {
-  return {.count = plan.parts, .own = rank.own_parts};
+  return {.options = {.rate = local.outer_rate,
+                      .momentum = local.outer_momentum,
+                      .exchange = local.exchange},
+          .islands = {.count = plan.parts, .own = rank.own_parts},
+          .layout = rank.layout,
+          .buckets = rank.buckets,
+          .data_rank = rank.coordinates.data,
+          .fragments = plan.fragments,
+          .dtype = compute_dtype(plan.config.numerics.dtype)};
 }
 
 std::int64_t slot_bytes_of(std::int64_t tensor_bytes) {

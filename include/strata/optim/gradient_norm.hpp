@@ -50,4 +50,9 @@ class GradientNorm {
   device::HostCopy on_host_;
 };
 
+/// What scales a gradient of norm `norm` down to `limit`; 1 where it is not above, or the limit 0.
+[[nodiscard]] inline double clip_scale(double norm, double limit) {
+  return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+}
+
 }  // namespace strata::optim

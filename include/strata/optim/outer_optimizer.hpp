@@ -29,6 +29,17 @@ struct IslandShare {
   grid::Range own{0, 1};
 };
 
+/// What is averaged on one rank. Refers to the layout, the buckets and the fragments.
+struct OuterShare {
+  OuterOptions options;
+  IslandShare islands;
+  const nn::ParameterLayout& layout;
+  const BucketPlan& buckets;
+  std::int64_t data_rank = 0;
+  std::span<const grid::Range> fragments;  ///< the layers that are averaged together
+  DType dtype = DType::kFloat32;
+};
+
 /// Averages the weights of islands now and then: g = outer weights - mean of the islands' weights;
 /// then SGD with Nesterov's momentum on the outer weights with g as the gradient. Each rank has the
 /// outer weights and the momentum of what it owns on its island (ZeRO stage 1), in host memory; the
@@ -48,23 +59,15 @@ class OuterOptimizer {
   };
 
   /// `group`: ranks with the same place in different islands, which hold equally many.
-  /// `fragments`: the layers that are averaged together.
-  OuterOptimizer(comm::Communicator& group, const OuterOptions& options, const IslandShare& islands,
-                 const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
-                 std::span<const grid::Range> fragments, DType dtype);
+  OuterOptimizer(comm::Communicator& group, const OuterShare& share);
 
-  /// Its allocations, in host memory.
-  [[nodiscard]] static std::vector<nn::MemoryItem> memory(
-      std::int64_t ranks, const OuterOptions& options, const IslandShare& islands,
-      const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
-      std::span<const grid::Range> fragments, DType dtype);
-
+  /// Its allocations, in host memory, in a group of `ranks`.
+  [[nodiscard]] static std::vector<nn::MemoryItem> memory(std::int64_t ranks,
+                                                          const OuterShare& share);
   /// What a rank of the group sends in a round, in which each fragment is exchanged once by all
   /// islands.
-  [[nodiscard]] static nn::LayerTraffic traffic(
-      std::int64_t ranks, std::int64_t group_rank, const OuterOptions& options,
-      const IslandShare& islands, const nn::ParameterLayout& layout, const BucketPlan& plan,
-      std::int64_t data_rank, std::span<const grid::Range> fragments, DType dtype);
+  [[nodiscard]] static nn::LayerTraffic traffic(std::int64_t ranks, std::int64_t group_rank,
+                                                const OuterShare& share);
 
   /// Of a fragment, or of all, in the order of the tensors below.
   [[nodiscard]] std::span<const Piece> pieces(std::size_t fragment) const;

@@ -137,9 +137,8 @@ inline constexpr const char* kPartsWait = "waits for the islands group";
 
 /// Whether an island's weights differ from the outer weights at the end of a round.
 [[nodiscard]] bool islands_differ(const Plan& plan);
-[[nodiscard]] optim::OuterOptions outer_options(const Plan& plan);
-/// The islands that a rank holds.
-[[nodiscard]] optim::IslandShare island_share(const Plan& plan, const RankPlan& rank);
+/// What the outer optimizer averages on a rank; refers to both.
+[[nodiscard]] optim::OuterShare outer_share(const Plan& plan, const RankPlan& rank);
 /// Host memory in which a tensor of an island that is not in use lies.
 [[nodiscard]] std::int64_t slot_bytes_of(std::int64_t tensor_bytes);
 /// slot_bytes_of() summed over an island's weights and optimizer state; 0 with one island a rank,

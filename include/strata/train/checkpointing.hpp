@@ -25,15 +25,15 @@ namespace strata::train {
 /// With it, a run without a checkpoint may start over; without it, the checkpoints are lost.
 [[nodiscard]] std::filesystem::path unsaved_marker(const config::RunConfig& config);
 
-/// A checkpoint that was verified, or what keeps the ranks from reading it now.
+/// A checkpoint that was verified, or else what is wrong, the same on all ranks.
 struct OpenedCheckpoint {
   std::optional<io::Checkpoint> checkpoint;
-  std::string unreadable;
+  std::string damaged;
+  std::string unreadable;  ///< now: the file system does not answer
 };
 
 /// Opens a checkpoint; every rank verifies a share of its files, and calls `between_parts`, which
-/// may throw. Communication: collective over the world. Throws: AgreedError(kCheckpoint) where it
-/// is damaged.
+/// may throw. Communication: collective over the world.
 [[nodiscard]] OpenedCheckpoint open_verified(
     comm::Communicator& world, const std::filesystem::path& directory,
     const std::function<void()>& between_parts = [] {});

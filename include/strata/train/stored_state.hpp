@@ -92,11 +92,14 @@ class StoredState {
   /// The other weights and the optimizer state that this rank owns, in place; their names begin
   /// with `prefix`.
   [[nodiscard]] std::vector<io::TensorSlice> slices(const std::string& prefix = "") const;
-  /// Elements of a trained parameter, or of another tensor of its shape, for a checkpoint; nothing
+  /// Adds elements of a trained parameter, or of another tensor of its shape, for a checkpoint; not
   /// where another tensor rank stands for it.
-  [[nodiscard]] std::optional<io::TensorSlice> slice_of(const std::string& name,
-                                                        const optim::OwnedPiece& piece,
-                                                        const ConstTensorView& data) const;
+  void add_slice(std::vector<io::TensorSlice>& slices, const std::string& name,
+                 const optim::OwnedPiece& piece, const ConstTensorView& data) const;
+  /// Adds frozen_slices(): copied into `memory` from `offset_bytes` on, or in place where they are
+  /// in host memory, which does not change while it is written. Waits for the copies.
+  void add_frozen(std::vector<io::TensorSlice>& slices, const device::Buffer& memory,
+                  std::int64_t offset_bytes) const;
   /// Reads elements of such a tensor. Throws: as load_weights().
   void read(const io::Checkpoint& checkpoint, const std::string& name,
             const optim::OwnedPiece& piece, const TensorView& into) const;
@@ -121,8 +124,10 @@ class StoredState {
  private:
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
-  /// Whether this rank writes a parameter; other tensor ranks may have copies.
-  [[nodiscard]] bool represents(const nn::PlacedParameter& placed) const;
+  /// Adds a slice unless another tensor rank has a copy and writes it.
+  void add_placed(std::vector<io::TensorSlice>& slices, const std::string& name,
+                  const nn::PlacedParameter& placed, const optim::OwnedPiece& piece,
+                  const ConstTensorView& data) const;
   /// What this rank owns, in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
                                                        const nn::ParameterLayout& layout,

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation_history.hpp"
@@ -16,29 +16,46 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
                                const std::function<void()>& between_parts) {
   const FileTimeout timeout(world);
   OpenedCheckpoint opened;
-  opened.unreadable = comm::first_text(world, [&]() -> std::string {
-    try {
-      opened.checkpoint = io::Checkpoint::open(directory);
-      for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
-           part += world.size()) {
-        between_parts();
-        opened.checkpoint->verify_part(part);
+  try {
+    opened.unreadable = comm::first_text(world, [&]() -> std::string {
+      try {
+        opened.checkpoint = io::Checkpoint::open(directory);
+        for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
+             part += world.size()) {
+          between_parts();
+          opened.checkpoint->verify_part(part);
+        }
+      } catch (const FileSystemError& error) {
+        if (is_exhaustion(error)) {
+          throw;  // of the process, not of the file system
+        }
+        return fmt::format("rank {}: {}", world.rank(), error.what());
       }
-    } catch (const FileSystemError& error) {
-      if (is_exhaustion(error)) {
-        throw;  // of the process, not of the file system
-      }
-      return fmt::format("rank {}: {}", world.rank(), error.what());
+      return "";
+    });
+  } catch (const comm::AgreedError& error) {
+    if (error.code() != ExitCode::kCheckpoint) {
+      throw;
     }
-    return "";
-  });
-  if (opened.unreadable.empty()) {
+    opened.damaged = error.what();
+  }
+  if (opened.unreadable.empty() && opened.damaged.empty()) {
     opened.checkpoint->set_verified();
+  } else {
+    opened.checkpoint.reset();
   }
   return opened;
 }
 
 namespace {
+
+/// Logs what is unusual about a checkpoint that was opened.
+std::optional<io::Checkpoint> with_warning(std::optional<io::Checkpoint> checkpoint, Log& log) {
+  if (!checkpoint->warning().empty()) {
+    log.warn("{}", checkpoint->warning());
+  }
+  return checkpoint;
+}
 
 /// The first valid checkpoint that `list()`, called on rank 0, returns.
 template <typename List>
@@ -46,11 +63,8 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
                                                     const std::filesystem::path& root,
                                                     const List& list, Log& log) {
   // All ranks use rank 0's list, because ranks may see different states of a shared file system.
-  const std::vector<std::string> lists = comm::agree_texts(world, [&] {
+  const std::string listed = comm::agree_on_first(world, [&] {
     std::string mine;
-    if (world.rank() != 0) {
-      return mine;
-    }
     try {
       for (const io::CheckpointEntry& entry : list()) {
         mine += entry.directory.string() + "\n";
@@ -60,27 +74,17 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
     }
     return mine;
   });
-  const std::string& listed = lists.front();
   std::string problem;
-  std::string unreadable;
   for (std::size_t begin = 0; begin < listed.size();) {
     const std::size_t end = listed.find('\n', begin);
     const std::string directory = listed.substr(begin, end - begin);
     begin = end + 1;
-    try {
-      OpenedCheckpoint opened = open_verified(world, directory, end_setup_on_stop_request);
-      if (opened.unreadable.empty()) {
-        if (!opened.checkpoint->warning().empty()) {
-          log.warn("{}", opened.checkpoint->warning());
-        }
-        return std::move(opened.checkpoint);
-      }
-      unreadable = opened.unreadable;
-    } catch (const comm::AgreedError& error) {
-      if (error.code() != ExitCode::kCheckpoint) {
-        throw;
-      }
-      problem = error.what();
+    OpenedCheckpoint opened = open_verified(world, directory, end_setup_on_stop_request);
+    if (opened.checkpoint) {
+      return with_warning(std::move(opened.checkpoint), log);
+    }
+    if (!opened.damaged.empty()) {
+      problem = opened.damaged;
       log.warn("passing over a bad checkpoint: {}", problem);
       continue;
     }
@@ -89,7 +93,7 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
                             fmt::format("the checkpoint {} cannot be read now: {}. Submit the job "
                                         "again once the file system answers, or move the "
                                         "checkpoint away to continue from an earlier one",
-                                        directory, unreadable));
+                                        directory, opened.unreadable));
   }
   if (!problem.empty()) {
     throw comm::AgreedError(ExitCode::kCheckpoint,
@@ -131,11 +135,8 @@ io::Checkpoint best_good_checkpoint(comm::Communicator& world, const config::Run
 io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesystem::path& path,
                                   Log& log) {
   // All ranks use rank 0's choice.
-  const std::vector<std::string> roots = comm::agree_texts(world, [&]() -> std::string {
+  const std::string root = comm::agree_on_first(world, [&]() -> std::string {
     std::error_code error;
-    if (world.rank() != 0) {
-      return "";
-    }
     if (!std::filesystem::is_directory(path, error)) {
       fail(ExitCode::kCheckpoint,
            "checkpoint.init: there is no directory {}; give a run directory or one of the "
@@ -147,7 +148,6 @@ io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesyst
     }
     return io::list_checkpoints(path).empty() ? "" : path.string();
   });
-  const std::string& root = roots.front();
   if (!root.empty()) {
     std::optional<io::Checkpoint> newest = newest_good_checkpoint(world, root, log);
     if (!newest) {
@@ -165,10 +165,10 @@ io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesyst
                     "file system answers",
                     path.string(), opened.unreadable));
   }
-  if (!opened.checkpoint->warning().empty()) {
-    log.warn("{}", opened.checkpoint->warning());
+  if (!opened.damaged.empty()) {
+    throw comm::AgreedError(ExitCode::kCheckpoint, opened.damaged);
   }
-  return *std::move(opened.checkpoint);
+  return *with_warning(std::move(opened.checkpoint), log);
 }
 
 }  // namespace strata::train

@@ -138,12 +138,8 @@ std::vector<io::TensorSlice> RankState::gradient_slices() {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::ParameterSpec& spec = spec_of(piece);
     if (spec.rule == nn::ParameterRule::kTrained) {
-      const auto slice =
-          slice_of("gradients/" + spec.name, piece,
-                   reducer_.sums().flat_slice(piece.arena_offset, piece.range.count()));
-      if (slice) {
-        slices.push_back(*slice);
-      }
+      add_slice(slices, "gradients/" + spec.name, piece,
+                reducer_.sums().flat_slice(piece.arena_offset, piece.range.count()));
     }
   }
   return slices;

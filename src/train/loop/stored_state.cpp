@@ -268,15 +268,19 @@ std::uint64_t StoredState::optimizer_hash() const {
 
 std::vector<io::TensorSlice> StoredState::snapshot(const device::Buffer& memory) const {
   std::vector<io::TensorSlice> all = slices();
-  std::vector<io::TensorSlice> frozen = frozen_slices();
-  if (!memory.empty()) {
-    const std::int64_t copied = copy_data(all, memory, 0, context_.stream());
-    if (!frozen.empty() && frozen.front().data.memory_space() != MemorySpace::kHost) {
-      copy_data(frozen, memory, copied, context_.stream());
-    }
-  }
-  all.insert(all.end(), frozen.begin(), frozen.end());
+  const std::int64_t copied = memory.empty() ? 0 : copy_data(all, memory, 0, context_.stream());
+  add_frozen(all, memory, copied);
   return all;
+}
+
+void StoredState::add_frozen(std::vector<io::TensorSlice>& slices, const device::Buffer& memory,
+                             std::int64_t offset_bytes) const {
+  std::vector<io::TensorSlice> frozen = frozen_slices();
+  if (!memory.empty() && !frozen.empty() &&
+      frozen.front().data.memory_space() != MemorySpace::kHost) {
+    copy_data(frozen, memory, offset_bytes, context_.stream());
+  }
+  slices.insert(slices.end(), frozen.begin(), frozen.end());
 }
 
 std::vector<io::TensorSlice> StoredState::slices(const std::string& prefix) const {
@@ -287,22 +291,21 @@ std::vector<io::TensorSlice> StoredState::frozen_slices() const {
   return slices_of(frozen_masters_, rank_.frozen, "");
 }
 
-bool StoredState::represents(const nn::PlacedParameter& placed) const {
-  return rank_.coordinates.tensor == 0 || placed.spec.split != nn::kNotSplit;
+void StoredState::add_placed(std::vector<io::TensorSlice>& slices, const std::string& name,
+                             const nn::PlacedParameter& placed, const optim::OwnedPiece& piece,
+                             const ConstTensorView& data) const {
+  if (rank_.coordinates.tensor == 0 || placed.spec.split != nn::kNotSplit) {
+    slices.push_back({.name = name,
+                      .global_shape = placed.spec.shape,
+                      .range = piece.range,
+                      .data = data,
+                      .shard = shard_of(placed)});
+  }
 }
 
-std::optional<io::TensorSlice> StoredState::slice_of(const std::string& name,
-                                                     const optim::OwnedPiece& piece,
-                                                     const ConstTensorView& data) const {
-  const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-  if (!represents(placed)) {
-    return std::nullopt;
-  }
-  return io::TensorSlice{.name = name,
-                         .global_shape = placed.spec.shape,
-                         .range = piece.range,
-                         .data = data,
-                         .shard = shard_of(placed)};
+void StoredState::add_slice(std::vector<io::TensorSlice>& slices, const std::string& name,
+                            const optim::OwnedPiece& piece, const ConstTensorView& data) const {
+  add_placed(slices, name, rank_.layout.parameters[piece.parameter], piece, data);
 }
 
 void StoredState::read(const io::Checkpoint& checkpoint, const std::string& name,
@@ -317,22 +320,11 @@ std::vector<io::TensorSlice> StoredState::slices_of(const optim::Optimizer& owne
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : owner.pieces()) {
     const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
-    if (!represents(placed)) {
-      continue;
-    }
-    slices.push_back({.name = stored_name(placed.spec, prefix),
-                      .global_shape = placed.spec.shape,
-                      .range = piece.range,
-                      .data = owner.master(piece),
-                      .shard = shard_of(placed)});
+    add_placed(slices, stored_name(placed.spec, prefix), placed, piece, owner.master(piece));
     const std::vector<std::string> states =
         plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      slices.push_back({.name = states[i],
-                        .global_shape = placed.spec.shape,
-                        .range = piece.range,
-                        .data = owner.state(i, piece),
-                        .shard = shard_of(placed)});
+      add_placed(slices, states[i], placed, piece, owner.state(i, piece));
     }
   }
   return slices;

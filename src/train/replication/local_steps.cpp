@@ -4,12 +4,14 @@
 #include <cmath>
 #include <string>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
+
+#include "replication/outer_state.hpp"
 
 namespace strata::train {
 namespace {
@@ -24,16 +26,9 @@ double mean_of(std::span<const double> numbers) {
 
 LocalSteps::LocalSteps(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
                        pipeline::Executor& executor)
-    : setup_(setup),
-      plan_(setup.plan),
-      rank_(rank),
-      groups_(setup.groups),
+    : Replication(setup, rank, state, executor),
       context_(setup.context),
-      state_(state),
-      executor_(executor),
-      outer_(*setup.groups.islands, plan::outer_options(plan_), plan::island_share(plan_, rank),
-             rank.layout, rank.buckets, rank.coordinates.data, plan_.fragments,
-             compute_dtype(plan_.config.numerics.dtype)) {
+      outer_(*setup.groups.islands, plan::outer_share(plan_, rank)) {
   if (!plan_.config.parallel.island_of.empty()) {
     rendezvous_.emplace(setup, rank, state, outer_);
   }
@@ -61,47 +56,48 @@ void LocalSteps::copy_to_islands() {
   }
 }
 
-void LocalSteps::load(const io::Checkpoint* from) {
-  if (from == nullptr) {
+void LocalSteps::load(const io::Checkpoint* checkpoint) {
+  if (checkpoint == nullptr) {
     copy_to_islands();
     return;
   }
-  const io::Checkpoint& checkpoint = *from;
   for (std::int64_t i = 0; i < own(); ++i) {
-    const std::string prefix = plan::part_prefix(rank_.own_parts.begin + i);
-    state_.load_weights(checkpoint, {}, plan::islands_differ(plan_) ? prefix : "");
-    state_.load_state(checkpoint, prefix);
+    const std::string prefix = prefix_of(i);
+    state_.load_weights(*checkpoint, {}, plan::islands_differ(plan_) ? prefix : "");
+    state_.load_state(*checkpoint, prefix);
+    for_errors(i, [&](const std::string& name, const optim::OwnedPiece& piece,
+                      const TensorView& error) { state_.read(*checkpoint, name, piece, error); });
     if (swaps()) {
       store(i);
     }
     current_ = i;
   }
-  load_outer(checkpoint, state_, outer_);
+  load_outer(*checkpoint, state_, outer_);
+}
+
+template <typename Use>
+void LocalSteps::for_errors(std::int64_t own_island, const Use& use) const {
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-    const nn::ParameterSpec& spec = state_.spec_of(piece.owned);
-    const auto read = [&](const std::string& name, const TensorView& into) {
-      state_.read(checkpoint, name, piece.owned, into);
-    };
     if (outer_.rounds()) {
-      read(plan::outer_name(plan::kOuterPrefix, plan::kPackingError, spec),
-           outer_.sum_error(piece));
-      for (std::int64_t i = 0; i < own(); ++i) {
-        read(plan::outer_name(plan::part_prefix(rank_.own_parts.begin + i), plan::kPackingError,
-                              spec),
-             outer_.difference_error(i, piece));
-      }
+      use(plan::outer_name(prefix_of(own_island), plan::kPackingError, state_.spec_of(piece.owned)),
+          piece.owned, outer_.difference_error(own_island, piece));
     }
   }
 }
 
-void LocalSteps::store(std::int64_t own_island) {
+void LocalSteps::copy(std::int64_t own_island, Slot to) {
+  const device::Buffer& slot = slots_[static_cast<std::size_t>(own_island)];
   std::int64_t offset_bytes = 0;
   for (const TensorView& tensor : state_.trained_tensors()) {
-    const device::Buffer& slot = slots_[static_cast<std::size_t>(own_island)];
-    device::copy_tensor(tensor, slot.view(offset_bytes, tensor.shape(), tensor.dtype()),
+    const TensorView stored = slot.view(offset_bytes, tensor.shape(), tensor.dtype());
+    device::copy_tensor(to == Slot::kStore ? tensor : stored, to == Slot::kStore ? stored : tensor,
                         context_.stream());
     offset_bytes += plan::slot_bytes_of(tensor.bytes());
   }
+}
+
+void LocalSteps::store(std::int64_t own_island) {
+  copy(own_island, Slot::kStore);
   context_.stream().synchronize();
 }
 
@@ -113,18 +109,12 @@ void LocalSteps::enter(std::int64_t own_island) {
   if (current_ >= 0) {
     store(current_);
   }
-  std::int64_t offset_bytes = 0;
-  for (const TensorView& tensor : state_.trained_tensors()) {
-    const device::Buffer& slot = slots_[static_cast<std::size_t>(own_island)];
-    device::copy_tensor(slot.view(offset_bytes, tensor.shape(), tensor.dtype()), tensor,
-                        context_.stream());
-    offset_bytes += plan::slot_bytes_of(tensor.bytes());
-  }
+  copy(own_island, Slot::kLoad);
   current_ = own_island;
 }
 
 void LocalSteps::require_good() {
-  comm::agree(*groups_.world, [&] {
+  comm::agree(world_, [&] {
     for (std::int64_t i = 0; i < own(); ++i) {
       enter(i);
       state_.require_finite();
@@ -136,12 +126,6 @@ nlohmann::json LocalSteps::record() const {
   nlohmann::json record = rendezvous_ ? rendezvous_->record() : nlohmann::json::object();
   record["virtual_grid"][plan::kPartsKey] = plan_.parts;
   return record;
-}
-
-void LocalSteps::stop() {
-  if (runner_) {
-    runner_->log_summary();
-  }
 }
 
 void LocalSteps::load_evaluation_weights() {
@@ -185,49 +169,32 @@ std::int64_t LocalSteps::start(std::int64_t step) {
     }
     step_ = outcome.step;
   } else if (const std::string& record = plan_.config.local.record; !record.empty()) {
-    comm::Communicator& world = *groups_.world;
-    const std::string weights =
-        start_hash(world, state_, outer_, context_.stream(), rank_.coordinates.islands);
-    comm::agree(world, [&] {
-      if (world.rank() == 0) {
-        require_same_run(record, plan_, step, weights, setup_.config_text, "local.record",
-                         setup_.log);
-      }
-    });
+    const IslandsStart start{
+        .step = step,
+        .weights = start_hash(world_, state_, outer_, context_.stream(), rank_.coordinates.islands),
+        .config_text = setup_.config_text};
+    comm::agree_on_first(
+        world_, [&] { require_same_run(record, plan_, start, "local.record", setup_.log); });
   }
   return step_;
 }
 
 AgreedPoint LocalSteps::advance(TrainingLoop& loop) {
-  if (!runner_) {
-    runner_.emplace(setup_, rank_, state_, executor_, step_);
-  }
   AgreedPoint point;
   summaries_.clear();
   do {
-    ++step_;
-    loop.begin_step(step_);
-    point.results.push_back(runner_->run(step_, [&](StepResult& result) { train(loop, result); }));
+    StepResult& result = run_step(loop, point, [&](StepResult& of_step) { train(loop, of_step); });
     if (is_round_end(step_)) {
       const double begin = now_seconds();
       if (rendezvous_) {
-        state_.drain();
-        const RoundOutcome outcome =
-            rendezvous_->synchronize(step_, [&] { return loop.stop_request(); });
-        if (outcome.kind == RoundOutcome::Kind::kStopped) {
-          point.stopped = "while other islands were waited for";
-        } else {
-          catch_up(outcome);
-        }
-        point.step = outcome.step;
+        synchronize(loop, point);
       }
       exchange(point.results);
       const double waited = now_seconds() - begin;
-      StepTimes& times = point.results.back().times;
-      times.communication.of(grid::Axis::kIslands) += waited;
-      times.step += waited;
+      result.times.communication.of(grid::Axis::kIslands) += waited;
+      result.times.step += waited;
     }
-    loop.end_step(point.results.back());
+    loop.end_step(result);
   } while (!is_round_end(step_));
   if (point.step > step_) {
     step_ = point.step;
@@ -235,11 +202,19 @@ AgreedPoint LocalSteps::advance(TrainingLoop& loop) {
       runner_->restart(step_);
     }
   }
-  point.step = step_;
-  point.ends = step_ == plan_.total_steps;
-  point.requests = loop.due(step_);
-  point.requests.add(point.results.back().summary.requests);
+  agree_on(loop, point);
   return point;
+}
+
+void LocalSteps::synchronize(TrainingLoop& loop, AgreedPoint& point) {
+  state_.drain();
+  const RoundOutcome outcome = rendezvous_->synchronize(step_, [&] { return loop.stop_request(); });
+  if (outcome.kind == RoundOutcome::Kind::kStopped) {
+    point.stopped = "while other islands were waited for";
+  } else {
+    catch_up(outcome);
+  }
+  point.step = outcome.step;
 }
 
 void LocalSteps::train(TrainingLoop& loop, StepResult& result) {
@@ -331,13 +306,12 @@ void LocalSteps::exchange(std::span<StepResult> round) {
       mine.push_back(island.grad_norm * island.grad_norm);
     }
   }
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(groups_.islands->size()));
-  groups_.islands->all_gather(comm::payload_of(std::span(std::as_const(mine))),
-                              comm::payload_of(std::span(all)));
+  const auto ranks = static_cast<std::size_t>(setup_.groups.islands->size());
+  const std::vector<double> all =
+      comm::gathered(*setup_.groups.islands, std::span(std::as_const(mine)));
   const auto number = [&](std::size_t rank, std::size_t at) {
     return all[rank * mine.size() + at];
   };
-  const auto ranks = static_cast<std::size_t>(groups_.islands->size());
   const auto each = static_cast<std::size_t>(own());
   std::size_t at = 1;
   for (StepResult& result : round) {
@@ -371,8 +345,7 @@ std::vector<io::TensorSlice> LocalSteps::snapshot(const device::Buffer& memory) 
   };
   for (std::int64_t i = 0; i < own(); ++i) {
     enter(i);
-    std::vector<io::TensorSlice> slices =
-        state_.slices(plan::part_prefix(rank_.own_parts.begin + i));
+    std::vector<io::TensorSlice> slices = state_.slices(prefix_of(i));
     if (!plan::islands_differ(plan_)) {
       std::erase_if(slices, [](const io::TensorSlice& slice) {
         return slice.name.find(plan::kWeightPrefix) != std::string::npos;
@@ -381,36 +354,13 @@ std::vector<io::TensorSlice> LocalSteps::snapshot(const device::Buffer& memory) 
     add(std::move(slices));
   }
   std::vector<io::TensorSlice> outer = outer_slices(state_, outer_);
-  const auto add_outer = [&](const optim::OuterOptimizer::Piece& piece, const std::string& name,
-                             const TensorView& data) {
-    if (auto slice = state_.slice_of(name, piece.owned, data)) {
-      outer.push_back(std::move(*slice));
-    }
-  };
-  for (const optim::OuterOptimizer::Piece& piece : outer_.summed_pieces()) {
-    if (outer_.rounds()) {
-      add_outer(
-          piece,
-          plan::outer_name(plan::kOuterPrefix, plan::kPackingError, state_.spec_of(piece.owned)),
-          outer_.sum_error(piece));
-    }
-  }
-  for (std::int64_t i = 0; outer_.rounds() && i < own(); ++i) {
-    for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-      add_outer(piece,
-                plan::outer_name(plan::part_prefix(rank_.own_parts.begin + i), plan::kPackingError,
-                                 state_.spec_of(piece.owned)),
-                outer_.difference_error(i, piece));
-    }
+  for (std::int64_t i = 0; i < own(); ++i) {
+    for_errors(i, [&](const std::string& name, const optim::OwnedPiece& piece,
+                      const TensorView& error) { state_.add_slice(outer, name, piece, error); });
   }
   add(std::move(outer));
   if (rank_.coordinates.islands == 0) {
-    // Masters in host memory do not change while they are written.
-    std::vector<io::TensorSlice> frozen = state_.frozen_slices();
-    if (!frozen.empty() && frozen.front().data.memory_space() != MemorySpace::kHost) {
-      copy_data(frozen, memory, offset_bytes, context_.stream());
-    }
-    all.insert(all.end(), frozen.begin(), frozen.end());
+    state_.add_frozen(all, memory, offset_bytes);
   }
   return all;
 }

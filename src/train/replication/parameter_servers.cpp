@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -21,88 +19,26 @@
 #include "strata/ops/convert.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
-#include "strata/train/step_summary.hpp"
 
 namespace strata::train {
 namespace {
-
-/// The words of rank 0 that all ranks use: the claims, the cuts (their number in the upper bits,
-/// the flags below), whether each rank was requested to stop, the units that each has done, and a
-/// ring of results.
-enum WindowWord : std::int64_t { kClaims, kCut, kStopRequests };
-/// Results that rank 0 has not read yet: unit + 1, loss, norm.
-constexpr std::int64_t kRing = plan::kUnitRing;
-constexpr std::int64_t kRingWords = plan::kUnitRingWords;
-
-/// The metadata key of UnitsDone.
-constexpr const char* kUnits = "units";
-
-/// The units that a checkpoint's run had done; all of its steps where it was of another kind.
-/// Throws: Error(kCheckpoint) where the record is not valid.
-UnitsDone units_done(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const nlohmann::json& metadata = checkpoint.metadata();
-  if (!metadata.contains(kUnits)) {
-    return {.next = checkpoint.step() * plan.parts, .updates = checkpoint.step() * plan.parts};
-  }
-  const auto number = [](const nlohmann::json& json) {
-    return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-  };
-  try {
-    const nlohmann::json& units = metadata.at(kUnits);
-    const auto count = [&](const char* key) {
-      return static_cast<std::int64_t>(
-          units.at(key).get_ref<const nlohmann::json::number_unsigned_t&>());
-    };
-    UnitsDone done{.next = count("next"),
-                   .open = units.at("open").get<std::vector<std::int64_t>>(),
-                   .updates = count("updates")};
-    for (const nlohmann::json& result : units.at("results")) {
-      done.results.push_back({.unit = result.at(0).get<std::int64_t>(),
-                              .loss = number(result.at(1)),
-                              .grad_norm = number(result.at(2))});
-    }
-    return done;
-  } catch (const std::exception& error) {
-    fail(ExitCode::kCheckpoint, "{} has no valid record of its units ({}); use another checkpoint",
-         checkpoint.directory().string(), error.what());
-  }
-}
-
-/// The run has ended, beside the requests of a cut. The number of the cut is above.
-constexpr comm::Window::Word kEnds = 128;
-static_assert(static_cast<comm::Window::Word>(StepRequest::kEvaluate) < kEnds);
-constexpr comm::Window::Word kFlagEnd = 256;
 
 void pause() {
   constexpr auto kPause = std::chrono::microseconds(500);
   std::this_thread::sleep_for(kPause);
 }
 
-/// One of `parts` equal parts.
-StepTimes divided(StepTimes times, std::int64_t parts) {
-  const double share = 1.0 / static_cast<double>(parts);
-  times.step *= share;
-  times.compute *= share;
-  times.communication *= share;
-  times.data *= share;
-  return times;
-}
-
 }  // namespace
 
 ParameterServers::ParameterServers(const TrainerSetup& setup, const plan::RankPlan& rank,
                                    RankState& state, pipeline::Executor& executor)
-    : setup_(setup),
-      plan_(setup.plan),
-      rank_(rank),
-      world_(*setup.groups.world),
-      state_(state),
-      executor_(executor),
+    : Replication(setup, rank, state, executor),
       host_(1),
       server_(world_, plan_.config.optimizer.options, plan_.config.async.options, rank.layout,
               *rank.server_buckets, plan::servers(plan_),
               compute_dtype(plan_.config.numerics.dtype)),
-      control_(world_.make_window(plan::async_control_words(plan_, world_.rank()))),
+      window_(world_, plan_),
+      steps_(setup, window_, server_),
       units_(plan_.total_steps * plan_.parts) {}
 
 bool ParameterServers::is_worker() const {
@@ -124,32 +60,33 @@ void ParameterServers::take_weights() {
   }
 }
 
-void ParameterServers::load(const io::Checkpoint* from) {
-  if (from == nullptr) {
+void ParameterServers::load(const io::Checkpoint* checkpoint) {
+  if (checkpoint == nullptr) {
     take_weights();
     return;
   }
-  const io::Checkpoint& checkpoint = *from;
-  state_.load_weights(checkpoint);
+  state_.load_weights(*checkpoint);
+  for_tensors([&](const std::string& name, const optim::OwnedPiece& piece,
+                  const TensorView& tensor) { state_.read(*checkpoint, name, piece, tensor); });
+}
+
+template <typename Use>
+void ParameterServers::for_tensors(const Use& use) const {
   for (const optim::OwnedPiece& piece : server_.pieces()) {
     const nn::ParameterSpec& spec = state_.spec_of(piece);
-    state_.read(checkpoint, plan::weight_name(spec), piece, server_.master(piece));
+    use(plan::weight_name(spec), piece, server_.master(piece));
     const std::vector<std::string> names = plan::state_names(spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < names.size(); ++i) {
-      state_.read(checkpoint, names[i], piece, server_.state(i, piece));
+      use(names[i], piece, server_.state(i, piece));
     }
   }
 }
 
 std::int64_t ParameterServers::start(std::int64_t step) {
   if (setup_.checkpoint != nullptr) {
-    begun_ = units_done(plan_, *setup_.checkpoint);
+    begun_ = units_in(*setup_.checkpoint, plan_);
   }
-  next_report_ = step;
-  done_count_ = begun_.next - std::ssize(begun_.open);
-  for (const UnitResult& result : begun_.results) {
-    open_steps_[result.unit / plan_.parts][result.unit % plan_.parts] = result;
-  }
+  steps_.begin(step, begun_);
   return step;
 }
 
@@ -166,7 +103,7 @@ void ParameterServers::claim() {
     return;
   }
   await_slowest();
-  const auto unit = unit_of(static_cast<std::int64_t>(control_->fetch_add(0, kClaims, Word{1})));
+  const auto unit = unit_of(window_.claim());
   if (!unit) {
     all_claimed_ = true;
     return;
@@ -178,8 +115,7 @@ void ParameterServers::claim() {
 
 void ParameterServers::require_progress() {
   server_.require_serving();
-  std::vector<Word> done(static_cast<std::size_t>(world_.size()));
-  control_->get(0, kStopRequests + world_.size(), done);
+  const std::vector<Word> done = window_.done();
   const Word sum = std::accumulate(done.begin(), done.end(), Word{0});
   if (!is_worker()) {
     const std::int64_t units =
@@ -203,22 +139,20 @@ void ParameterServers::await_slowest() {
   if (bound == 0) {
     return;
   }
-  std::vector<Word> done(static_cast<std::size_t>(world_.size()));
   const double begin = now_seconds();
   while (true) {
-    control_->get(0, kStopRequests + world_.size(), done);
+    const std::vector<Word> done = window_.done();
     const Word mine = done[static_cast<std::size_t>(world_.rank())];
     const auto first = done.begin() + plan_.config.async.servers;
     const Word least = *std::min_element(first, done.end());
     // Who finds no unit any more does not catch up.
-    const bool none_left = !unit_of(static_cast<std::int64_t>(control_->load(0, kClaims)));
-    if (mine < least + static_cast<Word>(bound) || none_left ||
-        control_->load(0, kCut) != cuts_seen_) {
+    const bool none_left = !unit_of(window_.claims());
+    if (mine < least + static_cast<Word>(bound) || none_left || window_.cut() != cuts_seen_) {
       break;
     }
     require_progress();
     if (world_.rank() == 0) {
-      collect();  // the slowest may need a place in the ring
+      steps_.collect();  // the slowest may need a place in the ring
     }
     pause();
   }
@@ -278,8 +212,6 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
     }
   } else {
     begin = now_seconds();
-    const double limit = plan_.config.optimizer.clip_norm;
-    const double scale = limit > 0.0 && summary.grad_norm > limit ? limit / summary.grad_norm : 1.0;
     const TensorView sums = state_.reducer().sums();
     server_.push(
         [&](const optim::OwnedPiece& piece, const TensorView& into) {
@@ -287,163 +219,58 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
                                           setup_.context.stream());
           device::copy_tensor(gradient.view(), into);
         },
-        optim::learning_rate(plan_.config.schedule, step), scale);
+        optim::learning_rate(plan_.config.schedule, step),
+        optim::clip_scale(summary.grad_norm, plan_.config.optimizer.clip_norm));
     times_.communication.of(grid::Axis::kIslands) += now_seconds() - begin;
   }
-  record({.unit = unit, .loss = summary.loss, .grad_norm = summary.grad_norm});
+  give({.unit = unit, .loss = summary.loss, .grad_norm = summary.grad_norm});
 }
 
-std::int64_t ParameterServers::word_of_ring(std::int64_t unit) const {
-  return kStopRequests + 2 * world_.size() + unit % kRing * kRingWords;
-}
-
-void ParameterServers::record(const UnitResult& result) {
-  const std::int64_t word = word_of_ring(result.unit);
+void ParameterServers::give(const UnitResult& result) {
   // Rank 0 may be behind by the whole ring.
-  while (control_->load(0, word) != 0) {
+  while (!window_.has_place_for(result.unit)) {
     require_progress();
     if (world_.rank() == 0) {
-      collect();
+      steps_.collect();
     } else {
       pause();
     }
   }
-  const std::array<Word, 2> numbers{std::bit_cast<Word>(result.loss),
-                                    std::bit_cast<Word>(result.grad_norm)};
-  control_->put(0, word + 1, numbers);
-  control_->store(0, word, static_cast<Word>(result.unit) + 1);
-  control_->fetch_add(0, kStopRequests + world_.size() + world_.rank(), Word{1});
-}
-
-void ParameterServers::collect() {
-  for (std::int64_t slot = 0; slot < kRing; ++slot) {
-    const std::int64_t word = word_of_ring(slot);
-    const Word unit = control_->load_own(word);
-    if (unit == 0) {
-      continue;
-    }
-    const std::int64_t of = static_cast<std::int64_t>(unit) - 1;
-    open_steps_[of / plan_.parts][of % plan_.parts] = {
-        .unit = of,
-        .loss = std::bit_cast<double>(control_->load_own(word + 1)),
-        .grad_norm = std::bit_cast<double>(control_->load_own(word + 2))};
-    control_->store_own(word, 0);
-    ++done_count_;
-  }
-}
-
-StepResult ParameterServers::result_of(std::int64_t step, const StepTimes& times) {
-  std::vector<double> losses;
-  double squares = 0.0;
-  for (const auto& [lane, unit] : open_steps_.at(step)) {
-    losses.push_back(unit.loss);
-    squares += unit.grad_norm * unit.grad_norm;
-  }
-  const auto units = static_cast<double>(losses.size());
-  StepResult result{.step = step + 1,
-                    .rate = optim::learning_rate(plan_.config.schedule, step + 1),
-                    .times = times};
-  result.summary.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / units;
-  result.summary.grad_norm = std::sqrt(squares / units);
-  const optim::ParameterServer::Counts now = server_.counts();
-  std::int64_t pushes = 0;
-  double mean_staleness = 0.0;
-  std::int64_t most_staleness = 0;
-  for (std::size_t i = 0; i < now.staleness.size(); ++i) {
-    const std::int64_t count = now.staleness[i] - counts_.staleness[i];
-    pushes += count;
-    mean_staleness += static_cast<double>(count) * static_cast<double>(i);
-    most_staleness = count > 0 ? static_cast<std::int64_t>(i) : most_staleness;
-  }
-  mean_staleness /= static_cast<double>(std::max<std::int64_t>(1, pushes));
-  const std::int64_t dropped = now.dropped - counts_.dropped;
-  result.numbers = {
-      {"updates_per_second", static_cast<double>(now.applied - counts_.applied) / times.step},
-      {"staleness_mean", mean_staleness},
-      {"staleness_max", static_cast<double>(most_staleness)},
-      {"scaled", static_cast<double>(now.scaled - counts_.scaled)},
-      {"dropped", static_cast<double>(dropped)}};
-  result.progress = {fmt::format("units {}/{}", done_count_, units_),
-                     fmt::format("staleness {:.1f}, at most {}  dropped {}", mean_staleness,
-                                 most_staleness, dropped)};
-  counts_ = now;
-  if (!is_finite(result.summary)) {
-    constexpr std::int64_t kMostInARow = 10;
-    result.update = StepResult::Update::kSkipped;
-    setup_.log.warn("step {}: the gradient of a unit is not finite and is skipped", step + 1);
-    if (++skipped_in_a_row_ > kMostInARow) {
-      fail(
-          ExitCode::kDiverged,
-          "the run diverged: the gradients of units were not finite at {} steps in a row; the last "
-          "good checkpoint is kept. Lower optimizer.learning_rate, set optimizer.clip_norm or "
-          "async.staleness",
-          skipped_in_a_row_);
-    }
-  } else {
-    skipped_in_a_row_ = 0;
-  }
-  return result;
-}
-
-StepRequests ParameterServers::report_steps(TrainingLoop& loop) {
-  collect();
-  StepRequests due;
-  std::int64_t ready = 0;
-  const auto is_complete = [&](std::int64_t step) {
-    const auto found = open_steps_.find(step);
-    return found != open_steps_.end() && std::ssize(found->second) == plan_.parts;
-  };
-  while (is_complete(next_report_ + ready)) {
-    ++ready;
-  }
-  StepTimes times = times_;
-  times.step = now_seconds() - last_report_;
-  for (std::int64_t i = 0; i < ready; ++i) {
-    loop.report(result_of(next_report_, divided(times, ready)));
-    due.add(loop.due(next_report_ + 1));
-    open_steps_.erase(next_report_++);
-  }
-  if (ready > 0) {
-    times_ = {};
-    last_report_ = now_seconds();
-  }
-  return due;
+  window_.give(result);
 }
 
 void ParameterServers::decide(TrainingLoop& loop, StepRequests own) {
-  StepRequests wanted = report_steps(loop);
-  for (std::int64_t r = 0; r < world_.size(); ++r) {
-    if (control_->load_own(kStopRequests + r) != 0) {
-      wanted.add(StepRequest::kStop);
-    }
+  StepRequests wanted = steps_.report(loop, times_);
+  if (window_.is_asked_to_stop()) {
+    wanted.add(StepRequest::kStop);
   }
   if (own.has(StepRequest::kSave)) {
     wanted.add(StepRequest::kSave);
   }
   // A checkpoint of a longer run has more.
-  const bool ends = done_count_ >= std::max(units_, begun_.next);
-  const Word flags = static_cast<Word>(wanted.encoded()) + (ends ? kEnds : 0);
+  const bool ends = steps_.units_done() >= std::max(units_, begun_.next);
+  const Word flags = static_cast<Word>(wanted.encoded()) + (ends ? UnitWindow::kEnds : 0);
   if (flags != 0) {
-    control_->store_own(kCut, (control_->load_own(kCut) / kFlagEnd + 1) * kFlagEnd + flags);
+    window_.ask_for_cut(flags);
   }
 }
 
 AgreedPoint ParameterServers::advance(TrainingLoop& loop) {
   if (!std::exchange(serves_, true)) {
-    last_report_ = now_seconds();
+    steps_.begin_window();
     server_.start(begun_.updates);
   }
   progressed_ = now_seconds();
   while (true) {
     server_.require_serving();
-    const StepRequests own = loop.requests(next_report_ + 1);
+    const StepRequests own = loop.requests(steps_.reported() + 1);
     if (own.has(StepRequest::kStop)) {
-      control_->store(0, kStopRequests + world_.rank(), 1);
+      window_.ask_to_stop();
     }
     if (world_.rank() == 0) {
       decide(loop, own);
     }
-    if (control_->load(0, kCut) != cuts_seen_) {
+    if (window_.cut() != cuts_seen_) {
       return cut(loop);
     }
     if (is_worker()) {
@@ -464,12 +291,11 @@ AgreedPoint ParameterServers::advance(TrainingLoop& loop) {
 AgreedPoint ParameterServers::cut(TrainingLoop& loop) {
   server_.finish_pushes();
   world_.barrier();
-  cuts_seen_ = control_->load(0, kCut);
+  cuts_seen_ = window_.cut();
   // All claims and results are in.
   const std::int64_t mine = next_ ? next_->unit : -1;
-  std::vector<std::int64_t> held(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(held)));
-  const auto claims = static_cast<std::int64_t>(control_->load(0, kClaims));
+  const std::vector<std::int64_t> held = comm::gathered(world_, mine);
+  const std::int64_t claims = window_.claims();
   const std::int64_t first = std::min(claims, std::ssize(begun_.open));
   done_ = {.next = std::min(std::max(units_, begun_.next), begun_.next + claims - first),
            .open = {begun_.open.begin() + first, begun_.open.end()},
@@ -477,20 +303,20 @@ AgreedPoint ParameterServers::cut(TrainingLoop& loop) {
   std::ranges::copy_if(held, std::back_inserter(done_.open),
                        [](std::int64_t unit) { return unit >= 0; });
   std::ranges::sort(done_.open);
-  Word flags = cuts_seen_ % kFlagEnd;
+  struct Agreed {
+    std::int64_t step = 0;
+    Word flags = 0;
+  } agreed{.flags = cuts_seen_ % UnitWindow::kFlagEnd};
   if (world_.rank() == 0) {
-    flags |= static_cast<Word>(report_steps(loop).encoded());
-    for (const auto& [step, units] : open_steps_) {
-      for (const auto& [lane, unit] : units) {
-        done_.results.push_back(unit);
-      }
-    }
+    agreed.flags |= static_cast<Word>(steps_.report(loop, times_).encoded());
+    agreed.step = steps_.reported();
+    done_.results = steps_.open_results();
   }
-  std::vector<std::int64_t> agreed{static_cast<std::int64_t>(flags), next_report_};
-  world_.broadcast(comm::payload_of(std::span(agreed)), 0);
-  flags = static_cast<Word>(agreed[0]);
-  AgreedPoint point{.step = agreed[1], .updates = done_.updates, .ends = (flags & kEnds) != 0};
-  point.requests.add_encoded(static_cast<double>(flags % kEnds));
+  agreed = comm::broadcast_from(world_, agreed);
+  AgreedPoint point{.step = agreed.step,
+                    .updates = done_.updates,
+                    .ends = (agreed.flags & UnitWindow::kEnds) != 0};
+  point.requests.add_encoded(static_cast<double>(agreed.flags % UnitWindow::kEnds));
   show_step(point.step);
   fetch();
   return point;
@@ -517,42 +343,18 @@ void ParameterServers::require_good() {
 
 std::vector<io::TensorSlice> ParameterServers::snapshot(const device::Buffer& memory) {
   std::vector<io::TensorSlice> all;
-  const auto add = [&](const std::string& name, const optim::OwnedPiece& piece,
-                       const TensorView& data) {
-    if (auto slice = state_.slice_of(name, piece, data)) {
-      all.push_back(std::move(*slice));
-    }
-  };
-  for (const optim::OwnedPiece& piece : server_.pieces()) {
-    const nn::ParameterSpec& spec = state_.spec_of(piece);
-    add(plan::weight_name(spec), piece, server_.master(piece));
-    const std::vector<std::string> names = plan::state_names(spec, plan_.config.optimizer.options);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      add(names[i], piece, server_.state(i, piece));
-    }
-  }
+  for_tensors([&](const std::string& name, const optim::OwnedPiece& piece,
+                  const TensorView& tensor) { state_.add_slice(all, name, piece, tensor); });
   if (rank_.coordinates.islands == 0) {
-    std::vector<io::TensorSlice> frozen = state_.frozen_slices();
-    if (!frozen.empty() && frozen.front().data.memory_space() != MemorySpace::kHost) {
-      copy_data(frozen, memory, 0, setup_.context.stream());
-    }
-    all.insert(all.end(), frozen.begin(), frozen.end());
+    state_.add_frozen(all, memory, 0);
   }
   return all;
 }
 
 nlohmann::json ParameterServers::record() const {
-  nlohmann::json results = nlohmann::json::array();
-  for (const UnitResult& result : done_.results) {
-    // JSON has no NaN: null.
-    results.push_back({result.unit, result.loss, result.grad_norm});
-  }
-  return {{"reproducible", plan::replication_of(plan_).reproducible()},
-          {kUnits,
-           {{"next", done_.next},
-            {"open", done_.open},
-            {"updates", done_.updates},
-            {"results", results}}}};
+  nlohmann::json record = record_of(done_);
+  record["reproducible"] = plan::replication_of(plan_).reproducible();
+  return record;
 }
 
 void ParameterServers::stop() {
@@ -561,19 +363,18 @@ void ParameterServers::stop() {
   }
   setup_.log.info("{}", summary());
   server_.stop();
-  control_->close();
+  window_.close();
 }
 
 std::string ParameterServers::summary() {
   const optim::ParameterServer::Counts counts = server_.counts();
-  const std::array<std::int64_t, 6> mine{counts.applied,         counts.scaled,
-                                         counts.dropped,         counts.most_applied,
-                                         server_.pushed_bytes(), server_.rereads()};
-  std::vector<std::array<std::int64_t, 6>> all(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  std::array<std::int64_t, 6> sums{};
+  using Numbers = std::array<std::int64_t, 6>;
+  const Numbers mine{counts.applied,      counts.scaled,          counts.dropped,
+                     counts.most_applied, server_.pushed_bytes(), server_.rereads()};
+  const std::vector<Numbers> all = comm::gathered(world_, mine);
+  Numbers sums{};
   std::int64_t most = 0;
-  for (const auto& rank : all) {
+  for (const Numbers& rank : all) {
     for (std::size_t i = 0; i < sums.size(); ++i) {
       sums[i] += rank[i];
     }

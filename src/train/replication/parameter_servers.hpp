@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,23 +11,9 @@
 
 #include "replication/replication.hpp"
 #include "replication/sample_feed.hpp"
+#include "replication/units.hpp"
 
 namespace strata::train {
-
-/// The result of one unit of work.
-struct UnitResult {
-  std::int64_t unit = 0;
-  double loss = 0.0;
-  double grad_norm = 0.0;
-};
-
-/// What workers have done: the units before `next` except the open ones.
-struct UnitsDone {
-  std::int64_t next = 0;
-  std::vector<std::int64_t> open;
-  std::int64_t updates = 0;
-  std::vector<UnitResult> results;  ///< of steps of which other units are open
-};
 
 /// Workers fetch weights from servers and push gradients at their own pace (parallel.sync = async).
 /// Work is dealt out in units, the microbatches of one lane in one step, by a counter: a fast
@@ -54,8 +38,11 @@ class ParameterServers final : public Replication {
   void stop() override;
 
  private:
-  using Word = comm::Window::Word;
+  using Word = UnitWindow::Word;
 
+  /// Calls use(name, piece, tensor) for the own weights and optimizer states.
+  template <typename Use>
+  void for_tensors(const Use& use) const;
   /// Takes the weights of a new run from the state.
   void take_weights();
   [[nodiscard]] bool is_worker() const;
@@ -69,29 +56,18 @@ class ParameterServers final : public Replication {
   void show_step(std::int64_t step);
   void compute(std::int64_t unit, SampleFeed& feed);
   void fetch();
-  void record(const UnitResult& result);
-  /// On rank 0: reads the results of finished units.
-  void collect();
+  void give(const UnitResult& result);
   /// On rank 0: reports the steps that are complete and asks for a cut where one is due.
   void decide(TrainingLoop& loop, StepRequests own);
-  /// On rank 0: reports the steps that are complete. Returns: what they make due.
-  [[nodiscard]] StepRequests report_steps(TrainingLoop& loop);
-  [[nodiscard]] StepResult result_of(std::int64_t step, const StepTimes& times);
   [[nodiscard]] AgreedPoint cut(TrainingLoop& loop);
   /// Updates, staleness and waits of all servers and workers, for the log on rank 0.
   /// Communication: an all-gather over the world.
   [[nodiscard]] std::string summary();
-  [[nodiscard]] std::int64_t word_of_ring(std::int64_t unit) const;
 
-  const TrainerSetup& setup_;
-  const plan::Plan& plan_;
-  const plan::RankPlan& rank_;
-  comm::Communicator& world_;
-  RankState& state_;
-  pipeline::Executor& executor_;
   ops::Context host_;
   optim::ParameterServer server_;
-  std::unique_ptr<comm::Window> control_;
+  UnitWindow window_;
+  UnitSteps steps_;
   std::int64_t units_;  ///< of the run
   UnitsDone begun_;     ///< at the start
   UnitsDone done_;      ///< at the last cut
@@ -107,15 +83,7 @@ class ParameterServers final : public Replication {
   Word cuts_seen_ = 0;
   Word progress_ = 0;        ///< units that all have done, when they were seen last
   double progressed_ = 0.0;  ///< when they changed
-  std::int64_t skipped_in_a_row_ = 0;
-
-  // Of rank 0.
-  std::map<std::int64_t, std::map<std::int64_t, UnitResult>> open_steps_;  ///< by step, by lane
-  std::int64_t next_report_ = 0;                                           ///< step
-  std::int64_t done_count_ = 0;
-  StepTimes times_;  ///< of its units since the last report
-  double last_report_ = 0.0;
-  optim::ParameterServer::Counts counts_;  ///< then
+  StepTimes times_;          ///< of this rank's units since the last report
 };
 
 }  // namespace strata::train

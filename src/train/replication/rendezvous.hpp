@@ -3,50 +3,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "strata/io/checkpoint.hpp"
-#include "strata/io/directory_lock.hpp"
-#include "strata/optim/outer_optimizer.hpp"
-#include "strata/train/rank_state.hpp"
-#include "strata/train/setup.hpp"
+#include <nlohmann/json.hpp>
+
 #include "strata/train/stop_signal.hpp"
 
+#include "replication/island_directory.hpp"
+#include "replication/round_differences.hpp"
+
 namespace strata::train {
-
-/// A finished round and the islands whose differences its average has.
-struct IslandRound {
-  std::int64_t step = 0;  ///< its last
-  std::vector<std::int64_t> islands;
-};
-
-/// The record of rounds in a directory of islands (parallel.island_of); empty where no round is
-/// finished. Throws: Error(kCheckpoint) where it cannot be read.
-[[nodiscard]] std::vector<IslandRound> island_rounds(const std::filesystem::path& directory);
-
-/// The outer weights and momentum that a rank sums, in place, for a checkpoint.
-[[nodiscard]] std::vector<io::TensorSlice> outer_slices(const RankState& state,
-                                                        const optim::OuterOptimizer& outer);
-/// Reads them for all that a rank owns. Throws: as RankState::load_weights().
-void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
-                optim::OuterOptimizer& outer);
-
-/// A hash of the outer weights and momentum and of frozen matrices, the same on every grid.
-/// `islands_rank`: this rank's islands coordinate. Communication: collective over the world.
-[[nodiscard]] std::string start_hash(comm::Communicator& world, const RankState& state,
-                                     const optim::OuterOptimizer& outer, device::Stream& stream,
-                                     std::int64_t islands_rank);
-
-/// Compares a run, and its start_hash() after `step`, with islands.json of a directory of islands;
-/// a warning lists other settings that differ. `setting` begins the messages. Returns: the run's
-/// id of the run; empty, with a warning, where there is no file. Throws: Error(kUsage)
-/// naming what differs.
-std::string require_same_run(const std::filesystem::path& directory, const plan::Plan& plan,
-                             std::int64_t step, const std::string& weights,
-                             const std::string& config_text, const char* setting, Log& log);
 
 /// What became of an island's difference at the end of a round.
 struct RoundOutcome {
@@ -81,7 +49,7 @@ class IslandRendezvous {
   [[nodiscard]] RoundOutcome join(std::int64_t step);
   /// The random id of the run that the islands belong to, which its first job makes, as metadata
   /// of a checkpoint. After join().
-  [[nodiscard]] nlohmann::json record() const;
+  [[nodiscard]] nlohmann::json record() const { return {{kMeeting, job_.id}}; }
 
  private:
   /// The contents of an island's lock and when they were first seen.
@@ -98,18 +66,19 @@ class IslandRendezvous {
   };
 
   /// The id, on rank 0; writes islands.json where there is none.
-  [[nodiscard]] std::string identify(std::int64_t step, const std::string& weights);
+  [[nodiscard]] std::string identify(const IslandsStart& start);
   /// Refuses differences of a run of this island that began with other settings: others may
   /// average them before this one has written its own.
   void require_no_other_start() const;
   [[nodiscard]] RoundOutcome outcome_at_start(std::int64_t step, const std::string& outer);
   /// Nothing where the round was damaged and is set aside.
   [[nodiscard]] std::optional<RoundOutcome> catch_up(std::int64_t step);
-  [[nodiscard]] Progress progress_of(std::int64_t step, double committed);
+  /// Where the island goes on, on rank 0; a step of -1 where the newest round was damaged.
+  [[nodiscard]] RoundOutcome outcome_after(std::int64_t step);
+  [[nodiscard]] Progress progress_of(std::int64_t step, RoundDifferences& differences,
+                                     double committed);
   /// Whether an island's job holds its lock, by the heartbeat; waited for until the deadline.
   [[nodiscard]] bool is_alive(std::int64_t island);
-  /// Of the outer weights and momentum. Communication: collective over the world.
-  [[nodiscard]] std::string outer_hash();
   /// The newest record that is good, on rank 0; moves damaged rounds away.
   [[nodiscard]] std::vector<IslandRound> rounds();
   /// Nothing where it is damaged and moved away. Throws: Error(kUsage) for another run's.
@@ -117,42 +86,20 @@ class IslandRendezvous {
   /// Moves a damaged round away, unless another one than `inode` is in its place.
   void set_aside(const std::filesystem::path& round, std::uint64_t inode,
                  const std::string& problem);
-  void write_differences(std::int64_t step);
-  /// Whether this island's difference is there already, from an earlier start.
-  [[nodiscard]] bool continues_difference(std::int64_t step);
-  /// Verifies an island's difference and adds it to differences_; returns what is wrong with it.
-  [[nodiscard]] std::string open_difference(std::int64_t island, std::int64_t step);
-  /// False where one that is present is bad: the own one is written again, others are awaited.
-  [[nodiscard]] bool verify_differences(std::int64_t step);
-  void average(std::int64_t step);
+  /// Averages the differences and commits the outer weights.
+  void average(std::int64_t step, RoundDifferences& differences);
   /// False where the round was damaged and is set aside, or is not there.
   [[nodiscard]] bool load(std::int64_t step);
   /// Says where islands are missing in an average, or are back.
   void report(const IslandRound& round);
-  /// Writes and commits a checkpoint. Communication: collective over the world.
-  void write(const std::filesystem::path& root, std::int64_t step,
-             const std::vector<io::TensorSlice>& slices, nlohmann::json metadata);
-  [[nodiscard]] std::filesystem::path root_of(std::int64_t island) const;
-  template <typename T>
-  [[nodiscard]] T from_rank_0(T value);
 
-  const TrainerSetup& setup_;
+  IslandJob job_;
   const plan::Plan& plan_;
   comm::Communicator& world_;
-  RankState& state_;
-  optim::OuterOptimizer& outer_;
-  std::filesystem::path directory_;
-  std::filesystem::path rounds_;
-  std::int64_t island_;
-  std::optional<io::DirectoryLock> lock_;  ///< of this island, on rank 0
-  std::vector<Heartbeat> heartbeats_;      ///< of each island
-  std::string id_;
-  std::string base_;                                    ///< outer_hash() of the round's beginning
-  std::vector<std::int64_t> present_;                   ///< of the average to make
-  std::map<std::int64_t, io::Checkpoint> differences_;  ///< that were verified in this round
-  /// When those that were found bad were written, on rank 0.
-  std::map<std::int64_t, std::filesystem::file_time_type> bad_;
-  bool rewrote_ = false;
+  Log& log_;
+  std::filesystem::path own_;           ///< this island's root
+  std::filesystem::path rounds_;        ///< root
+  std::vector<Heartbeat> heartbeats_;   ///< of each island
   std::vector<std::int64_t> averaged_;  ///< the islands of the last average, on rank 0
 };
 

@@ -234,14 +234,11 @@ void StepRunner::compute_again(std::int64_t step, StepResult& result) {
 
 void StepRunner::update(std::int64_t step, StepResult& result) {
   const double updating = now_seconds();
-  const double waited = state_.update(result.rate, clip_scale(result.summary.grad_norm), step);
+  const double scale =
+      optim::clip_scale(result.summary.grad_norm, plan_.config.optimizer.clip_norm);
+  const double waited = state_.update(result.rate, scale, step);
   result.times.communication.of(grid::Axis::kPipeline) += waited;
   result.times.compute += now_seconds() - updating - waited;
-}
-
-double StepRunner::clip_scale(double norm) const {
-  const double limit = plan_.config.optimizer.clip_norm;
-  return limit > 0.0 && norm > limit ? limit / norm : 1.0;
 }
 
 /// Rank 0 decides, from what the last check took.

@@ -66,7 +66,6 @@ class StepRunner {
   [[nodiscard]] StepResult::Update skip(std::int64_t step, const StepSummary& summary);
   void compute_again(std::int64_t step, StepResult& result);
   void update(std::int64_t step, StepResult& result);
-  [[nodiscard]] double clip_scale(double norm) const;
   [[nodiscard]] bool check_due(std::int64_t step) const;
   void check(std::int64_t step);
 

@@ -74,8 +74,14 @@ Result train(comm::Communicator& world, const Case& c, const nn::ParameterLayout
   nn::test::CountingCommunicator group(world);
   const BucketPlan plan(layout, 1, 2048);
   const std::int64_t own = kIslands / world.size();
-  const IslandShare share{.count = kIslands, .own = {world.rank() * own, (world.rank() + 1) * own}};
-  OuterOptimizer outer(group, c.options, share, layout, plan, 0, c.fragments, kDTypeOf<T>);
+  const OuterShare share{
+      .options = c.options,
+      .islands = {.count = kIslands, .own = {world.rank() * own, (world.rank() + 1) * own}},
+      .layout = layout,
+      .buckets = plan,
+      .fragments = c.fragments,
+      .dtype = kDTypeOf<T>};
+  OuterOptimizer outer(group, share);
   const auto size = static_cast<std::size_t>(layout.elements);
   Result result{.sent = std::vector<double>(size), .kept = std::vector<double>(size)};
   for (const OuterOptimizer::Piece& piece : outer.pieces()) {
@@ -91,7 +97,7 @@ Result train(comm::Communicator& world, const Case& c, const nn::ParameterLayout
           const auto before = outer.weights(piece).host<T>();
           for_elements(piece, [&](std::size_t element, std::size_t at) {
             const auto by = static_cast<T>(
-                change(share.own.begin + i, round, static_cast<std::int64_t>(element)));
+                change(share.islands.own.begin + i, round, static_cast<std::int64_t>(element)));
             into.host<T>()[at] = before[at] - by;
             result.sent[element] += static_cast<double>(before[at] - (before[at] - by));
           });
@@ -120,8 +126,7 @@ Result train(comm::Communicator& world, const Case& c, const nn::ParameterLayout
     }
   }
   result.traffic = group.sent();
-  const nn::LayerTraffic planned = OuterOptimizer::traffic(
-      world.size(), world.rank(), c.options, share, layout, plan, 0, c.fragments, kDTypeOf<T>);
+  const nn::LayerTraffic planned = OuterOptimizer::traffic(world.size(), world.rank(), share);
   EXPECT_EQ(result.traffic.messages, static_cast<double>(c.rounds) * planned.messages);
   EXPECT_EQ(result.traffic.bytes, static_cast<double>(c.rounds) * planned.bytes);
   EXPECT_EQ(planned.bytes > 0.0, world.size() > 1);
@@ -245,8 +250,11 @@ TEST(OuterOptimizer, PlansItsMemory) {
   const auto total = [&](const OuterOptions& options) {
     std::vector<std::int64_t> bytes;
     for (const nn::MemoryItem& item :
-         OuterOptimizer::memory(2, options, {.count = 4, .own = {0, 2}}, layout, plan, 0, fragments,
-                                DType::kFloat32)) {
+         OuterOptimizer::memory(2, {.options = options,
+                                   .islands = {.count = 4, .own = {0, 2}},
+                                   .layout = layout,
+                                   .buckets = plan,
+                                   .fragments = fragments})) {
       bytes.push_back(item.bytes);
     }
     return bytes;

@@ -1,4 +1,4 @@
-#include "replication/every_step.hpp"
+#include "replication/replication.hpp"
 
 #include "strata/comm/agree.hpp"
 
@@ -7,37 +7,47 @@
 
 namespace strata::train {
 
-void EveryStep::load(const io::Checkpoint* checkpoint) {
+void Replication::load(const io::Checkpoint* checkpoint) {
   if (checkpoint != nullptr) {
     state_.load_weights(*checkpoint);
     state_.load_state(*checkpoint);
   }
 }
 
-AgreedPoint EveryStep::advance(TrainingLoop& loop) {
+StepResult& Replication::run_step(TrainingLoop& loop, AgreedPoint& point,
+                                  const std::function<void(StepResult&)>& train) {
   if (!runner_) {
     runner_.emplace(setup_, rank_, state_, executor_, step_);
   }
-  ++step_;
+  point.step = ++step_;
   loop.begin_step(step_);
-  const auto requests = [&] { return loop.requests(step_); };
-  AgreedPoint point{.step = step_, .ends = step_ == setup_.plan.total_steps};
-  point.results.push_back(
-      runner_->run(step_, [&](StepResult& result) { runner_->train(0, requests, result); }));
-  loop.end_step(point.results.back());
-  point.requests = loop.due(step_);
+  return point.results.emplace_back(runner_->run(step_, train));
+}
+
+void Replication::agree_on(TrainingLoop& loop, AgreedPoint& point) const {
+  point.ends = point.step == plan_.total_steps;
+  point.requests = loop.due(point.step);
   point.requests.add(point.results.back().summary.requests);
+}
+
+AgreedPoint Replication::advance(TrainingLoop& loop) {
+  AgreedPoint point;
+  loop.end_step(run_step(loop, point, [&](StepResult& result) {
+    runner_->train(
+        0, [&] { return loop.requests(step_); }, result);
+  }));
+  agree_on(loop, point);
   return point;
 }
 
-void EveryStep::require_good() {
+void Replication::require_good() {
   if (runner_) {
     runner_->confirm_state();
   }
-  comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
+  comm::agree(world_, [&] { state_.require_finite(); });
 }
 
-void EveryStep::stop() {
+void Replication::stop() {
   if (runner_) {
     runner_->log_summary();
   }
@@ -53,7 +63,7 @@ std::unique_ptr<Replication> make_replication(const TrainerSetup& setup, const p
     case config::Sync::kStep:
       break;
   }
-  return std::make_unique<EveryStep>(setup, rank, state, executor);
+  return std::make_unique<Replication>(setup, rank, state, executor);
 }
 
 }  // namespace strata::train
