@@ -10,43 +10,27 @@
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/replication.hpp"
-#include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
 #include "strata/train/file_timeout.hpp"
-#include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/stop_signal.hpp"
 
 #include "loop/kernels_used.hpp"
-#include "loop/periodic_evaluation.hpp"
 #include "loop/resource_usage.hpp"
-#include "loop/run_clock.hpp"
+#include "loop/saves.hpp"
 #include "loop/step_report.hpp"
 #include "loop/timeline_recorder.hpp"
 #include "record/stragglers.hpp"
-#include "replication/replication.hpp"
 
 namespace strata::train {
 namespace {
 
-/// Marks a phase within training, for the watchdog.
-class PhaseMark {
- public:
-  PhaseMark(comm::Communicator& world, comm::Phase phase) : world_(world) { world_.enter(phase); }
-  ~PhaseMark() { world_.enter(comm::Phase::kTraining); }
-  PhaseMark(const PhaseMark&) = delete;
-  PhaseMark& operator=(const PhaseMark&) = delete;
-
- private:
-  comm::Communicator& world_;
-};
-
 /// The state of one call of train() on one rank.
 class Trainer final : public TrainingLoop {
  public:
-  using OnFailure = CheckpointWriter::OnFailure;
+  using OnFailure = Saves::OnFailure;
 
   explicit Trainer(const TrainerSetup& setup)
       : setup_(setup),
@@ -57,6 +41,7 @@ class Trainer final : public TrainingLoop {
         executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
         replication_(make_replication(setup, rank_, state_, executor_)),
         evaluation_(setup, rank_, executor_),
+        saves_(setup, rank_, state_, *replication_, evaluation_, clock_),
         stragglers_(setup.groups),
         timeline_(setup, rank_, executor_) {
     if (const auto& kind = plan::replication_of(plan_); !kind.reproducible()) {
@@ -109,19 +94,8 @@ class Trainer final : public TrainingLoop {
 
   ~Trainer() { setup_.log.on_warning({}); }
 
-  /// Completes the save under way after an agreed failure: its state was good.
-  /// Communication: collective over the world.
-  void finish_save() {
-    try {
-      if (writer_) {
-        const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
-        writer_->finish();
-        report_save();
-      }
-    } catch (const comm::AgreedError& error) {
-      setup_.log.warn("{}", error.what());
-    }
-  }
+  /// After an agreed failure of run(). Communication: collective over the world.
+  void finish_save() { saves_.finish_after_failure(); }
 
  private:
   void begin() {
@@ -141,48 +115,10 @@ class Trainer final : public TrainingLoop {
       replication_->load(has_states ? setup_.checkpoint : nullptr);
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
-        if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
-          tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
-        }
-        const std::filesystem::path dir(config_.run.dir);
-        io::replace_text(dir / "config.ini", setup_.config_text);
-        // Where all steps are done already, the final evaluation is repeated.
-        const bool evaluates_again =
-            first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
-        metrics_.emplace(
-            dir / "metrics.jsonl",
-            MetricsKept{.training_step = first_step_,
-                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
-            config_.run.tensorboard == config::Switch::kOn
-                ? std::optional(EventsWanted{.directory = dir / "tensorboard",
-                                             .config_text = setup_.config_text,
-                                             .model = plan_.model.get()})
-                : std::nullopt);
-        if (!plan::may_skip_steps(plan_) && !metrics_->missing_steps().empty()) {
-          setup_.log.warn(
-              "{} has no lines of the training steps {}, and the run goes on without them{}; "
-              "restore the file from a copy to have them",
-              (dir / "metrics.jsonl").string(), metrics_->missing_steps(),
-              evaluation_.decides()
-                  ? ", so that checkpoint.best and train.patience may not count all "
-                    "evaluations"
-                  : "");
-        }
-        evaluation_.open(*metrics_, tokenizer_ ? &*tokenizer_ : nullptr);
+        open_files();
       }
-      writer_.emplace(
-          plan_, rank_, setup_.groups,
-          [this](const device::Buffer& memory) { return replication_->snapshot(memory); },
-          RunRecord{.config_text = setup_.config_text,
-                    .texts = setup_.checkpoint != nullptr ? model_texts(*setup_.checkpoint)
-                             : setup_.initial != nullptr  ? initial_texts(plan_, *setup_.initial)
-                                                          : ModelTexts(),
-                    .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
-                    .lock = setup_.lock,
-                    .further = [this] { return replication_->record(); }},
-          setup_.log);
+      saves_.open(metrics_ ? &*metrics_ : nullptr, tokenizer_ ? &*tokenizer_ : nullptr);
     });
-    saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     first_step_ = replication_->start(first_step_);
     if (metrics_) {
       metrics_->write(RunEvent::kStart, setup_.facts);
@@ -209,6 +145,35 @@ class Trainer final : public TrainingLoop {
         require(chunk->record_passes(), "passes that contain messages cannot be recorded");
       }
     }
+  }
+
+  /// On rank 0.
+  void open_files() {
+    const std::filesystem::path dir(config_.run.dir);
+    if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
+      tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
+    }
+    io::replace_text(dir / "config.ini", setup_.config_text);
+    // Where all steps are done already, the final evaluation is repeated.
+    const bool evaluates_again = first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
+    metrics_.emplace(dir / "metrics.jsonl",
+                     MetricsKept{.training_step = first_step_,
+                                 .evaluation_step = first_step_ - (evaluates_again ? 1 : 0)},
+                     config_.run.tensorboard == config::Switch::kOn
+                         ? std::optional(EventsWanted{.directory = dir / "tensorboard",
+                                                      .config_text = setup_.config_text,
+                                                      .model = plan_.model.get()})
+                         : std::nullopt);
+    if (!plan::may_skip_steps(plan_) && !metrics_->missing_steps().empty()) {
+      setup_.log.warn(
+          "{} has no lines of the training steps {}, and the run goes on without them{}; "
+          "restore the file from a copy to have them",
+          (dir / "metrics.jsonl").string(), metrics_->missing_steps(),
+          evaluation_.decides() ? ", so that checkpoint.best and train.patience may not count all "
+                                  "evaluations"
+                                : "");
+    }
+    evaluation_.open(*metrics_, tokenizer_ ? &*tokenizer_ : nullptr);
   }
 
   /// Cached CUDA graphs.
@@ -238,11 +203,11 @@ class Trainer final : public TrainingLoop {
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
       if (last || stop || point.requests.has(StepRequest::kSave)) {
-        save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
-      } else if (writer_->is_saving() && !point.requests.has(StepRequest::kWait)) {
-        writer_->advance();
+        saves_.save(step, updates_, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
+      } else if (!point.requests.has(StepRequest::kWait)) {
+        saves_.advance();
       }
-      report_save();
+      saves_.report();
       if (stop) {
         return stopped(step, "checkpoint written");
       }
@@ -252,9 +217,8 @@ class Trainer final : public TrainingLoop {
         return Outcome::kStopped;
       }
       if (patience_is_over_) {
-        save(step, OnFailure::kThrow);
-        writer_->finish();
-        report_save();
+        saves_.save(step, updates_, OnFailure::kThrow);
+        saves_.finish();
         evaluation_.log_patience(step);
       }
     }
@@ -300,7 +264,7 @@ class Trainer final : public TrainingLoop {
     if (clock_ && clock_->save_due(now_seconds())) {
       mine.add(StepRequest::kSave);
     }
-    if (writer_->is_writing()) {
+    if (saves_.is_writing()) {
       mine.add(StepRequest::kWait);
     }
     return mine;
@@ -362,67 +326,25 @@ class Trainer final : public TrainingLoop {
     }
     // Bad test data may end the run.
     state_.drain();
-    writer_->finish();
-    report_save();
+    saves_.finish();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     replication_->load_evaluation_weights();
     const std::optional<StepRequests> judged =
         evaluation_.run(step, [this] { return stop_request(); });
     discard_waits();
     if (!judged) {
-      save(step, OnFailure::kThrow);
+      saves_.save(step, updates_, OnFailure::kThrow);
       return stopped(step, "checkpoint written", " in the evaluation");
     }
     patience_is_over_ = judged->has(StepRequest::kStop) && step < plan_.total_steps;
-    const bool best = judged->has(StepRequest::kSave);
-    if (best && saved_step_ == step && !writer_->has_failed()) {
-      // Saved before the evaluation, when another checkpoint was the best.
-      if (metrics_) {
-        metrics_->sync();
+    if (judged->has(StepRequest::kSave)) {
+      if (saves_.has(step)) {
+        saves_.keep(step);
+      } else {
+        saves_.save(step, updates_, OnFailure::kWarn);
       }
-      tidy_checkpoints(plan_, *setup_.groups.world, step, evaluation_.best_step(step), setup_.log);
-    } else if (best) {
-      save(step, OnFailure::kWarn);
     }
     return Outcome::kFinished;
-  }
-
-  /// Writes what the last committed checkpoint cost.
-  void report_save() {
-    if (clock_ && writer_->has_failed()) {
-      clock_->save_failed(now_seconds());
-    } else if (clock_ && !writer_->is_saving()) {
-      clock_->save_ended(now_seconds());
-    }
-    const std::optional<CheckpointRecord> report = writer_->take_report();
-    if (report && metrics_) {
-      metrics_->write(*report);
-    }
-  }
-
-  void save(std::int64_t step, OnFailure on_failure) {
-    if (saved_step_ == step && saved_updates_ == updates_ && !writer_->has_failed()) {
-      return;
-    }
-    saved_updates_ = updates_;
-    const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
-    writer_->finish();  // best_step() lists committed checkpoints
-    report_save();
-    if (clock_) {
-      clock_->save_began(now_seconds());
-    }
-    state_.drain();
-    if (metrics_) {
-      metrics_->sync();
-    }
-    replication_->require_good();
-    writer_->begin(step, on_failure, evaluation_.best_step(step));
-    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == config::Switch::kOff ||
-        plan::replication_of(plan_).saves_at_once(plan_)) {
-      writer_->finish();
-    }
-    saved_step_ = step;
-    discard_waits();
   }
 
   const TrainerSetup& setup_;
@@ -432,20 +354,18 @@ class Trainer final : public TrainingLoop {
   RankState state_;
   pipeline::Executor executor_;
   std::unique_ptr<Replication> replication_;
-  std::optional<MetricsFile> metrics_;
-  PeriodicEvaluation evaluation_;
-  std::optional<RunClock> clock_;  ///< on rank 0
-  Stragglers stragglers_;
-  double step_began_ = 0.0;
+  std::optional<MetricsFile> metrics_;  ///< on rank 0
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
-  std::optional<CheckpointWriter> writer_;
+  PeriodicEvaluation evaluation_;
+  std::optional<RunClock> clock_;  ///< on rank 0
+  Saves saves_;
+  Stragglers stragglers_;
+  double step_began_ = 0.0;
   TimelineRecorder timeline_;
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
-  std::int64_t saved_step_ = -1;
   std::int64_t updates_ = 0;  ///< AgreedPoint::updates
-  std::int64_t saved_updates_ = 0;
   bool patience_is_over_ = false;
 };
 
