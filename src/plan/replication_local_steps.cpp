@@ -272,8 +272,7 @@ const ReplicationPlan& local_steps() {
 }
 
 bool islands_differ(const Plan& plan) {
-  return plan.config.parallel.sync == config::Sync::kLocal &&
-         (std::ssize(plan.fragments) > 1 || plan.config.local.mix > 0.0);
+  return std::ssize(plan.fragments) > 1 || plan.config.local.mix > 0.0;
 }
 
 optim::OuterShare outer_share(const Plan& plan, const RankPlan& rank) {
