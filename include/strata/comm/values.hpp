@@ -12,7 +12,7 @@ namespace strata::comm {
 
 /// Equal numbers of values of all ranks, in rank order. Communication: an all-gather.
 template <typename T>
-[[nodiscard]] std::vector<T> gathered(Communicator& group, std::span<const T> mine) {
+[[nodiscard]] std::vector<T> gathered_rows(Communicator& group, std::span<const T> mine) {
   std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
   group.all_gather(payload_of(mine), payload_of(std::span(all)));
   return all;
@@ -20,7 +20,7 @@ template <typename T>
 /// One value of each rank.
 template <typename T>
 [[nodiscard]] std::vector<T> gathered(Communicator& group, const T& mine) {
-  return gathered(group, std::span(&mine, 1));
+  return gathered_rows(group, std::span(&mine, 1));
 }
 
 /// The value of rank `root`. Communication: a broadcast.

@@ -60,7 +60,7 @@ class CheckpointWriter {
   void finish();
 
   /// Whether the last save failed; the same on all ranks.
-  [[nodiscard]] bool has_failed() const { return outcome_ == Outcome::kFailed; }
+  [[nodiscard]] bool has_failed() const { return failed_; }
   /// On rank 0 the report of the save that was committed last, once.
   [[nodiscard]] std::optional<CheckpointRecord> take_report() { return std::exchange(report_, {}); }
 
@@ -71,15 +71,11 @@ class CheckpointWriter {
     kCommit,  ///< rank 0's thread writes the master, commits and deletes expired checkpoints
   };
 
-  enum class Outcome { kOpen, kFailed };
-
   /// Waits for the thread.
   [[nodiscard]] std::string result();
   void start_parts();
   void start_commit();
   void end_commit();
-  /// The phase after the present one, on all ranks.
-  void next_phase();
   /// Runs a phase; ends the save where the phase fails.
   template <typename Function>
   void attempt(Function&& phase);
@@ -93,7 +89,7 @@ class CheckpointWriter {
   std::vector<io::TensorSlice> slices_;
   Phase phase_ = Phase::kIdle;
   OnFailure on_failure_ = OnFailure::kWarn;
-  Outcome outcome_ = Outcome::kOpen;
+  bool failed_ = false;
   std::int64_t step_ = -1;
   std::int64_t best_step_ = -1;
   std::filesystem::path directory_;  ///< of the save under way, on rank 0

@@ -80,7 +80,7 @@ void CheckpointWriter::attempt(Function&& phase) {
     }
     save_.bytes = 0;
     phase_ = Phase::kIdle;
-    outcome_ = Outcome::kFailed;
+    failed_ = true;
     if (!directory_.empty()) {
       // Only its own: another process may have taken over the run directory and save this step.
       std::error_code ignored;  // the next pruning deletes the rest
@@ -100,13 +100,19 @@ void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure, std::int64
   best_step_ = best_step;
   save_ = {.step = step};
   on_failure_ = on_failure;
-  outcome_ = Outcome::kOpen;
+  failed_ = false;
   directory_.clear();
   attempt([&] { start_parts(); });
 }
 
 void CheckpointWriter::advance() {
-  attempt([&] { next_phase(); });
+  attempt([&] {
+    if (phase_ == Phase::kParts) {
+      start_commit();
+    } else {
+      end_commit();
+    }
+  });
   if (!is_saving() && save_.bytes > 0) {
     report_ = save_;
   }
@@ -115,14 +121,6 @@ void CheckpointWriter::advance() {
 void CheckpointWriter::finish() {
   while (is_saving()) {
     advance();
-  }
-}
-
-void CheckpointWriter::next_phase() {
-  if (phase_ == Phase::kParts) {
-    start_commit();
-  } else {
-    end_commit();
   }
 }
 

@@ -132,7 +132,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                          StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
-  // In global batches, of which a job that trains a part reads several rounds.
+  // In global batches. A job that trains a part reads each in several rounds.
   const std::int64_t limit = plan.config.train.evaluate_batches;
   const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
                                    ? std::min(info.samples, limit * plan.config.batch.global)
@@ -185,7 +185,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
       continue;
     }
     for (comm::Communicator* const group : groups.replicas()) {
-      mine = comm::gathered(*group, std::span(std::as_const(mine)));
+      mine = comm::gathered_rows(*group, std::span(std::as_const(mine)));
     }
     for (std::size_t i = 0; i < mine.size(); ++i) {
       totals[i % 2] += mine[i];

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,14 +13,16 @@
 
 namespace strata::train {
 
-std::string kernels_text(const std::vector<ops::KernelsUsed>& ranks) {
+std::string compared_kernels(comm::Communicator& world, const ops::KernelsUsed& mine) {
   struct Used {
     std::string kernels;
     std::size_t rank = 0;
   };
+  const std::vector<std::string> texts = world.all_gather_texts(nlohmann::json(mine).dump());
   std::map<std::string, Used> all;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    for (const auto& [operation, kernels] : ranks[rank]) {
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    for (const auto& [operation, kernels] :
+         nlohmann::json::parse(texts[rank]).get<ops::KernelsUsed>()) {
       const Used& first = all.try_emplace(operation, Used{kernels, rank}).first->second;
       if (first.kernels != kernels) {
         throw comm::AgreedError(
@@ -44,14 +47,6 @@ std::string kernels_text(const std::vector<ops::KernelsUsed>& ranks) {
   const std::string library =
       by_library == 0 ? "" : fmt::format("; passes by cuDNN: {}", by_library);
   return fmt::format("kernels: products by cuBLASLt{}{}", library, own);
-}
-
-std::string compared_kernels(comm::Communicator& world, const ops::KernelsUsed& mine) {
-  std::vector<ops::KernelsUsed> ranks;
-  for (const std::string& text : world.all_gather_texts(nlohmann::json(mine).dump())) {
-    ranks.push_back(nlohmann::json::parse(text).get<ops::KernelsUsed>());
-  }
-  return kernels_text(ranks);
 }
 
 }  // namespace strata::train

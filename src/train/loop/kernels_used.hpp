@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "strata/comm/communicator.hpp"
 #include "strata/ops/context.hpp"
@@ -12,8 +11,5 @@ namespace strata::train {
 /// that run it. Communication: an all-gather over the world.
 /// Throws: AgreedError(kPeer) that names two ranks that differ and the operation.
 [[nodiscard]] std::string compared_kernels(comm::Communicator& world, const ops::KernelsUsed& mine);
-
-/// Of `ranks`, in rank order.
-[[nodiscard]] std::string kernels_text(const std::vector<ops::KernelsUsed>& ranks);
 
 }  // namespace strata::train

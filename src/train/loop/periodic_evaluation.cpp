@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,10 +16,49 @@
 #include "strata/train/evaluation.hpp"
 
 #include "loop/text_sample.hpp"
-#include "record/evaluation_record.hpp"
 #include "record/event_file.hpp"
 
 namespace strata::train {
+namespace {
+
+/// The line of an evaluation in metrics.jsonl.
+EvaluateRecord evaluate_record(const plan::Plan& plan, std::int64_t step,
+                               const EvaluationResult& result) {
+  const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
+  return {
+      .step = step,
+      .loss = result.loss,
+      .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+      .perplexity = is_language_model(plan) ? std::optional(std::exp(result.loss)) : std::nullopt};
+}
+
+/// Holds the step whose evaluation failed, so that a resumed run trains on.
+std::filesystem::path failure_note(const std::filesystem::path& run_directory) {
+  return run_directory / "failed-evaluation.txt";
+}
+
+/// Does nothing where the note cannot be written.
+void note_failed_evaluation(const std::filesystem::path& run_directory, std::int64_t step) {
+  std::error_code ignored;
+  // Never through a link that something else left there.
+  std::filesystem::remove(failure_note(run_directory), ignored);
+  std::ofstream(failure_note(run_directory)) << step << "\n";
+}
+
+/// What a run that resumes after `step` does about that step's evaluation, which follows the save.
+enum class EvaluationLeft { kNone, kDue, kFailed };
+
+EvaluationLeft evaluation_left(const std::filesystem::path& run_directory, std::int64_t step) {
+  const std::vector<EvaluateRecord> recorded = evaluations_in(run_directory / "metrics.jsonl");
+  if (std::ranges::count(recorded, step, &EvaluateRecord::step) > 0) {
+    return EvaluationLeft::kNone;
+  }
+  std::int64_t failed = -1;
+  std::ifstream note(failure_note(run_directory));
+  return note >> failed && failed == step ? EvaluationLeft::kFailed : EvaluationLeft::kDue;
+}
+
+}  // namespace
 
 void PeriodicEvaluation::open(MetricsFile& metrics, const io::Tokenizer* tokenizer) {
   metrics_ = &metrics;
@@ -58,7 +98,7 @@ std::optional<StepRequests> PeriodicEvaluation::run(
                     "good checkpoint is kept. Lower optimizer.learning_rate",
                     step, result->loss));
   }
-  const EvaluateRecord record = record_of(plan_, step, *result);
+  const EvaluateRecord record = evaluate_record(plan_, step, *result);
   write_text_sample(step, polls);
   if (metrics_ != nullptr) {
     if (!answers.empty()) {

@@ -18,7 +18,7 @@ class Gathered {
            comm::ExposedSeconds& exposed)
       : width_(mine.size()) {
     const double start = now_seconds();
-    all_ = comm::gathered(group, std::span(mine));
+    all_ = comm::gathered_rows(group, std::span(mine));
     exposed.of(group.axis()) += now_seconds() - start;
   }
 

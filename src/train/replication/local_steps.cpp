@@ -308,7 +308,7 @@ void LocalSteps::exchange(std::span<StepResult> round) {
   }
   const auto ranks = static_cast<std::size_t>(setup_.groups.islands->size());
   const std::vector<double> all =
-      comm::gathered(*setup_.groups.islands, std::span(std::as_const(mine)));
+      comm::gathered_rows(*setup_.groups.islands, std::span(std::as_const(mine)));
   const auto number = [&](std::size_t rank, std::size_t at) {
     return all[rank * mine.size() + at];
   };

@@ -283,7 +283,7 @@ AgreedPoint ParameterServers::advance(TrainingLoop& loop) {
     }
     const Claimed now = std::move(*next_);
     next_.reset();
-    claim();  // whose samples are read meanwhile
+    claim();  // its samples are read while this unit is computed
     compute(now.unit, *now.feed);
   }
 }

@@ -52,7 +52,7 @@ class ParameterServers final : public Replication {
   void await_slowest();
   /// Throws: Error(kPeer) where no rank has finished a unit for run.timeout.
   void require_progress();
-  /// Of a crash or a stall, whose line names it.
+  /// Names the step in reports of crashes and stalls.
   void show_step(std::int64_t step);
   void compute(std::int64_t unit, SampleFeed& feed);
   void fetch();

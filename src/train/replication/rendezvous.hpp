@@ -24,15 +24,15 @@ struct RoundOutcome {
     kStopped    ///< on request, while others were waited for
   };
   Kind kind = Kind::kIncluded;
-  std::int64_t step = 0;  ///< after which the island goes on
+  std::int64_t step = 0;  ///< the island continues after it
 };
 
-/// Where islands that are jobs of their own synchronize at the end of a round: a shared directory.
-/// Each job writes the differences of its weights as a checkpoint, which one rename commits. The
-/// job that sees those of all islands, or whose deadline is over, adds what is there in island
-/// order, applies the outer optimizer and commits the outer weights; the first rename counts. A job
-/// that was left out goes on with the newest round. All that is read is verified, and must be of
-/// the same run and from the same outer weights; what is not is left out. Formats: docs/formats.md.
+/// Synchronizes islands that are jobs of their own, through a shared directory. At the end of a
+/// round each job commits the differences of its weights as a checkpoint. A job averages the
+/// differences, in island order, once all are there or its deadline is over; then it applies the
+/// outer optimizer and commits the outer weights. The first commit counts. A job that the average
+/// lacks continues from the newest round. Every checkpoint that is read is verified, and left out
+/// unless it is of the same run and from the same outer weights. Formats: docs/formats.md.
 class IslandRendezvous {
  public:
   /// Creates the directory where it is missing. Communication: collective over the world.
@@ -40,12 +40,12 @@ class IslandRendezvous {
   IslandRendezvous(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
                    optim::OuterOptimizer& outer);
 
-  /// Exchanges the round that ends with `step` and brings the outer optimizer to the state of the
-  /// round that the island goes on from. Communication: collective over the world.
+  /// Exchanges the round that ends with `step`, and loads the outer state of the round from which
+  /// the island continues. Communication: collective over the world.
   [[nodiscard]] RoundOutcome synchronize(std::int64_t step,
                                          const std::function<StopRequest()>& stop_request);
-  /// At a start after `step`, with the weights loaded: the newest round where the others have gone
-  /// on without this island. Communication: collective over the world.
+  /// At a start after `step`, with the weights loaded: where the other islands have continued
+  /// without this one, loads the newest round. Communication: collective over the world.
   [[nodiscard]] RoundOutcome join(std::int64_t step);
   /// The random id of the run that the islands belong to, which its first job makes, as metadata
   /// of a checkpoint. After join().
@@ -73,7 +73,7 @@ class IslandRendezvous {
   [[nodiscard]] RoundOutcome outcome_at_start(std::int64_t step, const std::string& outer);
   /// Nothing where the round was damaged and is set aside.
   [[nodiscard]] std::optional<RoundOutcome> catch_up(std::int64_t step);
-  /// Where the island goes on, on rank 0; a step of -1 where the newest round was damaged.
+  /// The outcome on rank 0; its step is -1 where the newest round was damaged.
   [[nodiscard]] RoundOutcome outcome_after(std::int64_t step);
   [[nodiscard]] Progress progress_of(std::int64_t step, RoundDifferences& differences,
                                      double committed);

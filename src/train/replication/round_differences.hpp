@@ -46,8 +46,7 @@ class RoundDifferences {
   /// Writes the own difference; not again where an earlier start has written the same.
   /// Communication: collective over the world.
   void write_own();
-  /// On rank 0: the islands whose differences are not there, or were found bad; the others are
-  /// present().
+  /// On rank 0: islands without a difference, or with a bad one. The others are present().
   [[nodiscard]] std::vector<std::int64_t> missing();
   [[nodiscard]] const std::vector<std::int64_t>& present() const { return present_; }
   /// Verifies those that rank 0 has found present. Returns: false where one is bad; the own one is

@@ -21,7 +21,7 @@ namespace strata::train {
 /// Runs training steps of replicas that exchange gradients, on one rank.
 class StepRunner {
  public:
-  /// Starts to read samples, from those of the step after `first_step` on.
+  /// Starts to read the samples of the steps after `first_step`.
   StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
              pipeline::Executor& executor, std::int64_t first_step);
 
@@ -51,7 +51,7 @@ class StepRunner {
   };
   /// Whether the step has histograms for TensorBoard.
   [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
-  /// Encodes those of slices' tensors PREFIX/PARAMETER, on rank 0.
+  /// Encodes histograms of the slices' tensors PREFIX/PARAMETER, on rank 0.
   [[nodiscard]] std::string histograms(const std::string& prefix,
                                        const std::vector<io::TensorSlice>& slices);
   /// Forward, backward and the exchange of results; adds its times.

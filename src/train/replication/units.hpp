@@ -29,7 +29,7 @@ struct UnitsDone {
   std::int64_t next = 0;
   std::vector<std::int64_t> open;
   std::int64_t updates = 0;
-  std::vector<UnitResult> results;  ///< of steps of which other units are open
+  std::vector<UnitResult> results;  ///< of steps that are not complete
 };
 
 /// The units that a checkpoint's run had done; all of its steps where it was of another kind.
@@ -67,7 +67,7 @@ class UnitWindow {
   /// The units that each rank has done.
   [[nodiscard]] std::vector<Word> done();
 
-  /// Whether rank 0 has taken the result whose place this unit's result takes.
+  /// Whether the ring has room for a unit's result: rank 0 has taken the one before it.
   [[nodiscard]] bool has_place_for(std::int64_t unit) {
     return window_->load(0, place_of(unit)) == 0;
   }
@@ -103,10 +103,10 @@ class UnitSteps {
   [[nodiscard]] std::int64_t units_done() const { return units_done_; }
   /// Reads the results of finished units.
   void collect();
-  /// Of steps of which other units are open.
+  /// Results of steps that are not complete.
   [[nodiscard]] std::vector<UnitResult> open_results() const;
-  /// Reports the steps that are complete; `times` are those of this rank since the last report, and
-  /// 0 after one. Returns: what they make due. Throws: Error(kDiverged) where too many gradients in
+  /// Reports the steps that are complete. `times`: of this rank since the last report, which resets
+  /// them. Returns: what they make due. Throws: Error(kDiverged) where too many gradients in
   /// a row were not finite.
   [[nodiscard]] StepRequests report(TrainingLoop& loop, StepTimes& times);
 
