@@ -51,7 +51,7 @@ std::string setting_for(const std::string& part, const plan::Plan& plan) {
                : "fewer stages (parallel.pipeline)";
   }
   if (part == kReduction || part == kGather) {
-    return plan::replication_of(plan).replicas_stay_equal()
+    return plan::replication_of(plan).traits(plan).replicas_stay_equal
                ? "a larger batch.global, parallel.sync = local"
                : "a larger batch.global";
   }
@@ -105,7 +105,10 @@ class Forecaster::Step {
         detail_(detail) {}
 
   Forecast run() {
-    plan::replication_of(plan_).require_forecastable();
+    if (const auto traits = plan::replication_of(plan_).traits(plan_);
+        !traits.unforecastable.empty()) {
+      fail(ExitCode::kUsage, "{}", traits.unforecastable);
+    }
     make_stages();
     fit();
     if (!forecast_.fits && detail_ == Detail::kTotals) {
@@ -414,7 +417,7 @@ class Forecaster::Step {
   }
 
   [[nodiscard]] double seconds_between_parts(const plan::RankPlan& rank) const {
-    if (!plan::replication_of(plan_).waits(plan_)) {
+    if (!plan::replication_of(plan_).traits(plan_).waits) {
       return 0.0;
     }
     const plan::Traffic& round = rank.traffic.back();

@@ -66,7 +66,7 @@ std::string grid_lines(const Plan& plan) {
         fmt::format("nodes: {} replicas each, whose gradients are added before they cross nodes\n",
                     plan.node_replicas);
   }
-  text += replication_of(plan).text(plan);
+  text += replication_of(plan).text(plan).lines;
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
       std::any_of(parameters.begin(), parameters.end(),
@@ -104,7 +104,7 @@ std::string batch_text(const Plan& plan) {
   const std::int64_t pieces = c.numerics.loss_pieces;
   std::string text =
       fmt::format("batch: {} samples = {}{} replica{} x {} microbatches x {} samples{}; {} steps",
-                  c.batch.global, replication_of(plan).parts_text(plan), plan.grid.data,
+                  c.batch.global, replication_of(plan).text(plan).parts, plan.grid.data,
                   plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
                   pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
   if (plan.concurrent_lanes > 1) {
@@ -299,7 +299,7 @@ std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
 
 std::string grid_line(const Plan& plan) {
   return fmt::format(
-      "{}; virtual grid: {} lanes x {} shards{}", replication_of(plan).grid_text(plan),
+      "{}; virtual grid: {} lanes x {} shards{}", replication_of(plan).text(plan).grid,
       plan.config.numerics.lanes, plan.config.numerics.shards,
       plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
                                                              : "");

@@ -49,8 +49,8 @@ std::vector<std::string> ReplicationPlan::state_tensors(const Plan& plan,
   return state_names(spec, plan.config.optimizer.options);
 }
 
-std::string ReplicationPlan::name(std::int64_t /*parts*/) const {
-  return std::string(name_of(config::Sync::kStep));
+ReplicationName ReplicationPlan::name(std::int64_t /*parts*/) const {
+  return {.name = std::string(name_of(config::Sync::kStep)), .state = ""};
 }
 
 }  // namespace strata::plan

@@ -74,10 +74,15 @@ void check_rounds(const config::RunConfig& config, std::int64_t total_steps) {
 /// Islands of replicas train local.steps steps by themselves; then their weights are averaged.
 class LocalSteps final : public ReplicationPlan {
  public:
-  [[nodiscard]] bool replicas_stay_equal() const override { return false; }
-  /// Islands that are jobs must not go back by more than the round that they have not saved.
-  [[nodiscard]] bool saves_at_once(const Plan& plan) const override {
-    return are_jobs(plan.config);
+  [[nodiscard]] ReplicationTraits traits(const Plan& plan) const override {
+    return {
+        .irreproducible = "",
+        .unforecastable = "",
+        .replicas_stay_equal = false,
+        // Islands that are jobs must not go back by more than the round that they have not saved.
+        .saves_at_once = are_jobs(plan.config),
+        // Not where averages are under way beside further steps.
+        .waits = plan.config.local.delay == 0};
   }
 
   [[nodiscard]] bool fits(const config::RunConfig& config, std::int64_t replicas) const override {
@@ -98,8 +103,8 @@ class LocalSteps final : public ReplicationPlan {
     grid.data /= grid.islands;
     return grid;
   }
-  [[nodiscard]] std::int64_t resolve_parts(const config::RunConfig& given, const grid::Grid& grid,
-                                           const VirtualGrid& stored) const override {
+  [[nodiscard]] RunParts resolve_parts(const config::RunConfig& given, const grid::Grid& grid,
+                                       const VirtualGrid& stored) const override {
     const auto& parallel = given.parallel;
     if (given.numerics.mode == comm::Summation::kLibrary) {
       fail(ExitCode::kUsage,
@@ -118,11 +123,7 @@ class LocalSteps final : public ReplicationPlan {
           "many jobs meet there, at least 2, and which of them this is, from 0",
           islands, parallel.island);
     }
-    return islands;
-  }
-  [[nodiscard]] std::int64_t jobs(const config::RunConfig& config,
-                                  std::int64_t parts) const override {
-    return are_jobs(config) ? parts : 1;
+    return {.count = islands, .jobs = are_jobs(given) ? islands : 1};
   }
   void check_lanes(std::int64_t lanes, std::int64_t parts) const override {
     if (lanes % parts != 0) {
@@ -208,9 +209,6 @@ class LocalSteps final : public ReplicationPlan {
                    round.bytes / steps};
   }
 
-  /// Not where averages are under way beside further steps.
-  [[nodiscard]] bool waits(const Plan& plan) const override { return plan.config.local.delay == 0; }
-
   [[nodiscard]] std::vector<std::string> state_tensors(
       const Plan& plan, const nn::ParameterSpec& spec) const override {
     std::vector<std::string> names;
@@ -237,20 +235,17 @@ class LocalSteps final : public ReplicationPlan {
     return names;
   }
 
-  [[nodiscard]] std::string name(std::int64_t parts) const override {
-    return fmt::format("local with {} islands", parts);
+  [[nodiscard]] ReplicationName name(std::int64_t parts) const override {
+    return {.name = fmt::format("local with {} islands", parts),
+            .state = ", that of its islands and the outer momentum"};
   }
-  [[nodiscard]] std::string state_text() const override {
-    return ", that of its islands and the outer momentum";
-  }
-
-  [[nodiscard]] std::string text(const Plan& plan) const override {
+  [[nodiscard]] ReplicationText text(const Plan& plan) const override {
     const auto& local = plan.config.local;
     const std::string where =
         are_jobs(plan.config)
             ? fmt::format("jobs of their own, of which this is {}", plan.config.parallel.island)
             : fmt::format("{} on a rank", plan.parts_per_rank);
-    return fmt::format(
+    const std::string lines = fmt::format(
         "islands: {}, {}; averaged in rounds of {} steps, in {} fragment{}, {}{}\n", plan.parts,
         where, local.steps, local.fragments, local.fragments == 1 ? "" : "s",
         local.exchange == ops::Packing::kFull ? "in full"
@@ -258,9 +253,9 @@ class LocalSteps final : public ReplicationPlan {
         local.delay == 0 ? ""
                          : fmt::format("; an average arrives after {} further step{}", local.delay,
                                        local.delay == 1 ? "" : "s"));
-  }
-  [[nodiscard]] std::string parts_text(const Plan& plan) const override {
-    return plan.parts == 1 ? "" : fmt::format("{} islands x ", plan.parts);
+    return {.grid = plan.grid.text(),
+            .lines = lines,
+            .parts = plan.parts == 1 ? "" : fmt::format("{} islands x ", plan.parts)};
   }
 };
 

@@ -12,17 +12,15 @@ namespace {
 /// islands axis of the grid.
 class ParameterServers final : public ReplicationPlan {
  public:
-  [[nodiscard]] std::string irreproducible() const override {
-    return "asynchronous workers: the numbers of this run depend on the speed of its ranks, and a "
-           "second run gives others";
-  }
-  [[nodiscard]] bool replicas_stay_equal() const override { return false; }
-  /// The state changes while it is written.
-  [[nodiscard]] bool saves_at_once(const Plan& /*plan*/) const override { return true; }
-  void require_forecastable() const override {
-    fail(ExitCode::kUsage,
-         "parallel.sync is async: its workers have no step in common, so strata plan cannot "
-         "predict one; set it to step to plan its memory and speed");
+  [[nodiscard]] ReplicationTraits traits(const Plan& /*plan*/) const override {
+    return {.irreproducible =
+                "asynchronous workers: the numbers of this run depend on the speed of its ranks, "
+                "and a second run gives others",
+            .unforecastable =
+                "parallel.sync is async: its workers have no step in common, so strata plan cannot "
+                "predict one; set it to step to plan its memory and speed",
+            .replicas_stay_equal = false,
+            .saves_at_once = true};  // the state changes while it is written
   }
 
   [[nodiscard]] grid::Grid divided(const config::RunConfig& /*config*/,
@@ -124,19 +122,16 @@ class ParameterServers final : public ReplicationPlan {
     return 0;
   }
 
-  [[nodiscard]] std::string name(std::int64_t /*parts*/) const override {
-    return std::string(name_of(config::Sync::kAsync));
+  [[nodiscard]] ReplicationName name(std::int64_t /*parts*/) const override {
+    return {.name = std::string(name_of(config::Sync::kAsync)), .state = ""};
   }
-  [[nodiscard]] std::string grid_text(const Plan& plan) const override {
-    return grid::Grid{.data = plan.grid.replicas()}.text();
-  }
-  [[nodiscard]] std::string text(const Plan& plan) const override {
-    return fmt::format(
-        "asynchronous: {} servers, {} workers; a worker computes units of {} samples\n",
-        servers(plan), plan.grid.replicas() - plan.config.async.servers, part_batch(plan));
-  }
-  [[nodiscard]] std::string parts_text(const Plan& plan) const override {
-    return plan.parts == 1 ? "" : fmt::format("{} units x ", plan.parts);
+  [[nodiscard]] ReplicationText text(const Plan& plan) const override {
+    return {.grid = grid::Grid{.data = plan.grid.replicas()}.text(),
+            .lines = fmt::format("asynchronous: {} servers, {} workers; a worker computes units of "
+                                 "{} samples\n",
+                                 servers(plan), plan.grid.replicas() - plan.config.async.servers,
+                                 part_batch(plan)),
+            .parts = plan.parts == 1 ? "" : fmt::format("{} units x ", plan.parts)};
   }
 };
 

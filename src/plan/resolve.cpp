@@ -77,8 +77,7 @@ VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Gri
     check_fast(given, grid);
   }
   const ReplicationPlan& replication = replication_of(given.parallel.sync);
-  const std::int64_t parts = replication.resolve_parts(given, grid, stored);
-  const std::int64_t jobs = replication.jobs(given, parts);
+  const auto [parts, jobs] = replication.resolve_parts(given, grid, stored);
   const std::int64_t lanes =
       resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes,
                     std::max(grid.replicas(), parts));

@@ -11,6 +11,41 @@
 
 namespace strata::plan {
 
+/// How a kind of replication differs from sums in every step.
+struct ReplicationTraits {
+  /// For the log: a second run has other numbers; empty where it has the same (design law 1).
+  std::string irreproducible;
+  /// For an error: no step is common to all ranks; empty where one can be forecast.
+  std::string unforecastable;
+  /// Replicas end each step with the same weights, so that steps can be checked.
+  bool replicas_stay_equal = true;
+  /// A checkpoint must be complete before training goes on.
+  bool saves_at_once = false;
+  /// ReplicationPlan::traffic() takes time of its own.
+  bool waits = false;
+
+  [[nodiscard]] bool reproducible() const { return irreproducible.empty(); }
+};
+
+/// Parts that are fixed when a checkpoint continues the run, and the jobs that train them.
+struct RunParts {
+  std::int64_t count = 1;
+  std::int64_t jobs = 1;
+};
+
+/// A kind in messages.
+struct ReplicationName {
+  std::string name;   ///< optimizer states of a kind of another name do not continue
+  std::string state;  ///< what of the optimizer state is particular
+};
+
+/// A kind in the report of a plan.
+struct ReplicationText {
+  std::string grid;
+  std::string lines;  ///< further ones
+  std::string parts;  ///< of a batch
+};
+
 /// What follows from parallel.sync: how the replicas of a run train together. As it is here,
 /// gradients are summed over all replicas in every step. Has no state: a kind is one object.
 class ReplicationPlan {
@@ -20,15 +55,7 @@ class ReplicationPlan {
   ReplicationPlan(const ReplicationPlan&) = delete;
   ReplicationPlan& operator=(const ReplicationPlan&) = delete;
 
-  /// Whether a second run has the same numbers (design law 1); if not, a sentence for the log.
-  [[nodiscard]] bool reproducible() const { return irreproducible().empty(); }
-  [[nodiscard]] virtual std::string irreproducible() const { return ""; }
-  /// Whether replicas end each step with the same weights, so that steps can be checked.
-  [[nodiscard]] virtual bool replicas_stay_equal() const { return true; }
-  /// Whether a checkpoint must be complete before training goes on.
-  [[nodiscard]] virtual bool saves_at_once(const Plan& /*plan*/) const { return false; }
-  /// Throws: Error(kUsage) where no step is common to all ranks, so that none can be forecast.
-  virtual void require_forecastable() const {}
+  [[nodiscard]] virtual ReplicationTraits traits(const Plan& /*plan*/) const { return {}; }
 
   // Of a config, before there is a plan. These throw Error(kUsage).
 
@@ -42,18 +69,13 @@ class ReplicationPlan {
                                            grid::Grid grid) const {
     return grid;
   }
-  /// Parts that are fixed when a checkpoint continues the run. Each has whole lanes.
-  [[nodiscard]] virtual std::int64_t resolve_parts(const config::RunConfig& /*given*/,
-                                                   const grid::Grid& /*grid*/,
-                                                   const VirtualGrid& /*stored*/) const {
-    return 1;
+  /// Each part has whole lanes.
+  [[nodiscard]] virtual RunParts resolve_parts(const config::RunConfig& /*given*/,
+                                               const grid::Grid& /*grid*/,
+                                               const VirtualGrid& /*stored*/) const {
+    return {};
   }
   virtual void check_lanes(std::int64_t /*lanes*/, std::int64_t /*parts*/) const {}
-  /// Jobs that the run consists of.
-  [[nodiscard]] virtual std::int64_t jobs(const config::RunConfig& /*config*/,
-                                          std::int64_t /*parts*/) const {
-    return 1;
-  }
   /// Checks the settings, and sets those that follow.
   virtual void resolve(config::RunConfig& /*config*/, const grid::Grid& /*grid*/,
                        std::int64_t /*parts*/, std::int64_t /*total_steps*/) const {}
@@ -101,22 +123,15 @@ class ReplicationPlan {
                                                        const RankPlan& /*rank*/) const {
     return std::nullopt;
   }
-  /// Whether traffic() takes time of its own.
-  [[nodiscard]] virtual bool waits(const Plan& /*plan*/) const { return false; }
-
   /// The names of a parameter's tensors in a checkpoint, beside its weights.
   [[nodiscard]] virtual std::vector<std::string> state_tensors(const Plan& plan,
                                                                const nn::ParameterSpec& spec) const;
 
-  /// parallel.sync for a message, of a run of so many parts. Optimizer states of another kind do
-  /// not continue.
-  [[nodiscard]] virtual std::string name(std::int64_t parts) const;
-  /// What of the optimizer state is particular, in a message.
-  [[nodiscard]] virtual std::string state_text() const { return ""; }
-  /// The grid, and further lines, in the report of a plan.
-  [[nodiscard]] virtual std::string grid_text(const Plan& plan) const { return plan.grid.text(); }
-  [[nodiscard]] virtual std::string text(const Plan& /*plan*/) const { return ""; }
-  [[nodiscard]] virtual std::string parts_text(const Plan& /*plan*/) const { return ""; }
+  /// Of a run of so many parts.
+  [[nodiscard]] virtual ReplicationName name(std::int64_t parts) const;
+  [[nodiscard]] virtual ReplicationText text(const Plan& plan) const {
+    return {.grid = plan.grid.text(), .lines = "", .parts = ""};
+  }
 };
 
 [[nodiscard]] const ReplicationPlan& replication_of(config::Sync sync);

@@ -131,8 +131,8 @@ config::Sync sync_of(const io::Checkpoint& checkpoint) {
 /// What makes the optimizer state useless; empty for nothing.
 std::string sync_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::string there =
-      plan::replication_of(sync_of(checkpoint)).name(virtual_grid_of(checkpoint).parts);
-  const std::string here = plan::replication_of(plan).name(plan.parts);
+      plan::replication_of(sync_of(checkpoint)).name(virtual_grid_of(checkpoint).parts).name;
+  const std::string here = plan::replication_of(plan).name(plan.parts).name;
   return there == here ? ""
                        : fmt::format("{} is of a run with parallel.sync = {}, here it is {}",
                                      checkpoint.directory().string(), there, here);
@@ -315,7 +315,7 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
       fail(ExitCode::kUsage,
            "{}: its optimizer state does not fit and would be dropped{}; set it back, or, to go on "
            "from the weights alone, set checkpoint.drop_state to on",
-           change, plan::replication_of(sync_of(checkpoint)).state_text());
+           change, plan::replication_of(sync_of(checkpoint)).name(plan.parts).state);
     }
     return;
   }

@@ -42,7 +42,7 @@ void Saves::save(std::int64_t step, std::int64_t updates, OnFailure on_failure) 
   writer_->begin(step, on_failure, evaluation_.best_step(step));
   if (on_failure == OnFailure::kThrow ||
       setup_.plan.config.checkpoint.background == config::Switch::kOff ||
-      plan::replication_of(setup_.plan).saves_at_once(setup_.plan)) {
+      plan::replication_of(setup_.plan).traits(setup_.plan).saves_at_once) {
     writer_->finish();
   }
   saved_step_ = step;

@@ -44,8 +44,8 @@ class Trainer final : public TrainingLoop {
         saves_(setup, rank_, state_, *replication_, evaluation_, clock_),
         stragglers_(setup.groups),
         timeline_(setup, rank_, executor_) {
-    if (const auto& kind = plan::replication_of(plan_); !kind.reproducible()) {
-      setup.log.info("{}", kind.irreproducible());
+    if (const auto traits = plan::replication_of(plan_).traits(plan_); !traits.reproducible()) {
+      setup.log.info("{}", traits.irreproducible);
     }
     executor_.set_observer(setup.hooks.action);
   }

@@ -353,7 +353,7 @@ std::vector<io::TensorSlice> ParameterServers::snapshot(const device::Buffer& me
 
 nlohmann::json ParameterServers::record() const {
   nlohmann::json record = record_of(done_);
-  record["reproducible"] = plan::replication_of(plan_).reproducible();
+  record["reproducible"] = plan::replication_of(plan_).traits(plan_).reproducible();
   return record;
 }
 

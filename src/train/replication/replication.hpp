@@ -96,7 +96,7 @@ class Replication {
     return state_.snapshot(memory);
   }
   /// Entries of a checkpoint's metadata. The writer's thread may call it while training goes on,
-  /// unless ReplicationPlan::saves_at_once().
+  /// unless plan::ReplicationTraits::saves_at_once.
   [[nodiscard]] virtual nlohmann::json record() const { return nlohmann::json::object(); }
   /// Ends training; logs what it took. Communication: collective over the world.
   virtual void stop();

@@ -245,7 +245,7 @@ void StepRunner::update(std::int64_t step, StepResult& result) {
 bool StepRunner::check_due(std::int64_t step) const {
   const auto& train = plan_.config.train;
   if (setup_.groups.world->rank() != 0 || train.check == config::Switch::kOff ||
-      !plan::replication_of(plan_).replicas_stay_equal()) {
+      !plan::replication_of(plan_).traits(plan_).replicas_stay_equal) {
     return false;
   }
   if (train.check_every > 0) {

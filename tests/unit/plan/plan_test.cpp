@@ -748,7 +748,7 @@ TEST(Replication, DividesABatchAndSaysWhatIsReproducible) {
     EXPECT_EQ(plan.parts_per_rank, c.per_rank);
     EXPECT_EQ(job_batch(plan), config.batch.global);
     EXPECT_EQ(rank_plan(plan, 1).own_parts.end, c.parts);
-    EXPECT_EQ(replication_of(plan).reproducible(), c.reproducible);
+    EXPECT_EQ(replication_of(plan).traits(plan).reproducible(), c.reproducible);
   }
 }
 
