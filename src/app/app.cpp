@@ -77,8 +77,13 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
                                     comm::launch_in_environment().ranks == 1 ? "" : " for MPI"));
     }
     static comm::Activity activity;  // signal handlers read it to the end
-    const std::vector<std::string> arguments(argv + 2, argv + argc);
-    Watchdog watchdog(watchdog_setup(arguments, activity), activity);
+    std::optional<config::CommandLine> line;
+    try {
+      line.emplace(command, given);
+    } catch (const Error&) {
+      // All ranks report it together, once MPI has started.
+    }
+    Watchdog watchdog(watchdog_setup(line ? &*line : nullptr, activity), activity);
     comm::MpiSession mpi(&argc, &argv, &activity);
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();
@@ -108,9 +113,10 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
     };
     ExitCode ended = ExitCode::kDone;
     try {
-      std::optional<config::CommandLine> line;
       comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
-        line.emplace(command, given);
+        if (!line) {
+          line.emplace(command, given);
+        }
         if (command.rank_options == config::RankOptions::kAny) {
           return {};
         }

@@ -217,7 +217,7 @@ std::vector<Option> model_and_data() {
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global), kMostSamples),
       whole("batch.micro", "samples",
-            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32 "
+            "microbatch size; 0: the largest divisor of a lane's samples up to 32 "
             "(language models: up to 4096 tokens); on GPUs up to 64 (16384 tokens) where their "
             "memory holds it",
             0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
@@ -277,8 +277,8 @@ std::vector<Option> parallel_and_numerics() {
        .get = [](const RunConfig& config) { return schedule_name(config); },
        .words = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"}},
       or_auto(whole("parallel.chunks", "chunks",
-                    "chunks of layers that each rank of interleaved, or of auto, holds; 0: 2 for "
-                    "interleaved and zb-v, the best of 1 to 4 for auto, else 1",
+                    "model chunks per rank (virtual pipeline stages), for interleaved and auto; 0: "
+                    "2 for interleaved and zb-v, the best of 1 to 4 for auto, else 1",
                     0, STRATA_MEMBER(parallel.chunks), pipeline::kMostChunks)),
       or_auto(whole("parallel.activations", "activations",
                     "for auto: the most that a rank holds at once, in activations of its layers; "
@@ -300,8 +300,8 @@ std::vector<Option> parallel_and_numerics() {
                      "GPUs the least size of buckets of whole layers; 0: 64 on GPUs, 4 on CPUs",
                      Bound::kBucket, STRATA_MEMBER(parallel.bucket_mib))),
       or_auto(whole("parallel.node_ranks", "ranks",
-                    "ranks of a node, whose gradients are added before they cross nodes; 0: as "
-                    "launched, where all nodes hold as many; 1: added at once",
+                    "ranks per node for hierarchical gradient reduction; 0: as launched, where all "
+                    "nodes hold as many; 1: flat reduction",
                     0, STRATA_MEMBER(parallel.node_ranks), kMostRanks)),
       choice("parallel.sync",
              "step: gradients are summed in every step; local: islands of replicas train "
@@ -422,8 +422,8 @@ std::vector<Option> optimisation() {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
       number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "fraction of the previous update that is kept",
-             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
+      number("optimizer.momentum", "", "momentum factor", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.momentum)),
       choice("optimizer.nesterov", "Nesterov momentum", STRATA_MEMBER(optimizer.options.nesterov)),
       number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
              STRATA_MEMBER(optimizer.options.beta1)),
@@ -450,9 +450,8 @@ std::vector<Option> optimisation() {
       whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
             STRATA_MEMBER(schedule.warmup_steps)),
       whole("schedule.decay_steps", "steps",
-            "the minimum is reached at the step after this one; 0: train.steps, so "
-            "that the last step comes just before it",
-            0, STRATA_MEMBER(schedule.decay_steps)),
+            "steps over which the learning rate falls to schedule.minimum; 0: train.steps", 0,
+            STRATA_MEMBER(schedule.decay_steps)),
       number("schedule.minimum", "", "the learning rate at the end", Bound::kFromZero,
              STRATA_MEMBER(schedule.minimum)),
       whole("schedule.every", "steps", "steps between two reductions", 1,
@@ -502,8 +501,9 @@ std::vector<Option> running() {
             "than 1 % of the time",
             0, STRATA_MEMBER(train.check_every)),
       whole_or_auto("train.repeat_every", "steps",
-                    "steps between steps that other ranks compute too, to compare; a difference "
-                    "ends the run with exit code 5; auto: every 200 steps, less often where they "
+                    "interval of steps that other ranks compute again, to detect silent data "
+                    "corruption; a difference ends the run with exit code 5; auto: every 200 "
+                    "steps, less often where they "
                     "would take more than 1 % of the time; 0: none, and "
                     "none where train.check is off",
                     STRATA_MEMBER(train.repeat_every)),
@@ -530,11 +530,10 @@ std::vector<Option> running() {
            "a run directory or a checkpoint whose weights a new run starts from, at step 0 and "
            "without its optimizer state; not read when the run is resumed",
            STRATA_MEMBER(checkpoint.init)),
-      text(
-          "checkpoint.init_except", "patterns, or empty",
-          "parameters that checkpoint.init may lack, have in another shape or have too many of, by "
-          "name with * and ?, as in head.*; the model's are initialized as in a run without it",
-          STRATA_MEMBER(checkpoint.init_except)),
+      text("checkpoint.init_except", "patterns, or empty",
+           "parameters that need not match those of checkpoint.init (missing, of another shape, "
+           "surplus), by name with * and ?, as in head.*; they are initialized as in a new run",
+           STRATA_MEMBER(checkpoint.init_except)),
       choice("checkpoint.drop_state",
              "on: a resume may change parallel.sync or parallel.islands; it goes on from the "
              "weights, and the state of the optimizer and of islands is dropped",
@@ -606,6 +605,8 @@ std::vector<Option> running() {
 void add_needs(std::vector<Option>& table) {
   const std::vector<std::pair<std::vector<std::string>, Need>> needs{
       {{"optimizer.momentum", "optimizer.nesterov"}, {"optimizer.kind", {"sgd"}}},
+      {{"optimizer.beta1", "optimizer.beta2"}, {"optimizer.kind", {"adam", "adamw"}}},
+      {{"optimizer.epsilon"}, {"optimizer.kind", {"adam", "adamw", "adagrad"}}},
       {{"schedule.every", "schedule.factor"}, {"schedule.kind", {"step"}}},
       {{"schedule.minimum", "schedule.decay_steps"}, {"schedule.kind", {"linear", "cosine"}}},
       {{"parallel.islands", "parallel.island_of"}, {"parallel.sync", {"local"}}},

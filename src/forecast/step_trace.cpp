@@ -115,7 +115,7 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   };
   for (std::size_t b = buckets.size(); b-- > 0;) {
     if (!borrowed(b)) {
-      optimizer.update(b, reducer.sums(), c.optimizer.options.epsilon, 1.0, 1);
+      optimizer.update(b, reducer.sums(), c.schedule.peak, 1.0, 1);
       gather.begin(b);
     }
   }

@@ -41,7 +41,7 @@ struct StepTrace {
                                           const grid::Coordinates& coordinates,
                                           std::int64_t node_ranks);
 
-/// Runs the reduction, the gradient norm, the update and the gather of a rank on paper.
+/// Runs the reduction, the gradient norm, the update and the gather of a rank on planned memory.
 [[nodiscard]] StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank,
                                    std::int64_t node_ranks);
 

@@ -65,7 +65,7 @@ std::string text_of(const std::vector<ParameterGroup>& groups) {
 
 UpdateScales scales_of(const nn::ParameterSpec& spec, DecayScope decay_scope,
                        const std::vector<ParameterGroup>& groups) {
-  const bool decays = decay_scope == DecayScope::kAll || spec.shape.rank() >= 2;
+  const bool decays = decay_scope == DecayScope::kAll || nn::is_matrix(spec);
   UpdateScales scales{.learning_rate = 1.0, .weight_decay = decays ? 1.0 : 0.0};
   for (const ParameterGroup& group : groups) {
     if (group.names.matches(spec.name)) {

@@ -217,9 +217,9 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
     }
   }
   fail(ExitCode::kUsage,
-       "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
-       "launch {}",
-       ranks, layers, stored.lanes, stored.shards, fmt::join(counts, " or "));
+       "no grid of {} ranks fits: data must divide {} lanes, tensor {} shards, and pipeline is at "
+       "most {} layers; launch {}",
+       ranks, stored.lanes, stored.shards, layers, fmt::join(counts, " or "));
 }
 
 }  // namespace strata::plan

@@ -53,8 +53,8 @@ enum class Detail {
            ///< schedule
 };
 
-/// Goes through steps on a machine on paper: allocates nothing and sends nothing. Remembers the
-/// layers that it has priced.
+/// Goes through steps on a machine without running them: allocates nothing and sends nothing.
+/// Remembers the layers that it has priced.
 class Forecaster {
  public:
   explicit Forecaster(const Machine& machine);

@@ -66,7 +66,7 @@ bool within(double seconds, bool otherwise, std::function<bool()> work) {
 
 }  // namespace
 
-WatchdogSetup watchdog_setup(config::Arguments arguments, const comm::Activity& activity) {
+WatchdogSetup watchdog_setup(const config::CommandLine* line, const comm::Activity& activity) {
   constexpr std::string_view kTimeout = "--run.timeout=";
   const comm::Launch launch = comm::launch_in_environment();
   WatchdogSetup setup{.timeout_seconds = config::RunConfig().run.timeout_seconds,
@@ -75,16 +75,14 @@ WatchdogSetup watchdog_setup(config::Arguments arguments, const comm::Activity& 
                       .ranks = launch.ranks,
                       .job = hash_text(hash_of(job_text())).substr(0, 8),
                       .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
-  std::string path;
-  std::vector<std::string> settings;
-  for (const std::string& argument : arguments) {
-    if (!argument.starts_with("--")) {
-      path = path.empty() ? argument : path;
-    } else if (argument.substr(0, argument.find('=')).find('.') != std::string::npos) {
-      settings.push_back(argument);
-    }
-    if (argument.starts_with(kTimeout)) {
-      static_cast<void>(parse_double(argument.substr(kTimeout.size()), setup.timeout_seconds));
+  if (line == nullptr || line->positions().empty()) {
+    return setup;
+  }
+  std::string path = line->positions().front();
+  std::vector<std::string> settings = line->settings();
+  for (const std::string& setting : settings) {
+    if (setting.starts_with(kTimeout)) {
+      static_cast<void>(parse_double(setting.substr(kTimeout.size()), setup.timeout_seconds));
     }
   }
   const Watchdog while_reading(setup, activity);

@@ -37,9 +37,9 @@ struct WatchdogSetup {
   double second = 1.0;
 };
 
-/// Reads a command's config, under a watchdog, and the launcher's environment. Throws nothing: the
-/// command itself reports a bad config.
-[[nodiscard]] WatchdogSetup watchdog_setup(config::Arguments arguments,
+/// Reads a command's config, under a watchdog, and the launcher's environment. `line` is null where
+/// it is refused. Throws nothing: the command itself reports a bad config.
+[[nodiscard]] WatchdogSetup watchdog_setup(const config::CommandLine* line,
                                            const comm::Activity& activity);
 
 /// A thread that watches the main thread: where a rank has stopped, a call of MPI or NCCL blocks,

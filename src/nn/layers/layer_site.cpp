@@ -68,8 +68,8 @@ void LayerSite::check_vocabulary(const LayerLine& line, std::int64_t given) cons
   }
   if (given < shards) {
     line.refuse(
-        fmt::format("its vocabulary of {} cannot be split into numerics.shards = {} (unless "
-                    "it is set, as many as parallel.tensor); use at most {}",
+        fmt::format("its vocabulary of {} cannot be split into numerics.shards = {} (by "
+                    "default parallel.tensor); use at most {}",
                     given, shards, given));
   }
 }
@@ -84,8 +84,8 @@ void LayerSite::require_shards_divide(const LayerLine& line, std::int64_t count,
 void LayerSite::refuse_split(const LayerLine& line, std::int64_t count, std::string_view what,
                              std::string_view why) const {
   line.refuse(
-      fmt::format("its {} {} are not divisible by numerics.shards = {} (unless it is set, as many "
-                  "as parallel.tensor){}; use a number of shards that divides {}, such as {}",
+      fmt::format("its {} {} are not divisible by numerics.shards = {} (by default "
+                  "parallel.tensor){}; use a number of shards that divides {}, such as {}",
                   count, what, shards, why, count, divisors_near(count, shards)));
 }
 

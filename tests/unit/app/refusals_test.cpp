@@ -327,6 +327,9 @@ model.vocabulary=20 => model.preset is gpt | model.vocabulary = 20 | at least 26
 model.heads=32 & model.positions=rotary => model.positions = rotary | a head has 1
 optimizer.kind=adam & optimizer.momentum=0.9 => optimizer.momentum is set | optimizer.kind is adam |
   sgd
+optimizer.kind=adagrad & optimizer.beta2=0.99 => optimizer.beta2 is set | optimizer.kind is adagrad |
+  adam or adamw
+optimizer.kind=sgd & optimizer.epsilon=1e-6 => optimizer.epsilon is set | adagrad
 optimizer.kind=adam & optimizer.nesterov=on => optimizer.nesterov is set | optimizer.kind is adam
 train.repeat_every=7 & numerics.mode=fast & numerics.lanes=0 & numerics.shards=0 =>
   train.repeat_every is set | numerics.mode is fast | invariant

@@ -60,7 +60,7 @@ TEST(ModelErrors, OfSplitsThatDoNotMeet) {
 
 TEST(ModelErrors, OfWhatShardsDoNotDivide) {
   expect_words(numbers({"dense 6 parallel=column", "dense 8 parallel=row"}, 4),
-               {"6 outputs", "numerics.shards = 4", "unless it is set, as many as parallel.tensor",
+               {"6 outputs", "numerics.shards = 4", "by default parallel.tensor",
                 "divides 6, such as 3 or 6"});
   expect_words(tokens({"embedding 8", "attention 2", "head"}, 4),
                {"2 heads", "numerics.shards = 4", "divides 2, such as 2"});

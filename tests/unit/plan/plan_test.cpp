@@ -118,14 +118,14 @@ TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
   }
   EXPECT_EQ(plan_for({4, 2, 2}, 8).grid, (grid::Grid{2, 2, 2}));
   EXPECT_EQ(plan_for({4, 2, 2}, 2).grid, (grid::Grid{2, 1, 1}));
-  EXPECT_THAT(
-      test::error_of(
-          [&] {
-            static_cast<void>(plan_for({2, 1, 1}, 7));
-          },
-          ExitCode::kUsage),
-      testing::HasSubstr("7 ranks, which do not divide a model of 5 layers in 4 lanes and 2 "
-                         "shards; launch 1 or 2 or 3 or 4 or 5 or 6 or 8"));
+  EXPECT_THAT(test::error_of(
+                  [&] {
+                    static_cast<void>(plan_for({2, 1, 1}, 7));
+                  },
+                  ExitCode::kUsage),
+              testing::HasSubstr(
+                  "no grid of 7 ranks fits: data must divide 4 lanes, tensor 2 shards, "
+                  "and pipeline is at most 5 layers; launch 1 or 2 or 3 or 4 or 5 or 6 or 8"));
 }
 
 TEST(PlanText, LeavesOutMemoryThatNoStageTakes) {
