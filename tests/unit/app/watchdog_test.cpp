@@ -30,6 +30,21 @@ double heartbeat_time() {
   return time_of_heartbeats;
 }
 
+TEST(WatchdogSetup, TakesTheRunFromTheCommandLineAndNotAnOptionsValue) {
+  const io::test::TemporaryDirectory run;
+  std::ofstream(run.path() / "config.ini") << "[model]\nlayer = dense 4\n[run]\ntimeout = 7\n";
+  const config::Command command{.name = "evaluate",
+                                .options = {{"checkpoint", "newest|best", ""}},
+                                .settings = config::TakesSettings::kTaken};
+  const std::vector<std::string> arguments{"--checkpoint", "best", run.path().string()};
+  const config::CommandLine line(command, arguments);
+  const comm::Activity activity;
+  const WatchdogSetup setup = watchdog_setup(&line, activity);
+  EXPECT_EQ(setup.run_directory, run.path());
+  EXPECT_EQ(setup.timeout_seconds, 7.0);
+  EXPECT_TRUE(watchdog_setup(nullptr, activity).run_directory.empty());
+}
+
 TEST(Heartbeats, TellWhichRanksAreSilentAndWhichIsIdle) {
   const io::test::TemporaryDirectory directory;
   Heartbeats own(directory.path(), "job", 0, 3, heartbeat_time);
