@@ -9,6 +9,7 @@
 
 #include "option_kinds.hpp"
 
+// The table of all settings, which is long because each has its help here and nowhere else.
 namespace strata::config {
 namespace {
 

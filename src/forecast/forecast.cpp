@@ -16,6 +16,8 @@
 #include "replay.hpp"
 #include "step_trace.hpp"
 
+// Forecaster::Step is one class on more than 400 lines: each of its steps reads what those before
+// it found.
 namespace strata::forecast {
 namespace {
 
