@@ -9,20 +9,31 @@
 
 namespace strata::config {
 
+std::vector<std::string> CommandOption::words() const {
+  std::vector<std::string> words =
+      value.find('|') == std::string::npos ? std::vector<std::string>() : split_words(value, "|");
+  std::erase_if(words, [](const std::string& word) {
+    return std::ranges::any_of(word, [](char c) { return c >= 'A' && c <= 'Z'; });
+  });
+  return words;
+}
+
 CommandLine::CommandLine(const Command& command, Arguments arguments)
-    : arguments_(arguments.begin(), arguments.end()) {
-  std::string open;  // the option that further values belong to
+    : command_(command.name),
+      options_(command.options),
+      arguments_(arguments.begin(), arguments.end()) {
+  const CommandOption* open = nullptr;  // that further values belong to
   const auto require_value = [&] {
-    if (!open.empty() && !has(open)) {
-      fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open, open);
+    if (open != nullptr && !has(open->name)) {
+      fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open->name, open->name);
     }
   };
   for (const std::string& argument : arguments_) {
     if (!argument.starts_with("--")) {
-      if (open.empty() || (command.values == Values::kOne && has(open))) {
+      if (open == nullptr || (command.values == Values::kOne && has(open->name))) {
         positions_.push_back(argument);
       } else {
-        pairs_.emplace_back(open, argument);
+        add(*open, argument);
       }
       continue;
     }
@@ -33,10 +44,10 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
       continue;
     }
     require_value();
-    const auto option = std::ranges::find(command.options, name, &CommandOption::name);
-    if (option == command.options.end()) {
+    const auto option = std::ranges::find(options_, name, &CommandOption::name);
+    if (option == options_.end()) {
       std::vector<std::string> names;
-      std::ranges::transform(command.options, std::back_inserter(names), &CommandOption::name);
+      std::ranges::transform(options_, std::back_inserter(names), &CommandOption::name);
       if (command.settings != TakesSettings::kNone) {
         std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
       }
@@ -49,23 +60,36 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
         fail(ExitCode::kUsage, "--{} takes no value; give it alone, or leave it out", name);
       }
       pairs_.emplace_back(name, "");
-      open.clear();
+      open = nullptr;
       continue;
     }
-    open = name;
+    open = &*option;
     if (command.values == Values::kOne) {
       std::erase_if(pairs_, [&](const auto& pair) { return pair.first == name; });
     }
     if (equals != std::string::npos) {
-      pairs_.emplace_back(name, argument.substr(equals + 1));
+      add(*option, argument.substr(equals + 1));
     }
   }
   require_value();
-  if (command.positions != Positions::kAny &&
+  if (command.positions == Positions::kNone && !positions_.empty()) {
+    fail(ExitCode::kUsage, "strata {0} takes options only, not \"{1}\"; see strata {0} --help",
+         command_, positions_.front());
+  }
+  if ((command.positions == Positions::kOne || command.positions == Positions::kSome) &&
       (positions_.empty() || (command.positions == Positions::kOne && positions_.size() > 1))) {
-    fail(ExitCode::kUsage, "strata {0} needs {1}: strata {0} {2}", command.name, command.needs,
+    fail(ExitCode::kUsage, "strata {0} needs {1}: strata {0} {2}", command_, command.needs,
          command.synopses.front().term);
   }
+}
+
+void CommandLine::add(const CommandOption& option, const std::string& value) {
+  const std::vector<std::string> words = option.words();
+  const bool takes_others = std::ranges::count(option.value, '|') >= std::ssize(words);
+  if (!takes_others && std::ranges::find(words, value) == words.end()) {
+    refuse_value(option.name, value, fmt::format("one of {}", fmt::join(words, ", ")));
+  }
+  pairs_.emplace_back(option.name, value);
 }
 
 bool CommandLine::has(std::string_view name) const {
@@ -103,6 +127,26 @@ std::int64_t CommandLine::count(std::string_view name, std::int64_t otherwise, s
   return count;
 }
 
+double CommandLine::number(std::string_view name, double otherwise, double least,
+                           double most) const {
+  const std::string text = value(name, fmt::format("{}", otherwise));
+  double number = 0.0;
+  if (!parse_double(text, number) || !(number >= least && number <= most)) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number from {} to {}", name, text, least,
+         most);
+  }
+  return number;
+}
+
+std::string CommandLine::required(std::string_view name) const {
+  std::string text = value(name, "");
+  if (text.empty()) {
+    fail(ExitCode::kUsage, "strata {} needs --{}={}; see strata {} --help", command_, name,
+         std::ranges::find(options_, name, &CommandOption::name)->value, command_);
+  }
+  return text;
+}
+
 std::string CommandLine::options_text() const {
   std::string text;
   for (const auto& [name, value] : pairs_) {
@@ -113,7 +157,7 @@ std::string CommandLine::options_text() const {
 
 void CommandLine::set_default(const std::string& name, const std::string& value) {
   if (!has(name)) {
-    pairs_.emplace_back(name, value);
+    add(*std::ranges::find(options_, name, &CommandOption::name), value);
   }
 }
 

@@ -15,15 +15,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// The lower-case names among an option's words; capitals stand for other values.
-Words names_in(std::string_view value) {
-  Words names = value.find('|') == std::string_view::npos ? Words() : split_words(value, "|");
-  std::erase_if(names, [](const std::string& name) {
-    return std::ranges::any_of(name, [](char c) { return c >= 'A' && c <= 'Z'; });
-  });
-  return names;
-}
-
 /// A line of a case statement; none without words.
 std::string case_of(const std::string& pattern, std::string_view name, const Words& words,
                     std::string_view more = "") {
@@ -51,8 +42,7 @@ std::string tables(std::span<const Command> all) {
     Words options{"--help"};
     for (const CommandOption& option : command.options) {
       options.push_back(fmt::format("--{}{}", option.name, option.value.empty() ? "" : "="));
-      values += case_of(fmt::format("{}\" --{}\"", pattern, option.name), "values",
-                        names_in(option.value));
+      values += case_of(fmt::format("{}\" --{}\"", pattern, option.name), "values", option.words());
     }
     if (command.settings != TakesSettings::kNone) {
       options.emplace_back("$settings");

@@ -258,7 +258,7 @@ class Report(harness.StrataTest):
     def test_export(self):
         for kind in ("train", "evaluate", "checkpoint"):
             with self.subTest(kind=kind):
-                finished = self.alone("metrics", "export", "a", "--csv", f"--kind={kind}", expect=DONE)
+                finished = self.alone("metrics", "export", "a", f"--kind={kind}", expect=DONE)
                 records = self.records_of("a", kind)
                 rows = list(csv.DictReader(io.StringIO(finished.text)))
                 self.assertEqual([{key: float(value) for key, value in row.items()} for row in rows],
@@ -283,7 +283,7 @@ class Report(harness.StrataTest):
                 (["watch", "empty"], USAGE, ["empty is not the directory of a run"]),
                 (["watch", "file"], USAGE, ["file is not a directory"]),
                 (["watch", "bad"], DATA, ["bad/metrics.jsonl is not a regular file"]),
-                (["watch", "a", "--interval=0"], USAGE, ['--interval is "0"', "seconds from"]),
+                (["watch", "a", "--interval=0"], USAGE, ['--interval is "0"', "number from"]),
                 (["watch", "a", "--interval=x"], USAGE, ['--interval is "x"']),
                 (["report", "a"], USAGE, ["--output"]),
                 (["report", "--output=x.html"], USAGE, ["needs a run"]),

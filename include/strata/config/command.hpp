@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ struct CommandOption {
   /// switch.
   std::string value;
   std::string help;
+
+  /// The lower-case words to choose from; words in capitals stand for other values.
+  [[nodiscard]] std::vector<std::string> words() const;
 };
 
 /// Words to choose from, as the value of an option.
@@ -45,7 +49,7 @@ enum class Values { kOne, kList };
 enum class RankOptions { kSame, kAny };
 
 /// How many positions a command takes.
-enum class Positions { kAny, kOne, kSome };
+enum class Positions { kAny, kNone, kOne, kSome };
 
 /// Reports the failure of one rank and aborts the job. Returns where there is one rank only.
 using FailureHandler = std::function<void(const std::exception&)>;
@@ -82,9 +86,12 @@ struct Command {
 class CommandLine {
  public:
   /// Throws: Error(kUsage) for an unknown option (with the nearest known one), a missing value, a
-  /// switch with a value, and other positions than the command takes.
+  /// value that is none of the option's words, a switch with a value, and other positions than the
+  /// command takes.
   CommandLine(const Command& command, Arguments arguments);
 
+  /// The command's name, as in "data import".
+  [[nodiscard]] const std::string& command() const { return command_; }
   [[nodiscard]] const std::vector<std::string>& arguments() const { return arguments_; }
   [[nodiscard]] const std::vector<std::string>& settings() const { return settings_; }
   [[nodiscard]] const std::vector<std::string>& positions() const { return positions_; }
@@ -96,12 +103,27 @@ class CommandLine {
   /// An option's value as a whole number in [least, most], or `otherwise`. Throws: Error(kUsage).
   [[nodiscard]] std::int64_t count(std::string_view name, std::int64_t otherwise,
                                    std::int64_t least, std::int64_t most) const;
+  /// An option's value as a number in [least, most], or `otherwise`. Throws: Error(kUsage).
+  [[nodiscard]] double number(std::string_view name, double otherwise, double least,
+                              double most) const;
+  /// The value of an option that the command cannot do without. Throws: Error(kUsage) where it is
+  /// missing or empty.
+  [[nodiscard]] std::string required(std::string_view name) const;
+  /// The enumerator that an option names; nothing where it is not given.
+  template <typename Enum>
+  [[nodiscard]] std::optional<Enum> choice(std::string_view name) const {
+    return enum_from_name<Enum>(value(name, ""));
+  }
   /// All options with their values, for comparison.
   [[nodiscard]] std::string options_text() const;
-  /// Gives an option a value where it has none.
+  /// Gives an option a value where it has none. Throws: Error(kUsage) as the constructor.
   void set_default(const std::string& name, const std::string& value);
 
  private:
+  void add(const CommandOption& option, const std::string& value);
+
+  std::string command_;
+  std::vector<CommandOption> options_;
   std::vector<std::string> arguments_;
   std::vector<std::string> settings_;
   std::vector<std::string> positions_;

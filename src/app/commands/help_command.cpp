@@ -1,9 +1,7 @@
-#include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "strata/config/config_file.hpp"
 #include "strata/config/help.hpp"
 #include "strata/core/text.hpp"
 

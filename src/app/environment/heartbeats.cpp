@@ -3,13 +3,13 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/core/clock.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 
@@ -33,14 +33,12 @@ struct Heartbeat {
 };
 
 Heartbeat parse_heartbeat(const std::string& text) {
-  const std::vector<std::string> words = split_words(text);
-  if (words.size() < 4) {
-    return {};
-  }
-  return {.host = words[1],
-          .pid = words[2],
-          .state = text.substr(text.find(words[2]) + words[2].size() + 1,
-                               text.size() - text.find(words[2]) - words[2].size() - 2)};
+  Heartbeat result;
+  std::string beat;
+  std::istringstream words(text);
+  words >> beat >> result.host >> result.pid >> std::ws;
+  std::getline(words, result.state);
+  return result;
 }
 
 /// Deletes the heartbeats that killed jobs left behind.

@@ -13,15 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_directory(const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
-         directory.string(), error.message());
-  }
-}
-
 /// Checks that all ranks see rank 0's lock, which holds `nonce`. Communication: collective over the
 /// world.
 void require_shared(comm::MpiSession& mpi, const fs::path& directory, const std::string& nonce) {
@@ -85,6 +76,15 @@ void keep_metrics(const config::RunConfig& config, Log& log) {
 
 }  // namespace
 
+void make_directory(const fs::path& directory, std::string_view setting) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another {}",
+         directory.string(), error.message(), setting);
+  }
+}
+
 RunDirectory::RunDirectory(comm::MpiSession& mpi, const config::RunConfig& config, Log& log) {
   comm::Communicator& world = mpi.world();
   const fs::path directory(config.run.dir);
@@ -96,7 +96,7 @@ RunDirectory::RunDirectory(comm::MpiSession& mpi, const config::RunConfig& confi
     train::end_setup_on_stop_request();
     if (world.rank() == 0) {
       unused_.emplace(directory);
-      make_directory(directory);
+      make_directory(directory, "run.dir");
       lock_.emplace(directory, io::LockOptions{.while_watching = train::end_setup_on_stop_request},
                     log);
     }
@@ -125,7 +125,7 @@ std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan
       keep_metrics(config, log);
       io::replace_text(train::unsaved_marker(config), "");
     }
-    make_directory(train::checkpoint_root(config));
+    make_directory(train::checkpoint_root(config), "run.dir");
     log.open_file((fs::path(config.run.dir) / "log.txt").string());
   });
   return other_bits;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "strata/comm/mpi.hpp"
 #include "strata/core/log.hpp"
@@ -12,6 +13,9 @@
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
+
+/// Makes a directory that a setting or an option names. Throws: Error(kUsage).
+void make_directory(const std::filesystem::path& directory, std::string_view setting);
 
 /// The directory of a run, locked by rank 0 for as long as the run writes to it.
 class RunDirectory {

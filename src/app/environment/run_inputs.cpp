@@ -6,7 +6,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
-#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -42,10 +42,8 @@ void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
   inputs.train_info = plan::assumed_data(inputs.config);
 }
 
-/// Reads the config and the number of threads.
-void load_config(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
-                 config::Arguments settings) {
-  config::GivenConfig given = config::read_config(path, settings);
+/// Takes the config and the number of threads.
+void take_config(comm::MpiSession& mpi, RunInputs& inputs, config::GivenConfig given) {
   inputs.config = std::move(given.config);
   inputs.origins = std::move(given.origins);
   inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
@@ -66,7 +64,8 @@ void open_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs,
 }
 
 /// Opens a valid checkpoint of run.dir.
-void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, WhichCheckpoint which, Log& log) {
+void open_trained_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, WhichCheckpoint which,
+                             Log& log) {
   if (which == WhichCheckpoint::kBest) {
     inputs.checkpoint = train::best_good_checkpoint(mpi.world(), inputs.config, log);
     return;
@@ -107,11 +106,22 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
 
 }  // namespace
 
+config::GivenConfig read_run_config(const std::string& path, config::Arguments settings) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return config::read_config(path, settings);
+  }
+  // The directory may have been moved since its config was written.
+  std::vector<std::string> all{"--run.dir=" + path};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return config::read_config((std::filesystem::path(path) / "config.ini").string(), all);
+}
+
 RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
                           config::Arguments settings, DataNeeded data, Log& log) {
   RunInputs inputs;
   open_same_inputs(mpi, inputs, [&] {
-    load_config(mpi, inputs, path, settings);
+    take_config(mpi, inputs, config::read_config(path, settings));
     open_training_data(inputs, data, log);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
@@ -124,18 +134,8 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
 RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::Arguments settings,
                        Evaluates evaluates, WhichCheckpoint which, Log& log) {
   RunInputs inputs;
-  open_same_inputs(mpi, inputs, [&] {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      load_config(mpi, inputs, path, settings);
-      return;
-    }
-    // The directory may have been moved since its config was written.
-    std::vector<std::string> all{"--run.dir=" + path};
-    all.insert(all.end(), settings.begin(), settings.end());
-    load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
-  });
-  open_checkpoint(mpi, inputs, which, log);
+  open_same_inputs(mpi, inputs, [&] { take_config(mpi, inputs, read_run_config(path, settings)); });
+  open_trained_checkpoint(mpi, inputs, which, log);
   open_same_inputs(mpi, inputs, [&] {
     open_data_of_checkpoint(inputs, log);
     if (evaluates == Evaluates::kYes) {
@@ -277,18 +277,16 @@ std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, pl
   return lines;
 }
 
-WhichCheckpoint which_checkpoint(const std::string& value) {
-  const auto which = enum_from_name<WhichCheckpoint>(value);
-  if (!which) {
-    fail(ExitCode::kUsage, "--checkpoint is \"{}\", it must be one of {}", value,
-         joined_names<WhichCheckpoint>());
-  }
-  return *which;
+WhichCheckpoint which_checkpoint(const config::CommandLine& line) {
+  return line.choice<WhichCheckpoint>("checkpoint").value_or(WhichCheckpoint::kNewest);
 }
 
-std::filesystem::path checkpoint_directory(const std::string& argument, WhichCheckpoint which) {
-  std::filesystem::path path(argument);
-  if (which == WhichCheckpoint::kBest) {
+namespace {
+
+/// The checkpoint directory that the command line names, or a checkpoint of a run's directory.
+std::filesystem::path checkpoint_directory(const config::CommandLine& line) {
+  std::filesystem::path path(line.positions().front());
+  if (which_checkpoint(line) == WhichCheckpoint::kBest) {
     const config::GivenConfig given = config::read_config((path / "config.ini").string(), {});
     return train::best_checkpoint(path, given.config.checkpoint.best).directory;
   }
@@ -299,6 +297,16 @@ std::filesystem::path checkpoint_directory(const std::string& argument, WhichChe
     }
   }
   return path;
+}
+
+}  // namespace
+
+io::Checkpoint open_checkpoint(const config::CommandLine& line) {
+  io::Checkpoint checkpoint = io::Checkpoint::open(checkpoint_directory(line));
+  if (!checkpoint.warning().empty()) {
+    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
+  }
+  return checkpoint;
 }
 
 Log::Output log_role(comm::MpiSession& mpi) {

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "strata/comm/mpi.hpp"
@@ -42,13 +40,16 @@ constexpr auto enum_names(WhichCheckpoint) {
   return names_in_order("newest", "best");
 }
 
-/// Throws: Error(kUsage) for a value that names neither.
-[[nodiscard]] WhichCheckpoint which_checkpoint(const std::string& value);
+/// The value of --checkpoint.
+[[nodiscard]] WhichCheckpoint which_checkpoint(const config::CommandLine& line);
 
-/// The checkpoint directory that an argument names, or the newest or best checkpoint of a run's
-/// directory.
-[[nodiscard]] std::filesystem::path checkpoint_directory(const std::string& argument,
-                                                         WhichCheckpoint which);
+/// Opens the checkpoint whose directory the command line names, or the newest or best one of the
+/// run there. Prints the checkpoint's warning.
+[[nodiscard]] io::Checkpoint open_checkpoint(const config::CommandLine& line);
+
+/// Reads a config file, or that of a run's directory. Throws: Error(kUsage).
+[[nodiscard]] config::GivenConfig read_run_config(const std::string& path,
+                                                  config::Arguments settings);
 
 /// Whether a command needs data.train.
 enum class DataNeeded { kNo, kYes };

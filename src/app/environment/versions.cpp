@@ -1,5 +1,7 @@
 #include "environment/versions.hpp"
 
+#include <system_error>
+
 #include <fmt/format.h>
 
 #include "strata/comm/mpi.hpp"
@@ -10,6 +12,12 @@ namespace strata::app {
 
 std::string own_version() {
   return STRATA_VERSION;
+}
+
+std::filesystem::path own_program() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "strata" : self;
 }
 
 std::vector<VersionFact> versions() {

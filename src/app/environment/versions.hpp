@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct VersionFact {
 
 /// The version of this executable, as in "0.1.0"; loads no library.
 [[nodiscard]] std::string own_version();
+
+/// The path of this executable; "strata" where the system does not tell.
+[[nodiscard]] std::filesystem::path own_program();
 
 /// Versions of this executable and of the libraries found. Needs no GPU.
 [[nodiscard]] std::vector<VersionFact> versions();

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "strata/comm/mpi.hpp"
-#include "strata/config/config_file.hpp"
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
@@ -24,6 +23,7 @@
 #include "strata/core/utf8.hpp"
 
 #include "environment/main_stack.hpp"
+#include "environment/run_inputs.hpp"
 
 namespace strata::app {
 namespace {
@@ -86,13 +86,8 @@ WatchdogSetup watchdog_setup(const config::CommandLine* line, const comm::Activi
     }
   }
   const Watchdog while_reading(setup, activity);
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    settings.insert(settings.begin(), "--run.dir=" + path);
-    path = (std::filesystem::path(path) / "config.ini").string();
-  }
   try {
-    const config::RunConfig config = config::read_config(path, settings).config;
+    const config::RunConfig config = read_run_config(path, settings).config;
     setup.timeout_seconds = config.run.timeout_seconds;
     setup.run_directory = config.run.dir;
   } catch (const std::exception&) {

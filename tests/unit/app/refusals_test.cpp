@@ -438,11 +438,12 @@ data import --shard-mib=0 => --shard-mib is | from 1 to
 data import --classes=-1 => --classes is "-1" | from 0 to 16777216
 data import --classes=9999999999 => --classes is | from 0 to 16777216
 data import --split => --split has no value | --split=VALUE
-data import --split=1 --resize=8 => --resize is for --format=images
+data import --split=1 --resize=8 => --resize is not for --format=npy | --inputs, --targets, --task,
+  --classes
 data import --classes=2 --label= => --label is not for --format=npy
 data import --classes --overwrite => --classes has no value
 data import --overwrite=no => --overwrite takes no value
-data import --images=x => --images is not for --format=npy | --inputs and --targets
+data import --images=x => --images is not for --format=npy | --inputs, --targets
 data import --label=x => --label is not for --format=npy
 data import --format=idx --images=x --labels=x --files=x => --files is not for --format=idx |
   images | labels
@@ -460,19 +461,22 @@ data import --format=csv --files=x --label=x --inputs=x => --inputs is not for -
   files | label
 data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv |
   files | label
-data import --format=nyp => --format=nyp | idx, csv, npy
+data import --format=nyp => --format is "nyp" | one of idx, csv, npy
+data import --format=idx --images=x --labels=x --task=regresion => --task is "regresion" | one of auto
 data import --fromat=npy => no option --fromat | nearest is --format
 data import --format=text --files=x => --format=text needs --tokenizer=bytes, chars or gpt2
-data import --format=text --files=x --tokenizer=words => --tokenizer=words is not allowed | bytes,
+data import --format=text --files=x --tokenizer=words => --tokenizer is "words" | bytes,
   chars, gpt2
 data import --format=text --tokenizer=chars => --format=text needs --files
 data import --format=text --files=x --tokenizer=gpt2 --encoder=x => --tokenizer=gpt2 and --merges
 data import --format=text --files=x --tokenizer=chars --encoder=x => --tokenizer=gpt2 and --encoder
-data import --format=text --files=x --tokenizer=chars --separator=yes => --separator=on |
+data import --format=text --files=x --tokenizer=chars --separator=yes => --separator is "yes" |
+  one of auto, on, off
+data import --format=text --files=x --tokenizer=chars --separator=on => --separator=on |
   --tokenizer=chars has none
-data import --format=text --files=x --tokenizer=chars --vocabulary=9 => --vocabulary is for token
-  files
-data import --format=text --files=x --tokenizer=chars --classes=9 => --classes does not apply to
+data import --format=text --files=x --tokenizer=chars --vocabulary=9 => --vocabulary is not for
+  --format=text
+data import --format=text --files=x --tokenizer=chars --classes=9 => --classes is not for
   --format=text
 data import --format=text --files=x --tokenizer=chars --images=x => --images is not for
   --format=text, which takes --files
@@ -483,14 +487,28 @@ data import --format=text --files=x --tokenizer=chars --inputs=x => --inputs is 
   --format=text
 data import --format=text --files=x --tokenizer=chars --targets=x => --targets is not for
   --format=text
-data import --format=csv --files=x --label=a --tokenizer=chars => --tokenizer is for text and tokens
+data import --format=csv --files=x --label=a --tokenizer=chars => --tokenizer is not for
+  --format=csv
 data import --format=tokens-llmc --vocabulary=9 --files=x --images=x => --images is not for
   --format=tokens-llmc
 data import --format=tokens-llmc --vocabulary=9 --files=x --label=x => --label is not for
   --format=tokens-llmc
 data import --format=tokens-nanogpt --files=x => either --vocabulary=N
-data import --format=tokens-nanogpt --files=x --vocabulary=9 --separator=no => --separator is for
-  --format=text)")) {
+data import --format=tokens-nanogpt --files=x --vocabulary=9 --separator=off => --separator is not for
+  --format=tokens-nanogpt
+data import --format=tokens-nanogpt --files=x --vocabulary=9 --token-bits=8 => --token-bits is "8" |
+  one of 16, 32, 64
+data import --format=tokens-llmc --files=x --vocabulary=9 --token-bits=16 => --token-bits is not for
+data import --format=cifar10 --files=x --classes=10 => --classes is not for --format=cifar10
+data import --format=images --files=x --channels=2 => --channels is "2" | one of 3, 1
+data import --format=images --files=x --resize=8xx => --resize is "8xx" | 224x224
+report x => strata report needs --output=FILE.html
+checkpoint export x --output=y => strata checkpoint export needs --format=huggingface|llmc|safetensors
+checkpoint export x --output=y --format=torch => --format is "torch" | one of huggingface, llmc
+checkpoint import x --dtype=float16 => --dtype is "float16" | one of float32, float64, bfloat16
+schedule convert zb-v --messages=yes => --messages is "yes" | one of on, off
+watch x --interval=0 => --interval is "0" | a number from 0.1 to 86400
+metrics export x --kind=tests => --kind is "tests" | one of train, evaluate, checkpoint)")) {
     SCOPED_TRACE(row);
     const std::size_t arrow = row.find("=>");
     std::vector<std::string> words = split_words(row.substr(0, arrow));

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <limits>
 
 #include <fmt/format.h>
@@ -26,17 +25,6 @@ constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
 constexpr std::int64_t kMostPixels = 1 << 14;
 constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kMostShown = 4096;
-
-template <typename Enum>
-Enum enum_argument(const config::CommandLine& line, const std::string& name, Enum otherwise) {
-  const std::string text = line.value(name, std::string(name_of(otherwise)));
-  const auto value = enum_from_name<Enum>(switch_spelling(text));
-  if (!value) {
-    fail(ExitCode::kUsage, "--{}={} is not allowed; give one of {}", name, text,
-         joined_names<Enum>());
-  }
-  return *value;
-}
 
 /// The value of an option; empty where it is not given. Throws: Error(kUsage) for an empty value.
 std::string text_argument(const config::CommandLine& line, const std::string& name) {
@@ -89,8 +77,67 @@ class ProgressLine {
   bool shown_ = false;
 };
 
+/// The options of one format.
+struct FormatOptions {
+  std::vector<std::string> sources;  ///< needed: its files, and for CSV the column of the labels
+  std::vector<std::string> others;
+};
+
+FormatOptions options_of(io::ImportFormat format) {
+  const std::vector<std::string> targets{"task", "classes"};
+  std::vector<std::string> tokens{"tokenizer", "encoder", "merges", "split-pattern"};
+  switch (format) {
+    case io::ImportFormat::kIdx:
+      return {{"images", "labels"}, targets};
+    case io::ImportFormat::kCsv:
+      return {{"files", "label"}, targets};
+    case io::ImportFormat::kNpy:
+      return {{"inputs", "targets"}, targets};
+    case io::ImportFormat::kCifar10:
+    case io::ImportFormat::kCifar100:
+      return {{"files"}, {}};
+    case io::ImportFormat::kImages:
+      return {{"files"}, {"resize", "crop", "channels", "skip-bad", "threads"}};
+    case io::ImportFormat::kText:
+      tokens.insert(tokens.end(), {"separator", "special-tokens"});
+      return {{"files"}, tokens};
+    case io::ImportFormat::kNanoGptTokens:
+      tokens.insert(tokens.end(), {"vocabulary", "token-bits"});
+      return {{"files"}, tokens};
+    case io::ImportFormat::kLlmcTokens:
+    case io::ImportFormat::kMegatronTokens:
+      tokens.emplace_back("vocabulary");
+      return {{"files"}, tokens};
+  }
+  return {};
+}
+
+/// Refuses options that only other formats have, and a format without its files.
+void require_options_of(io::ImportFormat format, const config::CommandLine& line) {
+  const auto [sources, others] = options_of(format);
+  std::vector<std::string> own = sources;
+  own.insert(own.end(), others.begin(), others.end());
+  for (const auto& [other, text] : enum_table<io::ImportFormat>()) {
+    const FormatOptions options = options_of(other);
+    for (const std::vector<std::string>& names : {options.sources, options.others}) {
+      for (const std::string& name : names) {
+        if (line.has(name) && std::ranges::find(own, name) == own.end()) {
+          fail(ExitCode::kUsage, "--{} is not for --format={}, which takes --{}; leave it out",
+               name, name_of(format), fmt::join(own, ", --"));
+        }
+      }
+    }
+  }
+  for (const std::string& name : sources) {
+    if (!line.has(name)) {
+      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help",
+           name_of(format), name);
+    }
+  }
+}
+
 /// --tokenizer, a name or a file, with the options that belong to it.
-void tokenizer_argument(const config::CommandLine& line, io::ImportOptions& options) {
+void tokenizer_options(const config::CommandLine& line, io::ImportOptions& options) {
   const std::string text = text_argument(line, "tokenizer");
   const auto kind = enum_from_name<io::TokenizerKind>(text);
   if (kind && *kind <= io::TokenizerKind::kGpt2) {
@@ -99,61 +146,21 @@ void tokenizer_argument(const config::CommandLine& line, io::ImportOptions& opti
              text.find_first_of("/.") != std::string::npos) {
     options.tokenizer_file = text;
   } else if (!text.empty()) {
+    config::refuse_value("tokenizer", text,
+                         "one of bytes, chars, gpt2, or the path of a tokenizer.json, a model of "
+                         "SentencePiece or a file of ranks");
+  }
+  if (line.has("split-pattern") && options.tokenizer_file.empty()) {
     fail(ExitCode::kUsage,
-         "--tokenizer={} is not allowed; give one of bytes, chars, gpt2, or the path of a "
-         "tokenizer.json, a model of SentencePiece or a file of ranks",
-         text);
+         "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
   }
-  if (line.has("split-pattern")) {
-    if (options.tokenizer_file.empty()) {
-      fail(ExitCode::kUsage,
-           "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
-    }
-    options.split_pattern = text_argument(line, "split-pattern");
-  }
+  options.split_pattern = text_argument(line, "split-pattern");
   if (line.has("special-tokens")) {
-    if (options.format != io::ImportFormat::kText ||
-        (options.tokenizer_file.empty() && options.tokenizer != io::TokenizerKind::kGpt2)) {
+    if (options.tokenizer_file.empty() && options.tokenizer != io::TokenizerKind::kGpt2) {
       fail(ExitCode::kUsage,
-           "--special-tokens is for --format=text and a tokenizer with special tokens; leave it "
-           "out");
+           "--special-tokens is for a tokenizer with special tokens; leave it out");
     }
     options.markers = io::Markers::kRecognised;
-  }
-}
-
-// Options of text and token files.
-void token_options(const config::CommandLine& line, io::ImportOptions& options) {
-  for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary",
-                           "split-pattern", "special-tokens", "token-bits"}) {
-    if (line.has(name) && !io::holds_tokens(options.format)) {
-      fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
-           name_of(options.format));
-    }
-  }
-  for (const char* name : {"task", "classes", "label"}) {
-    if (line.has(name) && io::holds_tokens(options.format)) {
-      fail(ExitCode::kUsage,
-           "--{} does not apply to --format={}: the targets of tokens are the next tokens", name,
-           name_of(options.format));
-    }
-  }
-  tokenizer_argument(line, options);
-  options.separator = enum_argument(line, "separator", options.separator);
-  options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
-  if (line.has("token-bits")) {
-    if (options.format != io::ImportFormat::kNanoGptTokens) {
-      fail(ExitCode::kUsage,
-           "--token-bits is for --format=tokens-nanogpt; files of {} say it themselves",
-           name_of(options.format));
-    }
-    options.token_bits = line.count("token-bits", 16, 16, 64);
-    if (options.token_bits % 32 != 0 && options.token_bits != 16) {
-      fail(ExitCode::kUsage, "--token-bits is {}; it is 16, 32 or 64", options.token_bits);
-    }
-  }
-  if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
-    fail(ExitCode::kUsage, "--vocabulary is for token files; of a text the tokenizer makes it");
   }
   for (const char* name : {"encoder", "merges"}) {
     if (line.has(name) != (options.tokenizer == io::TokenizerKind::kGpt2)) {
@@ -167,21 +174,8 @@ void token_options(const config::CommandLine& line, io::ImportOptions& options) 
   options.merges = text_argument(line, "merges");
 }
 
-/// Options of folders of images.
-void image_options(const config::CommandLine& line, io::ImportOptions& options) {
-  for (const char* name : {"resize", "crop", "channels", "skip-bad", "threads"}) {
-    if (line.has(name) && options.format != io::ImportFormat::kImages) {
-      fail(ExitCode::kUsage, "--{} is for --format=images, not for --format={}", name,
-           name_of(options.format));
-    }
-  }
-  for (const char* name : {"task", "classes"}) {
-    if (line.has(name) && io::holds_classes(options.format)) {
-      fail(ExitCode::kUsage, "--{} is not for --format={}, which says itself what the classes are",
-           name, name_of(options.format));
-    }
-  }
-  io::ImageOptions& images = options.images;
+io::ImageOptions image_options(const config::CommandLine& line) {
+  io::ImageOptions images;
   if (line.has("resize")) {
     const std::string text = line.value("resize", "");
     const std::size_t by = text.find('x');
@@ -192,82 +186,42 @@ void image_options(const config::CommandLine& line, io::ImportOptions& options) 
     };
     if (!is_side(text.substr(0, by), first) ||
         (both && !is_side(text.substr(by + 1), images.width))) {
-      fail(ExitCode::kUsage,
-           "--resize is \"{}\"; give the pixels of the shorter side, or height x width as in "
-           "224x224, each from 1 to {}",
-           text, kMostPixels);
+      config::refuse_value(
+          "resize", text,
+          fmt::format("the pixels of the shorter side, or height x width as in 224x224, each from "
+                      "1 to {}",
+                      kMostPixels));
     }
   }
   images.crop = line.has("crop") ? line.count("crop", 0, 1, kMostPixels) : 0;
   images.channels = line.count("channels", 3, 1, 3);
-  if (images.channels == 2) {
-    fail(ExitCode::kUsage, "--channels is 2; give 3 for colours or 1 for grey");
-  }
   images.bad_files = line.has("skip-bad") ? io::BadFiles::kSkip : io::BadFiles::kFail;
   images.threads = line.count("threads", default_threads(1), 1, kMostThreads);
-}
-
-/// The options that name a format's files, and for CSV the column with the labels.
-std::vector<std::string> source_names(io::ImportFormat format) {
-  switch (format) {
-    case io::ImportFormat::kIdx:
-      return {"images", "labels"};
-    case io::ImportFormat::kCsv:
-      return {"files", "label"};
-    case io::ImportFormat::kNpy:
-      return {"inputs", "targets"};
-    case io::ImportFormat::kCifar10:
-    case io::ImportFormat::kCifar100:
-    case io::ImportFormat::kImages:
-    case io::ImportFormat::kText:
-    case io::ImportFormat::kNanoGptTokens:
-    case io::ImportFormat::kLlmcTokens:
-    case io::ImportFormat::kMegatronTokens:
-      return {"files"};
-  }
-  return {};
-}
-
-void source_options(const config::CommandLine& line, io::ImportOptions& options) {
-  const std::vector<std::string> own = source_names(options.format);
-  for (const char* name : {"images", "labels", "files", "label", "inputs", "targets"}) {
-    const bool is_own = std::find(own.begin(), own.end(), name) != own.end();
-    if (line.has(name) && !is_own) {
-      fail(ExitCode::kUsage, "--{} is not for --format={}, which takes --{}; leave it out", name,
-           name_of(options.format), fmt::join(own, " and --"));
-    }
-    if (!line.has(name) && is_own) {
-      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help",
-           name_of(options.format), name);
-    }
-  }
-  options.inputs = paths(line, own.front());
-  if (options.format == io::ImportFormat::kCsv) {
-    options.label = text_argument(line, "label");
-  } else if (own.size() > 1) {
-    options.targets = paths(line, own.back());
-  }
+  return images;
 }
 
 io::ImportOptions import_options(const config::CommandLine& line) {
-  if (!line.positions().empty()) {
-    fail(ExitCode::kUsage,
-         "unexpected argument \"{}\"; name files with an option, as in --files {}",
-         line.positions().front(), line.positions().front());
-  }
   io::ImportOptions options;
-  if (!line.has("format") || !line.has("output")) {
-    fail(ExitCode::kUsage, "--format and --output are needed; see strata data import --help");
+  options.output = line.required("output");
+  static_cast<void>(line.required("format"));
+  options.format = line.choice<io::ImportFormat>("format").value();
+  require_options_of(options.format, line);
+  const std::vector<std::string> sources = options_of(options.format).sources;
+  options.inputs = paths(line, sources.front());
+  if (options.format == io::ImportFormat::kCsv) {
+    options.label = text_argument(line, "label");
+  } else if (sources.size() > 1) {
+    options.targets = paths(line, sources.back());
   }
-  options.format = enum_argument(line, "format", io::ImportFormat::kIdx);
-  source_options(line, options);
-  token_options(line, options);
-  image_options(line, options);
+  tokenizer_options(line, options);
+  options.separator = line.choice<io::Separator>("separator").value_or(options.separator);
+  options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
+  options.token_bits = line.count("token-bits", 0, 0, 64);
+  options.images = image_options(line);
   options.split = line.value("split", options.split);
-  options.task = enum_argument(line, "task", options.task);
+  options.task = line.choice<io::TaskChoice>("task").value_or(options.task);
   options.classes = line.count("classes", 0, 0, io::kMostClasses);
   options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
-  options.output = text_argument(line, "output");
   options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
   return options;
 }
@@ -375,7 +329,7 @@ CIFAR's binary version as --files; images: --files=DIR, in each DIR one folder p
 UTF-8 text as --files; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
 tokens-megatron: .bin files with their .idx beside them)"},
             {"output", "DIR", "where the data set goes"},
-            {"files", "FILE...", "what is imported, but for idx and npy"},
+            {"files", "FILE...", "the files to import, except for idx and npy"},
             {"images", "FILE...", "idx: the inputs"},
             {"labels", "FILE...", "idx: the targets"},
             {"inputs", "FILE...", "npy: the inputs"},
@@ -389,31 +343,31 @@ tokens-megatron: .bin files with their .idx beside them)"},
             {"overwrite", "", "replaces a data set that is there already"},
             {"resize", "N or HxW", "images: the shorter side, or height and width, in pixels"},
             {"crop", "N", "images: crops the centre to N x N pixels"},
-            {"channels", "3|1", "images: colours, or their luma (default 3)"},
+            {"channels", "3|1", "images: 3: colour, 1: luma (default 3)"},
             {"skip-bad", "",
              "images: skips and lists files that are not JPEG or PNG images; without --skip-bad "
              "such a "
              "file fails the import"},
             {"threads", "N", "images: decoder threads (default: the cores)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
-             R"(text: one token per byte or character; byte pairs of --encoder and --merges; or the tokenizer of
-another program, a file of one of these kinds: Hugging Face's tokenizer.json (byte pairs), SentencePiece's
-tokenizer.model, or ranks as tiktoken and Llama 3 have them; tokens that added_tokens.json and tokenizer_config.json
-beside it add belong to it. tokens: instead of --vocabulary, and they can be read as text)"},
+             R"(text: bytes, chars: one token per byte or character; gpt2: byte pairs of --encoder and --merges; FILE: the
+tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs), SentencePiece's tokenizer.model, or a file
+of ranks from tiktoken or Llama 3, with the tokens that added_tokens.json and tokenizer_config.json beside it add.
+tokens: the tokenizer that made them, instead of --vocabulary, so that they can be decoded)"},
             {"encoder", "encoder.json", "text: of --tokenizer=gpt2"},
             {"merges", "vocab.bpe", "text: of --tokenizer=gpt2"},
             {"separator", config::words_of<io::Separator>(),
-             R"(text: <|endoftext|> between files, of gpt2; or around each file what a tokenizer.json's template, or
-a tokenizer_config.json beside tokenizer.model adds, as <|begin_of_text|> before it (default auto: where the tokenizer
-has it))"},
+             R"(text: puts gpt2's <|endoftext|> between files; or around each file what the template of a tokenizer.json
+or a tokenizer_config.json beside tokenizer.model adds, such as <|begin_of_text|> (default auto: if the tokenizer has
+one))"},
             {"split-pattern", "gpt2|llama3|o200k|EXPRESSION",
-             R"(text: how ranks split text into words; only for ranks, which do not say it; llama3's is cl100k's
-too)"},
+             R"(text: the pattern that splits text into words, which a file of ranks does not hold; llama3 has that of
+cl100k)"},
             {"special-tokens", "",
-             R"(text: the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text)"},
+             R"(text: reads the spelling of a special token, such as <|endoftext|>, as that token instead of as text)"},
             {"vocabulary", "N", "tokens: the number of token ids"},
             {"token-bits", "16|32|64",
-             "tokens-nanogpt: the width of the tokens; these files do not say it (default 16)"}},
+             "tokens-nanogpt: bits of a token, which these files do not record (default 16)"}},
        .lists =
            {{"Examples",
              {{"strata data import --format=csv --files=FILE... --label=COLUMN --output=DIR"},
@@ -421,6 +375,7 @@ too)"},
               {"strata data import --format=text --tokenizer=bytes --files=FILE... --output=DIR"},
               {"strata data import --format=tokens-llmc --vocabulary=N --files=FILE... "
                "--output=DIR"}}}},
+       .positions = config::Positions::kNone,
        .values = config::Values::kList,
        .alone = import_data},
       {.name = "data inspect",

@@ -10,7 +10,6 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
-#include "strata/core/text.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/generation.hpp"

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "strata/core/log.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -13,24 +12,13 @@
 namespace strata::app {
 namespace {
 
-/// The checkpoint that the command line names.
-io::Checkpoint opened(const config::CommandLine& line) {
-  const WhichCheckpoint which = which_checkpoint(line.value("checkpoint", "newest"));
-  io::Checkpoint checkpoint =
-      io::Checkpoint::open(checkpoint_directory(line.positions().front(), which));
-  if (!checkpoint.warning().empty()) {
-    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
-  }
-  return checkpoint;
-}
-
 ExitCode inspect_checkpoint(const config::CommandLine& line) {
-  fmt::print("{}", printable_lines(opened(line).describe()));
+  fmt::print("{}", printable_lines(open_checkpoint(line).describe()));
   return ExitCode::kDone;
 }
 
 ExitCode verify_checkpoint(const config::CommandLine& line) {
-  const io::Checkpoint checkpoint = opened(line);
+  const io::Checkpoint checkpoint = open_checkpoint(line);
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
     checkpoint.verify_part(part);
   }

@@ -2,7 +2,6 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "strata/config/config_file.hpp"
 #include "strata/core/enum_names.hpp"
@@ -25,28 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-template <typename Enum>
-std::optional<Enum> choice(const config::CommandLine& line, const char* name) {
-  if (!line.has(name)) {
-    return std::nullopt;
-  }
-  const std::string text = line.value(name, "");
-  const std::optional<Enum> value = enum_from_name<Enum>(text);
-  if (!value) {
-    fail(ExitCode::kUsage, "--{} is \"{}\", expected one of {}", name, text, joined_names<Enum>());
-  }
-  return value;
-}
-
 constexpr const char* kPathAndOutput = "one path and --output=DIR";
-
-fs::path output_of(const config::CommandLine& line) {
-  const std::string output = line.value("output", "");
-  if (output.empty()) {
-    fail(ExitCode::kUsage, "{} are needed", kPathAndOutput);
-  }
-  return output;
-}
 
 /// The tokenizer that the arguments name, or that lies beside the weights.
 std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const fs::path& path,
@@ -91,15 +69,9 @@ std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const
 
 ExitCode import_model(const config::CommandLine& line) {
   const fs::path path = line.positions().front();
-  const fs::path output = output_of(line);
-  const std::optional<DType> chosen = choice<DType>(line, "dtype");
-  if (chosen && *chosen != DType::kFloat32 && *chosen != DType::kFloat64 &&
-      *chosen != DType::kBfloat16) {
-    fail(ExitCode::kUsage, "--dtype is {}, expected float32, float64 or bfloat16",
-         name_of(*chosen));
-  }
+  const fs::path output = line.required("output");
   const exchange::ForeignModel model =
-      exchange::open_model(path, choice<exchange::ModelFormat>(line, "format"));
+      exchange::open_model(path, line.choice<exchange::ModelFormat>("format"));
   const std::optional<io::Tokenizer> tokenizer = tokenizer_of(line, path, model);
   const nn::TransformerOptions& sizes = model.model.options;
   if (tokenizer && tokenizer->vocabulary() > sizes.vocabulary) {
@@ -122,7 +94,7 @@ ExitCode import_model(const config::CommandLine& line) {
   config.model.layers = exchange::layer_lines(model.model);
   config.model.transformer.context = sizes.context;
   config.model.transformer.vocabulary = sizes.vocabulary;
-  config.numerics.dtype = chosen.value_or(exchange::dtype_of(model));
+  config.numerics.dtype = line.choice<DType>("dtype").value_or(exchange::dtype_of(model));
   config.train.steps = kSteps;
   config.run.dir = output.string();
   for (const char* key :
@@ -154,26 +126,16 @@ ExitCode import_model(const config::CommandLine& line) {
 
 /// `mpi`: with --check-logits, else null.
 ExitCode export_model(const config::CommandLine& line, comm::MpiSession* mpi) {
-  const fs::path output = output_of(line);
-  const auto format = choice<exchange::ModelFormat>(line, "format");
-  if (!format) {
-    fail(ExitCode::kUsage, "--format is missing, expected huggingface, llmc or safetensors");
-  }
-  const auto type = choice<io::StoredType>(line, "dtype");
-  if (type == io::StoredType::kOther) {
-    fail(ExitCode::kUsage, "--dtype is other, expected float64, float32, float16 or bfloat16");
-  }
-  const auto adapters = choice<exchange::AdapterExport>(line, "adapters");
+  const fs::path output = line.required("output");
+  static_cast<void>(line.required("format"));
+  const auto format = line.choice<exchange::ModelFormat>("format").value();
   constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
-  const io::Checkpoint checkpoint = io::Checkpoint::open(checkpoint_directory(
-      line.positions().front(), which_checkpoint(line.value("checkpoint", "newest"))));
-  if (!checkpoint.warning().empty()) {
-    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
-  }
-  exchange::ExportOptions options{.format = *format,
-                                  .type = type,
+  const io::Checkpoint checkpoint = open_checkpoint(line);
+  exchange::ExportOptions options{.format = format,
+                                  .type = line.choice<io::StoredType>("dtype"),
                                   .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
-                                  .adapters = adapters.value_or(exchange::AdapterExport::kMerged)};
+                                  .adapters = line.choice<exchange::AdapterExport>("adapters")
+                                                  .value_or(exchange::AdapterExport::kMerged)};
   const std::string logits = line.value("logits", "");
   if (mpi == nullptr && !logits.empty()) {
     fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
@@ -181,14 +143,14 @@ ExitCode export_model(const config::CommandLine& line, comm::MpiSession* mpi) {
   std::string checked;
   if (mpi != nullptr) {
     const bool apart = options.adapters == exchange::AdapterExport::kApart;
-    if (apart || *format == exchange::ModelFormat::kSafetensors) {
+    if (apart || format == exchange::ModelFormat::kSafetensors) {
       fail(ExitCode::kUsage,
            "--check-logits reads the files as a model, which strata does not do with {}; their "
            "bytes are compared without it",
            apart ? "--adapters=apart" : "--format=safetensors");
     }
     options.check = [&](const fs::path& directory) {
-      checked = check_logits(*mpi, checkpoint, directory, *format, logits);
+      checked = check_logits(*mpi, checkpoint, directory, format, logits);
     };
   }
   const exchange::ExportedModel written = exchange::export_model(checkpoint, output, options);
@@ -217,11 +179,11 @@ Commands model_commands() {
        .synopses = {{"PATH --output=DIR [options]"}},
        .about =
            R"(Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH
-is a directory of Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c.
-torch_to_safetensors.py in share/strata/python makes such a directory of nanoGPT's ckpt.pt.)",
+is a directory of Hugging Face with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c.
+torch_to_safetensors.py in share/strata/python makes such a directory from nanoGPT's ckpt.pt.)",
        .options =
            {{"output", "DIR", "the run's directory, a new one"},
-            {"format", "huggingface|llmc", "what PATH is (default: found out)"},
+            {"format", "huggingface|llmc", "format of PATH (default: detected)"},
             {"dtype", "float32|float64|bfloat16",
              R"(numerics.dtype of the run (default: float64 for weights of float64, else float32))"},
             {"data", "FILE.h5", "a data set that was made with the model's tokenizer"},
@@ -235,7 +197,7 @@ directory))"},
                   {{"strata evaluate DIR --data.test=FILE.h5", "loss"},
                    {"strata generate DIR --prompt=TEXT", "text, if the tokenizer is known"},
                    {"strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must",
-                    "goes on training, on any grid"}}}},
+                    "continues training, on any grid"}}}},
        .positions = config::Positions::kOne,
        .needs = kPathAndOutput,
        .alone = import_model},
@@ -251,7 +213,7 @@ is read back and compared before DIR appears.)",
             {"output", "DIR", "a new directory"},
             {"dtype", "float64|float32|float16|bfloat16",
              "of the weights (default: as in the checkpoint)"},
-            {"shard-mib", "N", "the most MiB of a safetensors file (default 5120)"},
+            {"shard-mib", "N", "limit of MiB per safetensors file (default 5120)"},
             {"adapters", config::words_of<exchange::AdapterExport>(),
              R"(merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
 are written, as PEFT does)"},

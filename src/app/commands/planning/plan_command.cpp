@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,7 +9,6 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/config/config_file.hpp"
-#include "strata/core/text.hpp"
 #include "strata/forecast/completion.hpp"
 #include "strata/forecast/forecast.hpp"
 #include "strata/forecast/grid_search.hpp"
@@ -25,16 +23,6 @@
 
 namespace strata::app {
 namespace {
-
-double number_of(const config::CommandLine& line, std::string_view name, double otherwise) {
-  const std::string text = line.value(name, fmt::format("{}", otherwise));
-  double number = 0.0;
-  if (!parse_double(text, number) || !(number >= 0.0) ||
-      number == std::numeric_limits<double>::infinity()) {
-    config::refuse_value(name, text, "a number from 0");
-  }
-  return number;
-}
 
 forecast::Machine machine_of(const config::CommandLine& line, const config::RunConfig& config) {
   const std::string name = line.value("machine", config.run.machine);
@@ -115,10 +103,6 @@ ExitCode plan_run(const config::CommandLine& line) {
       fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
     }
   }
-  const forecast::RunConditions asked{.failures_per_node_day = number_of(line, "failures", 0.0),
-                                      .restart_seconds = number_of(line, "restart", 300.0),
-                                      .kwh_price = number_of(line, "kwh-price", 0.0),
-                                      .node_hour_price = number_of(line, "node-hour-price", 0.0)};
   config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   const forecast::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
@@ -145,10 +129,14 @@ ExitCode plan_run(const config::CommandLine& line) {
   const forecast::Forecast forecast = forecaster.forecast(plan, launch.node_ranks);
   forecast::RunConditions conditions =
       forecast::conditions_of(plan, forecast, machine, launch.node_ranks);
-  conditions.failures_per_node_day = asked.failures_per_node_day;
-  conditions.restart_seconds = asked.restart_seconds;
-  conditions.kwh_price = asked.kwh_price;
-  conditions.node_hour_price = asked.node_hour_price;
+  const auto number = [&](const char* name, double otherwise) {
+    constexpr double kMost = 1e15;
+    return line.number(name, otherwise, 0.0, kMost);
+  };
+  conditions.failures_per_node_day = number("failures", 0.0);
+  conditions.restart_seconds = number("restart", 300.0);
+  conditions.kwh_price = number("kwh-price", 0.0);
+  conditions.node_hour_price = number("node-hour-price", 0.0);
   if (has_unknown_length(given.config, data)) {
     conditions.steps = 0.0;
   }
@@ -204,15 +192,15 @@ Shipped machines: {}.)",
        .options =
            {{"machine", "M",
              "a machine's file, or the name of a shipped one (default: run.machine)"},
-            {"nodes", "N", "nodes, all of whose devices are used (default: the config's grid)"},
+            {"nodes", "N", "nodes; all their devices are used (default: the config's grid)"},
             {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
             {"search", "", "tries all grids that fit, and shows the fastest"},
             {"write", "FILE", "writes the config with the fastest grid; needs --search"},
             {"html", "FILE", "writes a page: ranks, memory, a step as a picture, the search"},
-            {"failures", "F", "failures of a node and day, for the end of training (default 0)"},
-            {"restart", "SECONDS", "from a failure to the first repeated step (default 300)"},
+            {"failures", "F", "failures per node and day, for the end of training (default 0)"},
+            {"restart", "SECONDS", "time from a failure to the first repeated step (default 300)"},
             {"kwh-price", "P", "price of a kWh, in any currency"},
-            {"node-hour-price", "P", "price of a node and hour"},
+            {"node-hour-price", "P", "price of a node hour"},
             {"calibrate", "FILE",
              "measures this machine, under mpirun or srun, and writes its file"},
             {"threads", "T", "with --calibrate: threads of a rank (default: as in training)"},

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
 #include "strata/io/dataset.hpp"
 #include "strata/plan/plan.hpp"
 

@@ -197,9 +197,11 @@ std::string stages_table(const PlanView& view) {
 
 // ---- bars
 
-/// Values by name, the largest first; the smallest of too many as "other".
-std::vector<std::string> named_parts(std::vector<std::pair<std::string, double>> parts) {
-  std::ranges::stable_sort(parts, std::greater(), &std::pair<std::string, double>::second);
+using Parts = std::vector<std::pair<std::string, double>>;
+
+/// Names of parts, the largest first; the smallest of too many are "other".
+std::vector<std::string> names_of(Parts parts) {
+  std::ranges::stable_sort(parts, std::greater(), &Parts::value_type::second);
   std::vector<std::string> names;
   for (const auto& [name, value] : parts) {
     if (value > 0.0 && names.size() + 1 < kMostParts) {
@@ -210,11 +212,16 @@ std::vector<std::string> named_parts(std::vector<std::pair<std::string, double>>
   return names;
 }
 
-/// Adds to the part of that name, or to "other", the last one.
-void add_part(std::vector<double>& parts, const std::vector<std::string>& names,
-              const std::string& name, double value) {
-  const auto found = std::ranges::find(names, name);
-  parts[std::min(static_cast<std::size_t>(found - names.begin()), names.size() - 1)] += value;
+/// Adds a bar; parts without a name of their own are in "other", the last one.
+template <typename TextOf>
+void add_bar(BarChart& chart, const std::string& label, const Parts& parts, TextOf text_of) {
+  BarChart::Bar bar{.label = label, .parts = std::vector<double>(chart.names.size()), .inside = {}};
+  for (const auto& [name, value] : parts) {
+    const auto found = std::find(chart.names.begin(), chart.names.end() - 1, name);
+    bar.parts[static_cast<std::size_t>(found - chart.names.begin())] += value;
+  }
+  std::ranges::transform(bar.parts, std::back_inserter(bar.inside), text_of);
+  chart.bars.push_back(std::move(bar));
 }
 
 void drop_empty_other(BarChart& chart) {
@@ -228,21 +235,14 @@ void drop_empty_other(BarChart& chart) {
 }
 
 BarChart step_chart(const forecast::Forecast& forecast) {
-  std::vector<std::pair<std::string, double>> parts;
+  Parts parts;
   for (const forecast::StepPart& part : forecast.parts) {
     parts.emplace_back(part.name, part.seconds);
   }
-  BarChart chart{.title = "Time of a step", .names = named_parts(std::move(parts)), .bars = {}};
-  BarChart::Bar bar{.label = time_text(forecast.step_seconds),
-                    .parts = std::vector<double>(chart.names.size()),
-                    .inside = {}};
-  for (const forecast::StepPart& part : forecast.parts) {
-    add_part(bar.parts, chart.names, part.name, part.seconds);
-  }
-  for (const double part : bar.parts) {
-    bar.inside.push_back(fmt::format("{:.0f} %", 100.0 * part / forecast.step_seconds));
-  }
-  chart.bars.push_back(std::move(bar));
+  BarChart chart{.title = "Time of a step", .names = names_of(parts), .bars = {}};
+  add_bar(chart, time_text(forecast.step_seconds), parts, [&](double seconds) {
+    return fmt::format("{:.0f} %", 100.0 * seconds / forecast.step_seconds);
+  });
   drop_empty_other(chart);
   return chart;
 }
@@ -250,36 +250,33 @@ BarChart step_chart(const forecast::Forecast& forecast) {
 /// The memory of a rank of each stage; consecutive stages with the same memory share a bar.
 BarChart memory_chart(const PlanView& view) {
   std::map<std::string, double> largest;
+  std::vector<Parts> parts;
   for (const forecast::StageForecast& stage : view.forecast.stages) {
+    Parts& own = parts.emplace_back();
     for (const nn::MemoryItem& item : stage.rank.memory) {
-      double& most = largest[item.name];
-      most = std::max(most, static_cast<double>(item.bytes));
+      own.emplace_back(item.name, static_cast<double>(item.bytes));
+      largest[item.name] = std::max(largest[item.name], own.back().second);
     }
   }
+  const std::string free = bytes_text(std::llround(view.forecast.free_bytes));
   BarChart chart{.title = "Memory of a rank",
-                 .names = named_parts({largest.begin(), largest.end()}),
+                 .names = names_of({largest.begin(), largest.end()}),
                  .bars = {},
                  .limit = view.forecast.free_bytes,
-                 .limit_name = fmt::format("{} for a rank's arenas",
-                                           bytes_text(std::llround(view.forecast.free_bytes)))};
-  const std::vector<forecast::StageForecast>& stages = view.forecast.stages;
-  std::size_t first = 0;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    BarChart::Bar bar{.label = "", .parts = std::vector<double>(chart.names.size()), .inside = {}};
-    for (const nn::MemoryItem& item : stages[s].rank.memory) {
-      add_part(bar.parts, chart.names, item.name, static_cast<double>(item.bytes));
-    }
-    for (std::size_t i = 0; i < bar.parts.size(); ++i) {
-      bar.inside.push_back(bytes_text(std::llround(bar.parts[i])));
-    }
-    if (chart.bars.empty() || chart.bars.back().parts != bar.parts) {
-      chart.bars.push_back(std::move(bar));
+                 .limit_name = fmt::format("{} for a rank's arenas", free)};
+  std::int64_t first = 0;
+  for (std::int64_t s = 0; s < std::ssize(parts); ++s) {
+    const auto stage = static_cast<std::size_t>(s);
+    add_bar(chart, "", parts[stage], [](double bytes) { return bytes_text(std::llround(bytes)); });
+    if (const std::size_t bars = chart.bars.size();
+        bars > 1 && chart.bars[bars - 2].parts == chart.bars[bars - 1].parts) {
+      chart.bars.pop_back();
+    } else {
       first = s;
     }
     chart.bars.back().label =
-        fmt::format("{} {}: {}", first == s ? "stage" : "stages",
-                    range_text(static_cast<std::int64_t>(first), static_cast<std::int64_t>(s) + 1),
-                    bytes_text(std::llround(stages[s].memory_bytes)));
+        fmt::format("{} {}: {}", first == s ? "stage" : "stages", range_text(first, s + 1),
+                    bytes_text(std::llround(view.forecast.stages[stage].memory_bytes)));
   }
   drop_empty_other(chart);
   return chart;

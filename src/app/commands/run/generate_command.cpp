@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/exchange/model_files.hpp"
@@ -23,58 +22,42 @@
 namespace strata::app {
 namespace {
 
-struct GenerateArguments {
-  std::optional<std::string> prompt;
-  std::int64_t tokens = 200;
-  std::int64_t samples = 1;
-  train::SamplingOptions sampling;
-  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;
-  bool has_seed = false;
-};
-
-double number_of(const config::CommandLine& line, const char* name, double least, double most) {
-  const std::string text = line.value(name, "1");
-  double value = 0.0;
-  if (!parse_double(text, value) || !(value >= least && value <= most)) {
-    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number from {} to {}", name, text, least,
-         most);
+/// Throws: Error(kUsage) for an empty prompt.
+std::optional<std::string> prompt_of(const config::CommandLine& line) {
+  if (!line.has("prompt")) {
+    return std::nullopt;
   }
-  return value;
-}
-
-GenerateArguments arguments_of(const config::CommandLine& line) {
-  GenerateArguments result;
-  if (line.has("prompt")) {
-    result.prompt = line.value("prompt", "");
-  }
-  if (result.prompt && result.prompt->empty()) {
+  const std::string prompt = line.value("prompt", "");
+  if (prompt.empty()) {
     fail(ExitCode::kUsage,
          "--prompt is empty; give the text to go on from, or leave --prompt out to begin with the "
          "separator of documents or a line feed");
   }
-  constexpr std::int64_t kMost = 1'000'000'000;
+  return prompt;
+}
+
+constexpr std::int64_t kMostGenerated = 1'000'000'000;
+
+train::SamplingOptions sampling_of(const config::CommandLine& line) {
   constexpr double kMostTemperature = 1e6;
   constexpr double kLeastTopP = 1e-9;
-  result.tokens = line.count("tokens", result.tokens, 1, kMost);
-  result.samples = line.count("samples", result.samples, 1, kMost);
-  result.sampling.temperature = number_of(line, "temperature", 0.0, kMostTemperature);
-  result.sampling.top_k = line.count("top-k", 0, 0, kMost);
-  result.sampling.top_p = number_of(line, "top-p", kLeastTopP, 1.0);
-  result.checkpoint = which_checkpoint(line.value("checkpoint", "newest"));
-  result.has_seed = line.has("seed");
-  result.sampling.seed = static_cast<std::uint64_t>(
+  train::SamplingOptions sampling;
+  sampling.temperature = line.number("temperature", 1.0, 0.0, kMostTemperature);
+  sampling.top_k = line.count("top-k", 0, 0, kMostGenerated);
+  sampling.top_p = line.number("top-p", 1.0, kLeastTopP, 1.0);
+  sampling.seed = static_cast<std::uint64_t>(
       line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
-  return result;
+  return sampling;
 }
 
 /// The prompt's ids, after those that the tokenizer puts before a document.
-std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
+std::vector<std::int64_t> prompt_ids(const std::optional<std::string>& prompt,
                                      const io::Tokenizer& tokenizer) {
   std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
                                    tokenizer.frame().before.end());
-  if (given.prompt) {
+  if (prompt) {
     try {
-      std::vector<std::int64_t> ids = tokenizer.encode(*given.prompt);
+      std::vector<std::int64_t> ids = tokenizer.encode(*prompt);
       // A prompt may spell them out.
       if (std::ranges::mismatch(before, ids).in1 != before.end()) {
         ids.insert(ids.begin(), before.begin(), before.end());
@@ -113,9 +96,12 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
     return ExitCode::kDone;  // waits in MPI_Finalize
   }
   Log log(log_role(mpi));
-  const GenerateArguments given = arguments_of(line);
+  const std::optional<std::string> given = prompt_of(line);
+  const std::int64_t tokens = line.count("tokens", 200, 1, kMostGenerated);
+  const std::int64_t samples = line.count("samples", 1, 1, kMostGenerated);
+  train::SamplingOptions sampling = sampling_of(line);
   RunInputs inputs = open_trained(mpi, line.positions().front(), line.settings(), Evaluates::kNo,
-                                  given.checkpoint, log);
+                                  which_checkpoint(line), log);
   if (inputs.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
          inputs.checkpoint->directory().string());
@@ -129,15 +115,14 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
   train::Generator generator(environment.context(), plan, environment.groups(), *inputs.checkpoint);
 
-  train::SamplingOptions sampling = given.sampling;
-  sampling.seed = given.has_seed ? sampling.seed : inputs.config.run.seed;
+  sampling.seed = line.has("seed") ? sampling.seed : inputs.config.run.seed;
   const std::set<std::int64_t> ends = exchange::end_tokens(*inputs.checkpoint, tokenizer);
   std::int64_t generated = 0;
   const double start = now_seconds();
-  for (; sampling.text < given.samples; ++sampling.text) {
-    write_text(given.prompt.value_or(""));
-    bool starts = !given.prompt;
-    generator.generate(prompt, given.tokens, sampling, [&](std::int64_t token) {
+  for (; sampling.text < samples; ++sampling.text) {
+    write_text(given.value_or(""));
+    bool starts = !given;
+    generator.generate(prompt, tokens, sampling, [&](std::int64_t token) {
       ++generated;
       if (ends.contains(token)) {
         return false;
@@ -147,7 +132,7 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
           tokenizer.decode(std::span(&token, 1), first ? io::Continues::kNo : io::Continues::kYes));
       return true;
     });
-    write_text(sampling.text + 1 < given.samples ? "\n---\n" : "\n");
+    write_text(sampling.text + 1 < samples ? "\n---\n" : "\n");
   }
   print_error(fmt::format(
       "{} tokens, {} tokens/s\n", count_text(generated),
@@ -164,7 +149,7 @@ Commands generate_commands() {
        .synopses = {{"RUN|CONFIG.ini [--prompt=TEXT ...] [--section.key=value ...]"}},
        .about =
            R"(Generates text with the newest good checkpoint. RUN is a run's directory. One rank
-generates, whatever grid trained; other ranks wait.)",
+generates, whatever grid trained the model; other ranks wait.)",
        .options =
            {{"prompt", "TEXT",
              R"(start of the text (default: the separator of documents, else a line feed), after the

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 #include <optional>
 
@@ -13,7 +12,6 @@
 #include "strata/comm/agree.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -40,53 +38,40 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
   const config::RunConfig& given = inputs.config;
   config::RunConfig resolved = plan.config;
   std::map<std::string, std::string> launch;
-  if (given.parallel.data == 0) {
-    resolved.parallel.data = 0;
-    launch["parallel.data"] = std::to_string(plan.grid.data);
-  }
-  if (given.parallel.pipeline == 0) {
-    resolved.parallel.pipeline = 0;
-    launch["parallel.pipeline"] = std::to_string(plan.grid.pipeline);
-  }
-  if (given.parallel.tensor == 0) {
-    resolved.parallel.tensor = 0;
-    launch["parallel.tensor"] = std::to_string(plan.grid.tensor);
-  }
+  const auto choose = [&](bool is_open, const char* key, const auto& value) {
+    if (is_open) {
+      launch[key] = fmt::format("{}", value);
+    }
+  };
+  resolved.parallel.data = given.parallel.data;
+  resolved.parallel.pipeline = given.parallel.pipeline;
+  resolved.parallel.tensor = given.parallel.tensor;
+  choose(given.parallel.data == 0, "parallel.data", plan.grid.data);
+  choose(given.parallel.pipeline == 0, "parallel.pipeline", plan.grid.pipeline);
+  choose(given.parallel.tensor == 0, "parallel.tensor", plan.grid.tensor);
   if (plan.config.numerics.mode == comm::Summation::kLibrary) {
     resolved.numerics.lanes = given.numerics.lanes;
     resolved.numerics.shards = given.numerics.shards;
-    launch["numerics.lanes"] = std::to_string(plan.config.numerics.lanes);
-    launch["numerics.shards"] = std::to_string(plan.config.numerics.shards);
+    choose(true, "numerics.lanes", plan.config.numerics.lanes);
+    choose(true, "numerics.shards", plan.config.numerics.shards);
   }
-  if (given.parallel.node_ranks == 0) {
-    launch["parallel.node_ranks"] = std::to_string(plan.node_replicas * plan.grid.tensor);
-  }
-  if (given.parallel.split == "auto") {
-    std::vector<std::int64_t> first_layers;
-    for (const grid::Range& stage : plan.split.stages) {
-      first_layers.push_back(stage.begin);
-    }
-    launch["parallel.split"] = fmt::format("{}", fmt::join(first_layers, ","));
-  }
-  if (given.train.steps == 0) {
-    launch["train.steps"] = std::to_string(plan.total_steps);
-  } else {
-    launch["train.epochs"] = fmt::format(
-        "{:.2f}", static_cast<double>(plan.total_steps) * static_cast<double>(given.batch.global) /
-                      static_cast<double>(plan.train_data.samples));
-  }
-  if (plan::is_language_model(plan) && resolved.model.transformer.vocabulary == 0) {
-    launch["model.vocabulary"] = std::to_string(plan.train_data.classes);
-  }
-  if (given.run.threads == 0) {
-    launch["run.threads"] = std::to_string(inputs.threads);
-  }
-  if (given.run.device == config::DeviceChoice::kAuto) {
-    launch["run.device"] = name_of(plan.device);
-  }
-  if (given.run.peak_tflops == 0.0 && environment.peak_flops() > 0.0) {
-    launch["run.peak_tflops"] = fmt::format("{}", environment.peak_flops() / 1e12);
-  }
+  choose(given.parallel.node_ranks == 0, "parallel.node_ranks",
+         plan.node_replicas * plan.grid.tensor);
+  std::vector<std::int64_t> first_layers;
+  std::ranges::transform(plan.split.stages, std::back_inserter(first_layers), &grid::Range::begin);
+  choose(given.parallel.split == "auto", "parallel.split",
+         fmt::format("{}", fmt::join(first_layers, ",")));
+  choose(given.train.steps == 0, "train.steps", plan.total_steps);
+  choose(given.train.steps != 0, "train.epochs",
+         fmt::format("{:.2f}", static_cast<double>(plan.total_steps) *
+                                   static_cast<double>(given.batch.global) /
+                                   static_cast<double>(plan.train_data.samples)));
+  choose(plan::is_language_model(plan) && resolved.model.transformer.vocabulary == 0,
+         "model.vocabulary", plan.train_data.classes);
+  choose(given.run.threads == 0, "run.threads", inputs.threads);
+  choose(given.run.device == config::DeviceChoice::kAuto, "run.device", name_of(plan.device));
+  choose(given.run.peak_tflops == 0.0 && environment.peak_flops() > 0.0, "run.peak_tflops",
+         environment.peak_flops() / 1e12);
   return config::resolved_config_text({.config = given, .origins = inputs.origins}, resolved,
                                       launch);
 }
@@ -268,9 +253,7 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
 ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
                         const config::FailureHandler& /*on_failure*/) {
   Log log(log_role(mpi));
-  WhichCheckpoint which = WhichCheckpoint::kNewest;
   comm::agree(mpi.world(), [&] {
-    which = which_checkpoint(line.value("checkpoint", "newest"));
     const std::string file = line.value("confusion", "");
     if (line.has("confusion") && file.empty()) {
       fail(ExitCode::kUsage, "--confusion= names no file; give --confusion=FILE.csv");
@@ -279,8 +262,8 @@ ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
       train::require_confusion_writable(file);
     }
   });
-  RunInputs inputs =
-      open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kYes, which, log);
+  RunInputs inputs = open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kYes,
+                                  which_checkpoint(line), log);
   const io::Dataset& data = *inputs.test_data;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   const std::vector<std::string> matched = match_data(mpi, inputs, plan);
