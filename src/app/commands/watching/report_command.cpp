@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,13 +14,12 @@
 
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/input.hpp"
-#include "strata/train/class_counts.hpp"
 #include "strata/train/run_view.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
-#include "commands/watching/timeline_command.hpp"
+#include "commands/watching/report_files.hpp"
+#include "commands/watching/step_parts.hpp"
 #include "drawing/chart.hpp"
 #include "drawing/page.hpp"
 #include "environment/versions.hpp"
@@ -30,29 +27,25 @@
 namespace strata::app {
 namespace {
 
-namespace fs = std::filesystem;
-
-using Runs = std::vector<train::RunView>;
-
-/// The time account's keys in metrics.jsonl, in the order of bars.
-constexpr std::pair<const char*, const char*> kStepParts[] = {
-    {"compute_seconds", "compute"},
-    {"communication_seconds", "exposed communication"},
-    {"bubble_seconds", "bubble"},
-    {"data_seconds", "data wait"},
-    {"other_seconds", "other"}};
-
-/// Each run's name, or its path where two have the same name.
-std::vector<std::string> names_of(const Runs& runs) {
+/// Each run with its name, or its path where two have the same name.
+Runs opened(const std::vector<std::string>& directories) {
+  Runs runs;
   std::map<std::string, std::int64_t> uses;
-  for (const train::RunView& run : runs) {
-    ++uses[run.name()];
+  for (const std::string& directory : directories) {
+    runs.push_back({.name = {}, .number = runs.size(), .view = train::RunView(directory)});
+    ++uses[runs.back().view.name()];
   }
-  std::vector<std::string> names;
-  for (const train::RunView& run : runs) {
-    names.push_back(uses[run.name()] > 1 ? run.directory().string() : run.name());
+  for (NamedRun& run : runs) {
+    run.name = uses[run.view.name()] > 1 ? run.view.directory().string() : run.view.name();
   }
-  return names;
+  return runs;
+}
+
+/// The head of a table with a column for each run.
+std::vector<std::string> head_of(const char* first, const Runs& runs) {
+  std::vector<std::string> head{first};
+  std::ranges::transform(runs, std::back_inserter(head), &NamedRun::name);
+  return head;
 }
 
 double mean_of(std::span<const double> values) {
@@ -87,13 +80,12 @@ std::string number(double value, const char* unit = "", double factor = 1.0) {
 }
 
 /// Facts about runs, one column each; facts that no run has are left out.
-std::string summary(const Runs& runs, const std::vector<std::string>& names) {
-  Rows rows{{""}};
-  rows.front().insert(rows.front().end(), names.begin(), names.end());
+std::string summary(const Runs& runs) {
+  Rows rows{head_of("", runs)};
   const auto add = [&](const std::string& fact, auto&& text_of) {
     std::vector<std::string> row{fact};
-    for (const train::RunView& run : runs) {
-      row.push_back(text_of(run));
+    for (const NamedRun& run : runs) {
+      row.push_back(text_of(run.view));
     }
     if (std::any_of(row.begin() + 1, row.end(), [](const auto& cell) { return !cell.empty(); })) {
       rows.push_back(std::move(row));
@@ -135,25 +127,24 @@ std::string summary(const Runs& runs, const std::vector<std::string>& names) {
 }
 
 /// The settings whose values differ between runs.
-std::string differences(const Runs& runs, const std::vector<std::string>& names) {
+std::string differences(const Runs& runs) {
   if (runs.size() < 2) {
     return "";
   }
   std::vector<std::string> keys;
   std::map<std::string, std::vector<std::string>> values_of;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    for (const IniLine& line : runs[i].settings()) {
+  for (const NamedRun& run : runs) {
+    for (const IniLine& line : run.view.settings()) {
       const auto [values, is_new] = values_of.try_emplace(line.key, runs.size());
       if (is_new) {
         keys.push_back(line.key);
       }
-      if (values->second[i].empty()) {
-        values->second[i] = line.value;
+      if (std::string& value = values->second[run.number]; value.empty()) {
+        value = line.value;
       }
     }
   }
-  Rows rows{{"setting"}};
-  rows.front().insert(rows.front().end(), names.begin(), names.end());
+  Rows rows{head_of("setting", runs)};
   for (const std::string& key : keys) {
     const std::vector<std::string>& values = values_of[key];
     std::vector<std::string> row{key};
@@ -188,69 +179,19 @@ constexpr CurveKind kCurves[] = {
      LineChart::Scale::kFromZero},
     {"mfu", "MFU", "train", "mfu", LineChart::Scale::kFromZero}};
 
-/// Files in a directory whose names begin and end so, sorted; links are not followed.
-std::vector<fs::path> files_in(const fs::path& directory, const std::string& first,
-                               const std::string& last) {
-  constexpr std::size_t kMost = 8;
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
-       entries.increment(error)) {
-    const std::string name = entries->path().filename().string();
-    std::error_code ignored;
-    if (name.starts_with(first) && name.ends_with(last) &&
-        entries->symlink_status(ignored).type() == fs::file_type::regular) {
-      found.push_back(entries->path());
-    }
-  }
-  std::ranges::sort(found);
-  found.resize(std::min(found.size(), kMost));
-  return found;
-}
-
-/// Charts for the page, and for files where these are asked for.
-class Charts {
- public:
-  explicit Charts(fs::path plots) : plots_(std::move(plots)) {
-    std::error_code error;
-    if (!plots_.empty() && !fs::create_directories(plots_, error) && error) {
-      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --plots",
-           plots_.string(), error.message());
-    }
-  }
-
-  template <typename Chart>
-  std::string add(const Chart& chart, const std::string& file) const {
-    if (!plots_.empty()) {
-      write_file((plots_ / (file + ".svg")).string(), svg_of(chart, SvgPlace::kFile));
-    }
-    return svg_of(chart, SvgPlace::kPage);
-  }
-  /// A picture that is an SVG of its own.
-  std::string add(const std::string& svg, const std::string& title, const std::string& file) const {
-    if (!plots_.empty()) {
-      write_file((plots_ / (file + ".svg")).string(), svg);
-    }
-    return html_figure(svg, title);
-  }
-
- private:
-  fs::path plots_;
-};
-
-std::string curves(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
+std::string curves(const Runs& runs, const Charts& charts) {
   std::string text;
-  const bool tokens = std::ranges::all_of(runs, [](const train::RunView& run) {
-    return !run.metrics("train").column("tokens_per_second").empty();
+  const bool tokens = std::ranges::all_of(runs, [](const NamedRun& run) {
+    return !run.view.metrics("train").column("tokens_per_second").empty();
   });
   for (const CurveKind& kind : kCurves) {
     LineChart chart{
         .title = fmt::format("{} by step", kind.title), .scale = kind.scale, .curves = {}};
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const train::MetricsTable& table = runs[i].metrics(kind.kind);
+    for (const auto& [name, number, run] : runs) {
+      const train::MetricsTable& table = run.metrics(kind.kind);
       const std::span<const double> y = table.column(kind.key);
       if (!y.empty()) {
-        chart.curves.push_back({.name = names[i], .colour = i, .x = table.column("step"), .y = y});
+        chart.curves.push_back({.name = name, .colour = number, .x = table.column("step"), .y = y});
       }
     }
     if (!chart.empty() && !(tokens && std::string(kind.key) == "samples_per_second")) {
@@ -260,18 +201,16 @@ std::string curves(const Runs& runs, const std::vector<std::string>& names, cons
   return html_section("Curves", text, "");
 }
 
-std::string times(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
+std::string times(const Runs& runs, const Charts& charts) {
   BarChart chart{.title = "Mean time of a step", .names = {}, .bars = {}};
-  for (const auto& [key, name] : kStepParts) {
-    chart.names.emplace_back(name);
-  }
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const train::MetricsTable& steps = runs[i].metrics("train");
+  std::ranges::transform(kStepParts, std::back_inserter(chart.names), &StepPart::name);
+  for (const NamedRun& run : runs) {
+    const train::MetricsTable& steps = run.view.metrics("train");
     const double whole = mean_of(steps.column("step_seconds"));
     if (!(whole > 0.0) || !std::isfinite(whole)) {
       continue;
     }
-    BarChart::Bar bar{.label = fmt::format("{}: {:.4g} ms", short_name(names[i]), 1e3 * whole),
+    BarChart::Bar bar{.label = fmt::format("{}: {:.4g} ms", short_name(run.name), 1e3 * whole),
                       .parts = {},
                       .inside = {}};
     for (const auto& [key, name] : kStepParts) {
@@ -284,28 +223,28 @@ std::string times(const Runs& runs, const std::vector<std::string>& names, const
   return chart.bars.empty() ? "" : charts.add(chart, "time");
 }
 
-std::string memory(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
+std::string memory(const Runs& runs, const Charts& charts) {
   BarChart chart{.title = "Memory of the rank with the most",
                  .names = {"planned", "used, without mapped files", "used, mapped files"},
                  .bars = {}};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
+  for (const NamedRun& run : runs) {
     const auto bytes = [&](const char* key) {
       std::int64_t count = 0;
-      return parse_int64(runs[i].fact(key), count) ? std::max<std::int64_t>(count, 0) : 0;
+      return parse_int64(run.view.fact(key), count) ? std::max<std::int64_t>(count, 0) : 0;
     };
-    const bool gpu = runs[i].fact("device") == name_of(device::DeviceKind::kCuda);
+    const bool gpu = run.view.fact("device") == name_of(device::DeviceKind::kCuda);
     const std::int64_t planned = bytes("planned_bytes");
     const std::int64_t peak = bytes("peak_bytes");
     const std::int64_t mapped = std::min(bytes("mapped_bytes"), peak);
     if (planned > 0) {
-      chart.bars.push_back({.label = fmt::format("{}: planned{} {}", short_name(names[i]),
+      chart.bars.push_back({.label = fmt::format("{}: planned{} {}", short_name(run.name),
                                                  gpu ? " on the GPU" : "", bytes_text(planned)),
                             .parts = {static_cast<double>(planned), 0.0, 0.0},
                             .inside = {}});
     }
     if (peak > 0) {
       chart.bars.push_back(
-          {.label = fmt::format("{}: used{} {}, of it mapped files {}", short_name(names[i]),
+          {.label = fmt::format("{}: used{} {}, of it mapped files {}", short_name(run.name),
                                 gpu ? " on the host" : "", bytes_text(peak), bytes_text(mapped)),
            .parts = {0.0, static_cast<double>(peak - mapped), static_cast<double>(mapped)},
            .inside = {}});
@@ -314,102 +253,16 @@ std::string memory(const Runs& runs, const std::vector<std::string>& names, cons
   return chart.bars.empty() ? "" : charts.add(chart, "memory");
 }
 
-/// A recorded step of each run that has a timeline.json.
-std::string recorded_steps(const Runs& runs, const std::vector<std::string>& names,
-                           const Charts& charts) {
-  constexpr std::uintmax_t kMostBytes = std::uintmax_t{256} << 20;
-  std::string pictures;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    for (const fs::path& file : files_in(runs[i].directory(), "timeline.json", "timeline.json")) {
-      std::error_code ignored;
-      if (fs::file_size(file, ignored) > kMostBytes) {
-        pictures += fmt::format(
-            "<p class=\"soft\">{}: timeline.json is larger than {}; strata timeline draw shows its "
-            "steps.</p>\n",
-            escaped(names[i]), bytes_text(kMostBytes));
-        continue;
-      }
-      try {
-        const StepPicture picture = step_picture(file.string(), {});
-        pictures += charts.add(
-            picture.svg,
-            fmt::format(
-                "{}: step {} on the ranks of replica 0; boxes have the number of their microbatch",
-                names[i], picture.step),
-            fmt::format("timeline-{}", i));
-      } catch (const Error& error) {
-        pictures +=
-            fmt::format("<p class=\"soft\">{}: {}</p>\n", escaped(names[i]), escaped(error.what()));
-      }
-    }
-  }
-  return pictures;
-}
-
-/// What files in the runs' directories hold beside the record of training.
-std::string results(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
-  constexpr std::int64_t kMostBytes = std::int64_t{4} << 20;
-  constexpr std::size_t kMostClasses = 100;
-  std::string matrices;
-  std::string pictures;
-  std::string texts;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto read = [](const fs::path& file) {
-      return io::read_input(file, kMostBytes, ExitCode::kData);
-    };
-    for (const fs::path& file : files_in(runs[i].directory(), "confusion", ".csv")) {
-      const auto table = train::confusion_in(read(file));
-      if (!table) {
-        fail(ExitCode::kData,
-             "{} is not a confusion matrix as strata evaluate --confusion writes it; write it "
-             "again, or move the file away",
-             file.string());
-      }
-      if (table->names.size() <= kMostClasses) {
-        matrices += charts.add(
-            MatrixChart{.title = fmt::format("{}: {}", names[i], file.filename().string()),
-                        .names = table->names,
-                        .counts = table->counts},
-            fmt::format("{}-{}", file.stem().string(), i));
-      }
-    }
-    for (const fs::path& file : files_in(runs[i].directory(), "samples", ".png")) {
-      const std::string name = escaped(fmt::format("{}: {}", names[i], file.filename().string()));
-      pictures += fmt::format(
-          "<figure><img alt=\"{}\" src=\"data:image/png;base64,{}\"/><figcaption>{}</figcaption>"
-          "</figure>\n",
-          name, base64(read(file)), name);
-    }
-    for (const fs::path& file : files_in(runs[i].directory(), "generated", ".txt")) {
-      constexpr std::size_t kMostText = 4000;
-      std::string shown;
-      const std::string content = read(file);
-      const std::string_view part = std::string_view(content).substr(0, kMostText);
-      for (std::size_t begin = 0; begin < part.size();) {
-        const std::size_t end = std::min(part.find('\n', begin), part.size());
-        shown += escaped(part.substr(begin, end - begin), kMostText) + "\n";
-        begin = end + 1;
-      }
-      texts += fmt::format("<h3>{}</h3>\n<pre>{}{}</pre>\n",
-                           escaped(fmt::format("{}: {}", names[i], file.filename().string())),
-                           shown, content.size() > kMostText ? "\u2026" : "");
-    }
-  }
-  return html_section("Confusion matrices", matrices, "") +
-         (pictures.empty() ? "" : "<h2>Pictures</h2>\n" + pictures) +
-         (texts.empty() ? "" : "<h2>Generated text</h2>\n" + texts);
-}
-
 /// Restarts and warnings, and the settings that were given.
-std::string details(const Runs& runs, const std::vector<std::string>& names) {
+std::string details(const Runs& runs) {
   std::string events;
   std::string settings;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const train::RunHistory& history = runs[i].history();
+  for (const auto& [name, number, run] : runs) {
+    const train::RunHistory& history = run.history();
     const std::string list = html_list(history.continued) + html_list(history.warnings);
-    events += list.empty() ? "" : fmt::format("<h3>{}</h3>\n{}", escaped(names[i]), list);
+    events += list.empty() ? "" : fmt::format("<h3>{}</h3>\n{}", escaped(name), list);
     Rows rows{{"setting", "value"}};
-    for (const IniLine& line : runs[i].settings()) {
+    for (const IniLine& line : run.settings()) {
       if (line.comment != "default") {
         rows.push_back({line.key, line.value});
       }
@@ -417,37 +270,29 @@ std::string details(const Runs& runs, const std::vector<std::string>& names) {
     settings += fmt::format(
         "<details><summary>{}: {} settings that are not defaults</summary>\n{}"
         "</details>\n",
-        escaped(names[i]), rows.size() - 1, html_table(rows));
+        escaped(name), rows.size() - 1, html_table(rows));
   }
   return (events.empty() ? "" : "<h2>Restarts and warnings</h2>\n" + events) +
          "<h2>Settings</h2>\n" + settings;
 }
 
 std::string page_of(const Runs& runs, const Charts& charts) {
-  const std::vector<std::string> names = names_of(runs);
-  std::string text = summary(runs, names) + differences(runs, names) + curves(runs, names, charts);
-  const std::string account = times(runs, names, charts);
-  text += html_section("Time and memory", account + memory(runs, names, charts),
-                       "Times are of rank 0, averaged over all steps.");
-  text += recorded_steps(runs, names, charts);
-  text += results(runs, names, charts) + details(runs, names);
-  text += fmt::format(
-      "<p class=\"soft\">Written by strata report {}. Long curves show the least and the greatest "
-      "value of each pixel column; all values are in metrics.jsonl.</p>\n",
-      escaped(own_version()));
-  return html_page(runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size()), text);
+  const std::string text =
+      summary(runs) + differences(runs) + curves(runs, charts) +
+      html_section("Time and memory", times(runs, charts) + memory(runs, charts),
+                   "Times are of rank 0, averaged over all steps.") +
+      recorded_steps(runs, charts) + results(runs, charts) + details(runs) +
+      fmt::format(
+          "<p class=\"soft\">Written by strata report {}. Long curves show the least and the "
+          "greatest value of each pixel column; all values are in metrics.jsonl.</p>\n",
+          escaped(own_version()));
+  return html_page(runs.size() == 1 ? runs.front().name : fmt::format("{} runs", runs.size()),
+                   text);
 }
 
 ExitCode report_runs(const config::CommandLine& line) {
-  const std::string output = line.value("output", "");
-  if (output.empty()) {
-    fail(ExitCode::kUsage, "strata report needs a run and --output=FILE.html");
-  }
-  Runs runs;
-  for (const std::string& directory : line.positions()) {
-    runs.emplace_back(directory);
-  }
-  write_file(output, page_of(runs, Charts(line.value("plots", ""))));
+  const std::string output = line.required("output");
+  write_file(output, page_of(opened(line.positions()), Charts(line.value("plots", ""))));
   fmt::print("{}\n", printable_lines(output));
   return ExitCode::kDone;
 }

@@ -27,6 +27,7 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/planning/step_measurement.hpp"
+#include "commands/watching/step_parts.hpp"
 #include "drawing/step_drawing.hpp"
 
 namespace strata::app {
@@ -59,13 +60,16 @@ struct Account {
     std::string title;
   };
   [[nodiscard]] static std::vector<Part> all_parts() {
-    std::vector<Part> parts{{"compute_seconds", "compute"}};
-    for (const std::string_view axis : enum_names(grid::Axis())) {
-      parts.push_back({fmt::format("{}_group_seconds", axis), fmt::format("{} group", axis)});
+    std::vector<Part> parts;
+    for (const auto& [key, name] : kStepParts) {
+      if (std::string_view(key) != "communication_seconds") {
+        parts.push_back({key, name});
+        continue;
+      }
+      for (const std::string_view axis : enum_names(grid::Axis())) {
+        parts.push_back({fmt::format("{}_group_seconds", axis), fmt::format("{} group", axis)});
+      }
     }
-    parts.insert(
-        parts.end(),
-        {{"bubble_seconds", "bubble"}, {"data_seconds", "data wait"}, {"other_seconds", "other"}});
     return parts;
   }
 
@@ -279,10 +283,7 @@ ExitCode print_times(const config::CommandLine& line) {
 
 ExitCode draw_step(const config::CommandLine& line) {
   const std::string path = timeline_of(line);
-  const std::string output = line.value("output", "");
-  if (output.empty()) {
-    fail(ExitCode::kUsage, "strata timeline draw needs --output=FILE.svg");
-  }
+  const std::string output = line.required("output");
   StepChoice choice{.data = line.count("data", 0, 0, kMostRanks),
                     .tensor = line.count("tensor", 0, 0, kMostRanks)};
   if (line.has("step")) {

@@ -1,14 +1,11 @@
 #include <algorithm>
-#include <cerrno>
 #include <clocale>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <cwchar>
-#include <limits>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +22,8 @@
 #include "strata/train/run_view.hpp"
 
 #include "commands/commands.hpp"
-#include "drawing/svg.hpp"
+#include "commands/watching/loss_curve.hpp"
+#include "commands/watching/step_parts.hpp"
 
 namespace strata::app {
 namespace {
@@ -36,7 +34,6 @@ struct Size {
 };
 
 enum class Screen { kNone, kTerminal };
-enum class Characters { kAscii, kUnicode };
 
 Size size_of_terminal() {
   constexpr std::size_t kLeast = 10;
@@ -75,104 +72,6 @@ Fitted fitted(const std::string& text, std::size_t columns, Characters character
   return result;
 }
 
-/// The loss of steps as rows of dots; a column of dots is a line from its least to its greatest
-/// value. Braille characters hold 2 x 4 dots.
-class LossCurve {
- public:
-  LossCurve(std::size_t columns, std::size_t rows, Characters characters)
-      : columns_(columns), rows_(rows), characters_(characters) {}
-
-  /// Pre: values has a finite value.
-  [[nodiscard]] std::vector<std::string> lines(std::span<const double> values) const {
-    const std::size_t across = braille() ? 2 : 1;
-    const std::size_t down = braille() ? 4 : 1;
-    const std::size_t width = columns_ * across;
-    const std::size_t height = rows_ * down;
-    const auto finite = [](double value) { return std::isfinite(value); };
-    Range range;
-    for (const double value : values) {
-      range.add(value);
-    }
-    const auto place = [&](double value) {  // rows of dots from the top
-      const double share =
-          range.is_drawable() ? (range.most - value) / (range.most - range.least) : 0.0;
-      return static_cast<std::size_t>(std::llround(share * static_cast<double>(height - 1)));
-    };
-    std::vector<bool> dots(width * height);
-    constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
-    std::size_t before = kNowhere;  // the row of the last value
-    for (std::size_t x = 0; x < width; ++x) {
-      const std::size_t begin = x * values.size() / width;
-      const std::size_t end = std::max(begin + 1, (x + 1) * values.size() / width);
-      std::size_t top = kNowhere;
-      std::size_t bottom = 0;
-      std::size_t last = kNowhere;
-      for (std::size_t i = begin; i < end; ++i) {
-        if (finite(values[i])) {
-          last = place(values[i]);
-          top = std::min(top, last);
-          bottom = std::max(bottom, last);
-        }
-      }
-      if (last == kNowhere) {
-        before = kNowhere;
-        continue;
-      }
-      if (before != kNowhere && braille()) {  // joins the column to the one before
-        top = before < top ? before + 1 : top;
-        bottom = before > bottom ? before - 1 : bottom;
-      }
-      for (std::size_t y = std::min(top, bottom); y <= bottom; ++y) {
-        dots[y * width + x] = true;
-      }
-      before = last;
-    }
-    std::vector<std::string> lines;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      const bool labelled = row == 0 || row + 1 == rows_;
-      std::string line =
-          fmt::format("{:>8} {}", labelled ? label(row == 0 ? range.most : range.least) : "",
-                      braille() ? "\u2502" : "|");
-      for (std::size_t column = 0; column < columns_; ++column) {
-        append(line, dots, {.x = column * across, .y = row * down, .width = width});
-      }
-      lines.push_back(line);
-    }
-    return lines;
-  }
-
- private:
-  struct Cell {
-    std::size_t x = 0;
-    std::size_t y = 0;
-    std::size_t width = 0;
-  };
-
-  [[nodiscard]] bool braille() const { return characters_ == Characters::kUnicode; }
-
-  static std::string label(double value) { return fmt::format("{:.4g}", value); }
-
-  void append(std::string& line, const std::vector<bool>& dots, const Cell& cell) const {
-    if (!braille()) {
-      line += dots[cell.y * cell.width + cell.x] ? '*' : ' ';
-      return;
-    }
-    // Source: The Unicode Standard, Braille Patterns, U+2800: the bit of each dot.
-    constexpr char32_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
-    char32_t character = 0x2800;
-    for (std::size_t y = 0; y < 4; ++y) {
-      for (std::size_t x = 0; x < 2; ++x) {
-        character |= dots[(cell.y + y) * cell.width + cell.x + x] ? kBits[y][x] : 0;
-      }
-    }
-    append_utf8(character, line);
-  }
-
-  std::size_t columns_;
-  std::size_t rows_;
-  Characters characters_;
-};
-
 /// Sums over the last steps.
 struct Recent {
   double seconds = 0.0;  ///< mean of a step
@@ -202,11 +101,7 @@ struct Recent {
         steps.column(tokens ? "tokens_per_second" : "samples_per_second");
     const double last = steps.last("step_seconds");
     rate = rates.empty() ? 0.0 : rates.back() * last / seconds;
-    for (const auto& [name, key] :
-         {std::pair("compute", "compute_seconds"),
-          std::pair("exposed communication", "communication_seconds"),
-          std::pair("bubble", "bubble_seconds"), std::pair("data wait", "data_seconds"),
-          std::pair("other", "other_seconds")}) {
+    for (const auto& [key, name] : kStepParts) {
       shares.emplace_back(name, total(key) / all);
     }
   }
@@ -272,9 +167,7 @@ std::vector<std::string> progress_of(const train::RunView& run) {
 std::vector<std::string> view_of(const train::RunView& run, Size size, Characters characters) {
   std::vector<std::string> lines = flowed({run.name(), run.state().text}, size.columns, characters);
   const auto add = [&](const std::vector<std::string>& texts) {
-    for (std::string& line : flowed(texts, size.columns, characters)) {
-      lines.push_back(std::move(line));
-    }
+    std::ranges::move(flowed(texts, size.columns, characters), std::back_inserter(lines));
   };
   add(progress_of(run));
   std::vector<std::string> account;
@@ -293,21 +186,19 @@ std::vector<std::string> view_of(const train::RunView& run, Size size, Character
     add({"slow: " + text});
   }
   const std::span<const double> losses = run.metrics("train").column("loss");
-  constexpr std::size_t kLabel = 10;
   constexpr std::size_t kLeastRows = 3;
   constexpr std::size_t kMostRows = 16;
   // The last row of a terminal holds the cursor.
   const std::size_t used = lines.size() + 2;
   if (std::ranges::any_of(losses, [](double loss) { return std::isfinite(loss); }) &&
-      size.rows >= used + kLeastRows && size.columns > 2 * kLabel) {
+      size.rows >= used + kLeastRows && size.columns > 2 * kLossLabel) {
     const std::span<const double> steps = run.metrics("train").column("step");
     const std::string first = fmt::format("{:.0f}", steps.front());
     const std::string last = fmt::format("{:.0f}", steps.back());
-    const std::size_t columns = size.columns - kLabel;
-    const LossCurve curve(columns, std::min(size.rows - used, kMostRows), characters);
-    for (std::string& line : curve.lines(losses)) {
-      lines.push_back(std::move(line));
-    }
+    const std::size_t columns = size.columns - kLossLabel;
+    std::ranges::move(
+        loss_curve(losses, columns, std::min(size.rows - used, kMostRows), characters),
+        std::back_inserter(lines));
     lines.push_back(fitted(fmt::format("{:>8}  {}{:>{}}", "loss", first, last,
                                        columns - std::min(columns, first.size())),
                            size.columns, characters)
@@ -440,12 +331,7 @@ void watch_by_lines(train::RunView& run, double interval, Characters characters)
 ExitCode watch(const config::CommandLine& line) {
   constexpr double kLeastSeconds = 0.1;
   constexpr double kMostSeconds = 86400.0;
-  double interval = 2.0;
-  const std::string given = line.value("interval", "2");
-  if (!parse_double(given, interval) || !(interval >= kLeastSeconds && interval <= kMostSeconds)) {
-    fail(ExitCode::kUsage, "--interval is \"{}\"; it must be seconds from {} to {}", given,
-         kLeastSeconds, kMostSeconds);
-  }
+  const double interval = line.number("interval", 2.0, kLeastSeconds, kMostSeconds);
   std::setlocale(LC_CTYPE, "");
   const Characters characters =
       std::string_view(nl_langinfo(CODESET)) == "UTF-8" ? Characters::kUnicode : Characters::kAscii;
