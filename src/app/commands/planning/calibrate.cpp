@@ -2,41 +2,34 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <optional>
-#include <set>
-#include <thread>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include "strata/comm/agree.hpp"
-#include "strata/core/clock.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/forecast/machine.hpp"
-#include "strata/io/text_file.hpp"
 #include "strata/plan/memory_fit.hpp"
 
 #include "commands/output_file.hpp"
 #include "commands/planning/calibration_models.hpp"
+#include "commands/planning/machine_probes.hpp"
 #include "commands/planning/step_measurement.hpp"
 #include "environment/cpu_cores.hpp"
 #include "environment/execution_environment.hpp"
-#include "environment/gpu_assignment.hpp"
 
 namespace strata::app {
 namespace {
@@ -57,46 +50,6 @@ std::optional<plan::Plan> shortened(const plan::Plan& plan) {
   }
 }
 
-/// Waits for the messages of all ranks without keeping a core busy.
-class SleepingBarrier {
- public:
-  explicit SleepingBarrier(comm::Communicator& world) : world_(world) {}
-
-  void wait() {
-    std::vector<comm::Request> requests;
-    if (world_.rank() == 0) {
-      for (std::int64_t peer = 1; peer < world_.size(); ++peer) {
-        requests.push_back(world_.receive(comm::payload_of(std::span(&word_, 1)), peer, kTag));
-        sleep_until(requests);
-      }
-      for (std::int64_t peer = 1; peer < world_.size(); ++peer) {
-        requests.push_back(
-            world_.send(comm::payload_of(std::span<const int>(&word_, 1)), peer, kTag));
-      }
-    } else {
-      requests.push_back(world_.send(comm::payload_of(std::span<const int>(&word_, 1)), 0, kTag));
-      sleep_until(requests);
-      requests.push_back(world_.receive(comm::payload_of(std::span(&word_, 1)), 0, kTag));
-    }
-    sleep_until(requests);
-  }
-
- private:
-  static constexpr comm::Tag kTag = comm::Tag::kSetup;
-
-  static void sleep_until(std::vector<comm::Request>& requests) {
-    for (comm::Request& request : requests) {
-      while (!request.test()) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
-    }
-    requests.clear();
-  }
-
-  comm::Communicator& world_;
-  int word_ = 0;
-};
-
 /// Resident bytes of this process that no file backs.
 std::int64_t private_bytes() {
   std::int64_t bytes = 0;
@@ -111,20 +64,6 @@ std::int64_t private_bytes() {
   return bytes;
 }
 
-/// The ranks with `mine` equal to this rank's, in order.
-/// Communication: collective over the world.
-std::unique_ptr<comm::Communicator> ranks_with(comm::Communicator& world, const std::string& mine,
-                                               const std::string& name) {
-  const std::vector<std::string> all = world.all_gather_texts(mine);
-  std::vector<std::int64_t> members;
-  for (std::int64_t rank = 0; rank < world.size(); ++rank) {
-    if (all[static_cast<std::size_t>(rank)] == mine) {
-      members.push_back(rank);
-    }
-  }
-  return world.subgroup(members, name);
-}
-
 /// Measures a machine, rank 0's view of it.
 class Calibration {
  public:
@@ -134,17 +73,20 @@ class Calibration {
         world_(mpi.world()),
         options_(options),
         plans_(plans),
-        barrier_(mpi.world()),
         device_(resolve_device(mpi, config::DeviceChoice::kAuto)) {
     comm::agree(world_, [&] { open_device(); });
   }
 
   forecast::Machine run() {
     measure_links();
+    sleeping_barrier(world_);
     measure_context_switches();
+    sleeping_barrier(world_);
     measure_alone();
+    sleeping_barrier(world_);
     measure_beside_others();
     measure_files();
+    sleeping_barrier(world_);
     return std::move(machine_);
   }
 
@@ -223,7 +165,6 @@ class Calibration {
       machine_.measured = timer.times();
       take_figures();
     }
-    barrier_.wait();
   }
 
   void do_sample(OperationTimer& timer, const CalibrationModel& sample,
@@ -307,13 +248,13 @@ class Calibration {
       OperationTimer timer(*context_);
       for (const CalibrationModel& sample : calibration_models(options_.small)) {
         if (sample.with_others) {
-          barrier_.wait();
+          sleeping_barrier(world_);
           if (computes) {
             do_sample(timer, sample, {.least = 3, .most = 1000, .seconds = 2.0});
           }
         }
       }
-      barrier_.wait();
+      sleeping_barrier(world_);
       if (is_first()) {
         machine_.slowdown_by_ranks.push_back(slowdown(timer.times(), busy));
       }
@@ -351,6 +292,7 @@ class Calibration {
     const std::unique_ptr<comm::Communicator> nodes =
         ranks_with(world_, std::to_string(mpi_.rank_on_node()), "ranks of different nodes");
     machine_.node = link_of(*node);
+    sleeping_barrier(world_);
     machine_.network = link_of(*nodes);
     if (is_first() && node->size() == 1) {
       lines_.push_back(
@@ -359,150 +301,35 @@ class Calibration {
     }
   }
 
-  /// All ranks of a group exchange with each other, as gradients are.
-  forecast::Link link_of(comm::Communicator& group) {
-    constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-    constexpr std::int64_t kLargest = std::int64_t{16} << 20;
-    forecast::Link link;
-    const std::int64_t peers = group.size() - 1;
-    if (peers == 0) {
-      barrier_.wait();
-      return link;
-    }
-    const auto each = static_cast<double>(peers);
-    link.latency_seconds = exchange_seconds(group, 8) / each;
-    for (std::int64_t bytes = 4096; bytes <= kLargest && bytes * peers <= kMostBytes; bytes *= 4) {
-      const double seconds = exchange_seconds(group, bytes) / each - link.latency_seconds;
-      if (seconds > 0.2 * link.latency_seconds) {
-        link.measured.push_back({static_cast<double>(bytes), static_cast<double>(bytes) / seconds});
-      }
-    }
-    if (!link.measured.empty()) {
-      link.bytes_per_second = link.measured.back().bytes_per_second;
-    }
-    barrier_.wait();
-    return link;
-  }
-
-  /// Of one message to and from each other rank: the best round, which other programs disturb
-  /// least, of the slowest rank.
-  static double exchange_seconds(comm::Communicator& group, std::int64_t bytes) {
-    constexpr int kLeastRounds = 7;
-    constexpr int kMostRounds = 100;
-    constexpr double kSeconds = 0.3;
-    const auto count = static_cast<std::size_t>(
-        std::clamp<std::int64_t>((std::int64_t{4} << 20) / (bytes * (group.size() - 1)), 1, 20));
-    const device::Buffer out(device::Device::cpu(), bytes * group.size());
-    const device::Buffer in(device::Device::cpu(), bytes * group.size());
-    std::vector<comm::Outgoing> sends;
-    std::vector<comm::Incoming> receives;
-    for (std::int64_t peer = 0; peer < group.size(); ++peer) {
-      if (peer != group.rank()) {
-        sends.push_back({out.view(peer * bytes, {bytes}, DType::kUint8), peer});
-        receives.push_back({in.view(peer * bytes, {bytes}, DType::kUint8), peer});
-      }
-    }
-    const double began = now_seconds();
-    double mine = std::numeric_limits<double>::infinity();
-    for (int round = 0; round < kMostRounds; ++round) {
-      // All ranks end with the same round.
-      const std::vector<std::string> late = group.all_gather_texts(
-          round >= kLeastRounds && now_seconds() - began > kSeconds ? "late" : "");
-      if (late.front() == "late") {
-        break;
-      }
-      group.barrier();
-      const double begin = now_seconds();
-      for (std::size_t i = 0; i < count; ++i) {
-        group.exchange(sends, receives, comm::Tag::kReduce).wait();
-      }
-      mine = std::min(mine, (now_seconds() - begin) / static_cast<double>(count));
-    }
-    std::vector<double> all(static_cast<std::size_t>(group.size()));
-    group.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-    return std::ranges::max(all);
-  }
-
-  /// With more ranks on a node than cores: rounds of a millisecond of work and a small exchange.
+  /// With more ranks on a node than cores.
   void measure_context_switches() {
     const std::int64_t ranks = mpi_.ranks_on_node();
     if (device_ == device::DeviceKind::kCuda || ranks <= machine_.node_devices) {
       return;
     }
-    constexpr int kRounds = 300;
-    constexpr double kWork = 1e-3;
-    const std::unique_ptr<comm::Communicator> node =
-        ranks_with(world_, host_name(), "ranks that share cores");
-    node->barrier();
-    const double begin = now_seconds();
-    for (int round = 0; round < kRounds; ++round) {
-      work_for(kWork);
-      node->barrier();
-    }
-    const double each = (now_seconds() - begin) / kRounds;
-    const double turns = static_cast<double>(ranks) / static_cast<double>(machine_.node_devices);
-    machine_.context_switch_seconds = std::max(0.0, each - turns * kWork);
-    barrier_.wait();
+    machine_.context_switch_seconds = context_switch_seconds(
+        *ranks_with(world_, host_name(), "ranks that share cores"),
+        static_cast<double>(ranks) / static_cast<double>(machine_.node_devices));
   }
 
-  /// Keeps the core for so much of this thread's own time.
-  static void work_for(double seconds) {
-    const auto own = [] {
-      timespec time{};
-      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-      return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-    };
-    const double end = own() + seconds;
-    while (own() < end) {
-    }
-  }
-
-  /// A file of the directory, written, synced and read back from the disk.
   void measure_files() {
-    if (is_first()) {
-      constexpr std::size_t kBytes = std::size_t{256} << 20;
-      constexpr std::size_t kPiece = std::size_t{4} << 20;
-      const std::filesystem::path path =
-          std::filesystem::path(options_.directory) / fmt::format("calibrate-{}", getpid());
-      const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-      if (file < 0) {
-        lines_.push_back(
-            fmt::format("files: not measured, {} cannot be written", options_.directory));
-      } else {
-        ::unlink(path.c_str());
-        std::string piece(kPiece, 'x');
-        bool works = true;
-        double begin = now_seconds();
-        for (std::size_t at = 0; works && at < kBytes; at += kPiece) {
-          piece[0] = static_cast<char>('a' + at / kPiece % 26);
-          works = io::write_fully(file, piece);
-        }
-        works = works && ::fsync(file) == 0;
-        const double written = now_seconds() - begin;
-        works = works && ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0;
-        begin = now_seconds();
-        for (std::size_t at = 0; works && at < kBytes; at += kPiece) {
-          works = ::pread(file, piece.data(), kPiece, static_cast<off_t>(at)) ==
-                  static_cast<ssize_t>(kPiece);
-        }
-        const double read = now_seconds() - begin;
-        ::close(file);
-        if (works) {
-          machine_.file_write_bytes_per_second = static_cast<double>(kBytes) / written;
-          machine_.file_read_bytes_per_second = static_cast<double>(kBytes) / read;
-        } else {
-          lines_.push_back(fmt::format("files: not measured, {} has no room", options_.directory));
-        }
-      }
+    constexpr std::int64_t kBytes = std::int64_t{256} << 20;
+    if (!is_first()) {
+      return;
     }
-    barrier_.wait();
+    if (const std::optional<FileSpeed> speed = file_speed(options_.directory, kBytes)) {
+      machine_.file_write_bytes_per_second = speed->write;
+      machine_.file_read_bytes_per_second = speed->read;
+    } else {
+      lines_.push_back(fmt::format("files: not measured, {} cannot be written ({})",
+                                   options_.directory, std::strerror(errno)));
+    }
   }
 
   comm::MpiSession& mpi_;
   comm::Communicator& world_;
   const CalibrateOptions& options_;
   std::span<const plan::Plan> plans_;
-  SleepingBarrier barrier_;
   device::DeviceKind device_;
   std::optional<ops::Context> context_;
   forecast::Machine machine_;

@@ -9,7 +9,6 @@
 #include <net/if.h>
 #include <sys/resource.h>
 
-#include "strata/comm/agree.hpp"
 #include "strata/comm/clock_offset.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
@@ -181,12 +180,6 @@ std::string gpus_text(std::span<const RankFacts> ranks) {
 ExitCode check_node(const config::CommandLine& line, comm::MpiSession& mpi,
                     const config::FailureHandler& /*on_failure*/) {
   const std::string directory = line.value("run.dir", ".");
-  comm::agree(mpi.world(), [&] {
-    if (!line.positions().empty()) {
-      fail(ExitCode::kUsage, "strata doctor takes --run.dir=DIR and no \"{}\"; leave it out",
-           line.positions().front());
-    }
-  });
   std::vector<RankFacts> ranks;
   for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
     ranks.push_back(unpacked(text));
@@ -220,6 +213,7 @@ Commands doctor_commands() {
            R"(Checks the node and, under mpirun or srun, the launch: cores, GPUs, clocks, limits,
 network, libraries, executables, and the file system of DIR. Ends with exit code 5 if it finds a problem.)",
        .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"}},
+       .positions = config::Positions::kNone,
        .on_ranks = check_node,
        // It says what is wrong with a launch, and does not refuse it.
        .rank_options = config::RankOptions::kAny}};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,15 +14,14 @@
 #include <unistd.h>
 
 #include "strata/core/host_name.hpp"
-#include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
+
+#include "commands/planning/machine_probes.hpp"
 
 namespace strata::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kSpeedBytes = std::size_t{64} << 20;
 
 /// The first call that failed, as in "fsync: Input/output error"; empty where all succeeded.
 class Trial {
@@ -89,16 +87,6 @@ std::string lock_failure(const fs::path& path) {
   return trial.failure();
 }
 
-/// MiB in a second, with the sync; 0 where writing fails.
-double write_speed(const fs::path& path) {
-  const std::vector<char> bytes(kSpeedBytes, 'x');
-  Trial trial;
-  const auto start = std::chrono::steady_clock::now();
-  write_trial_file(path, {bytes.data(), bytes.size()}, trial);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return trial.failure().empty() ? static_cast<double>(kSpeedBytes >> 20) / seconds.count() : 0.0;
-}
-
 /// Ends each rank's finding with what to do.
 void add_findings(const std::vector<std::string>& findings, std::string_view remedy,
                   std::vector<std::string>& problems) {
@@ -147,7 +135,9 @@ DirectoryReport try_directory(comm::Communicator& world, const std::string& dire
       gathered(failure.empty() ? "" : fmt::format("cannot write in {} ({})", directory, failure)),
       kNotWritable, report.problems);
   const std::vector<std::string> locks = gathered(failure.empty() ? lock_failure(own) : "");
-  const double speed = world.rank() == 0 ? write_speed(own) : 0.0;
+  constexpr std::int64_t kMib = std::int64_t{1} << 20;
+  const std::optional<FileSpeed> speed =
+      world.rank() == 0 ? file_speed(directory, 64 * kMib) : std::nullopt;
   fs::remove(own, ignored);
   fs::remove(own.string() + ".new", ignored);
   world.barrier();
@@ -158,7 +148,7 @@ DirectoryReport try_directory(comm::Communicator& world, const std::string& dire
     report.lines.push_back(
         fmt::format("{}: shared by all ranks, writable; rename and fsync work; rank 0 writes 64 "
                     "MiB at {:.0f} MiB/s",
-                    directory, speed));
+                    directory, speed.value_or(FileSpeed()).write / kMib));
     const bool locked =
         std::ranges::all_of(locks, [](const std::string& text) { return text.empty(); });
     report.lines.push_back(

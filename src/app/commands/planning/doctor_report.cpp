@@ -13,6 +13,16 @@
 #include "strata/device/gpu_info.hpp"
 
 namespace strata::app {
+
+// As JSON. Found by their arguments' types, so not in the anonymous namespace.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VersionFact, name, version)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, host, rank_on_node, ranks_on_node, cores, core_count,
+                                   threads, cpu_quota, instruction_set, gpu_name, gpu_bus_id,
+                                   gpu_uuid, gpu_memory_bytes, gpu_free_bytes, unreachable,
+                                   driver_version, runtime_version, gpu_failure, nccl_absence,
+                                   clock_offset_seconds, open_files, locked_memory_bytes,
+                                   interfaces, infiniband, versions)
+
 namespace {
 
 using Problems = std::vector<std::string>;
@@ -283,67 +293,11 @@ std::vector<std::string> problems(std::span<const RankFacts> ranks) {
 }
 
 std::string packed(const RankFacts& facts) {
-  nlohmann::json versions = nlohmann::json::array();
-  for (const VersionFact& library : facts.versions) {
-    versions.push_back({library.name, library.version});
-  }
-  return nlohmann::json{{"host", facts.host},
-                        {"rank_on_node", facts.rank_on_node},
-                        {"ranks_on_node", facts.ranks_on_node},
-                        {"cores", facts.cores},
-                        {"core_count", facts.core_count},
-                        {"threads", facts.threads},
-                        {"cpu_quota", facts.cpu_quota},
-                        {"instruction_set", facts.instruction_set},
-                        {"gpu_name", facts.gpu_name},
-                        {"gpu_bus_id", facts.gpu_bus_id},
-                        {"gpu_uuid", facts.gpu_uuid},
-                        {"gpu_memory_bytes", facts.gpu_memory_bytes},
-                        {"gpu_free_bytes", facts.gpu_free_bytes},
-                        {"unreachable", facts.unreachable},
-                        {"driver_version", facts.driver_version},
-                        {"runtime_version", facts.runtime_version},
-                        {"gpu_failure", facts.gpu_failure},
-                        {"nccl_absence", facts.nccl_absence},
-                        {"clock_offset_seconds", facts.clock_offset_seconds},
-                        {"open_files", facts.open_files},
-                        {"locked_memory_bytes", facts.locked_memory_bytes},
-                        {"interfaces", facts.interfaces},
-                        {"infiniband", facts.infiniband},
-                        {"versions", versions}}
-      .dump();
+  return nlohmann::json(facts).dump();
 }
 
 RankFacts unpacked(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  RankFacts facts;
-  json.at("host").get_to(facts.host);
-  json.at("rank_on_node").get_to(facts.rank_on_node);
-  json.at("ranks_on_node").get_to(facts.ranks_on_node);
-  json.at("cores").get_to(facts.cores);
-  json.at("core_count").get_to(facts.core_count);
-  json.at("threads").get_to(facts.threads);
-  json.at("cpu_quota").get_to(facts.cpu_quota);
-  json.at("instruction_set").get_to(facts.instruction_set);
-  json.at("gpu_name").get_to(facts.gpu_name);
-  json.at("gpu_bus_id").get_to(facts.gpu_bus_id);
-  json.at("gpu_uuid").get_to(facts.gpu_uuid);
-  json.at("gpu_memory_bytes").get_to(facts.gpu_memory_bytes);
-  json.at("gpu_free_bytes").get_to(facts.gpu_free_bytes);
-  json.at("unreachable").get_to(facts.unreachable);
-  json.at("driver_version").get_to(facts.driver_version);
-  json.at("runtime_version").get_to(facts.runtime_version);
-  json.at("gpu_failure").get_to(facts.gpu_failure);
-  json.at("nccl_absence").get_to(facts.nccl_absence);
-  json.at("clock_offset_seconds").get_to(facts.clock_offset_seconds);
-  json.at("open_files").get_to(facts.open_files);
-  json.at("locked_memory_bytes").get_to(facts.locked_memory_bytes);
-  json.at("interfaces").get_to(facts.interfaces);
-  json.at("infiniband").get_to(facts.infiniband);
-  for (const nlohmann::json& library : json.at("versions")) {
-    facts.versions.push_back({library.at(0), library.at(1)});
-  }
-  return facts;
+  return nlohmann::json::parse(text).get<RankFacts>();
 }
 
 }  // namespace strata::app

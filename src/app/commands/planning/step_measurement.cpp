@@ -58,30 +58,27 @@ class RandomSamples final : public pipeline::MicrobatchSource {
     microbatch_ = plan.config.batch.micro;
     const DType dtype = plan.config.numerics.dtype;
     const RandomStream random(1, RandomPurpose::kSynthesise, 0);
-    const auto numbers = [&](const Shape& shape, DType of) {
+    const auto filled = [&]<typename T>(const Shape& shape, DType of, T /*type*/,
+                                        const auto& value_of) {
       const device::Buffer memory(device::Device::cpu(), shape.count() * size_bytes(of));
       device::Buffer result(context.device(), memory.bytes());
-      with_stored(of, [&]<typename T>(T) {
-        const auto at = memory.view(0, shape, of).host<T>();
-        for (std::int64_t i = 0; i < shape.count(); ++i) {
-          at[static_cast<std::size_t>(i)] =
-              static_cast<T>(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))));
-        }
-      });
+      std::uint64_t index = 0;
+      for (T& value : memory.view(0, shape, of).host<T>()) {
+        value = static_cast<T>(value_of(index++));
+      }
       device::copy_tensor(memory.view(0, shape, of), result.view(0, shape, of));
       return result;
     };
+    const auto numbers = [&](const Shape& shape, DType of) {
+      return with_stored(of, [&](auto type) {
+        return filled(shape, of, type,
+                      [&](std::uint64_t i) { return static_cast<float>(random.normal(i)); });
+      });
+    };
     const auto classes = [&](const Shape& shape, std::int64_t count) {
-      const device::Buffer memory(device::Device::cpu(), shape.count() * size_bytes(DType::kInt64));
-      device::Buffer result(context.device(), memory.bytes());
-      const auto at = memory.view(0, shape, DType::kInt64).host<std::int64_t>();
-      for (std::int64_t i = 0; i < shape.count(); ++i) {
-        at[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(
-            random.uniform(static_cast<std::uint64_t>(i)) * static_cast<double>(count));
-      }
-      device::copy_tensor(memory.view(0, shape, DType::kInt64),
-                          result.view(0, shape, DType::kInt64));
-      return result;
+      return filled(shape, DType::kInt64, std::int64_t{}, [&](std::uint64_t i) {
+        return random.uniform(i) * static_cast<double>(count);
+      });
     };
     const Shape samples = model.layer(0).input_shape().prepended(microbatch_);
     const bool tokens = plan::is_language_model(plan);
