@@ -4,14 +4,12 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
 #include "strata/pipeline/checker.hpp"
@@ -22,13 +20,13 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/planning/schedule_costs.hpp"
 #include "drawing/step_drawing.hpp"
 
 namespace strata::app {
 namespace {
 
 constexpr std::int64_t kMostStages = 4096;
-constexpr std::int64_t kMostMicrobatches = 65536;
 constexpr std::int64_t kMostChunks = 64;
 constexpr std::int64_t kMostMade = pipeline::kMostChunks;  // that training runs
 
@@ -38,133 +36,6 @@ struct Given {
   std::optional<pipeline::ScheduleFile> file;
   pipeline::Schedule schedule;
 };
-
-/// Whether messages go between ranks that are no neighbours.
-bool has_other_pairs(const pipeline::Schedule& schedule) {
-  const std::vector<pipeline::StageChunk>& chunks = schedule.order.chunks();
-  return std::ranges::adjacent_find(
-             chunks, [](const pipeline::StageChunk& from, const pipeline::StageChunk& to) {
-               return std::abs(from.stage - to.stage) > 1;
-             }) != chunks.end();
-}
-
-/// The numbers of an option: one, or one for each pair of neighbouring ranks. Where the schedule
-/// has messages between other pairs, one more is theirs, or else they have that of the first pair.
-std::vector<double> link_numbers(const config::CommandLine& line, const char* name,
-                                 const std::string& otherwise, const pipeline::Schedule& schedule) {
-  const std::int64_t neighbours = schedule.stages - 1;
-  const std::int64_t counts[] = {1, neighbours, schedule.stages};
-  const std::size_t allowed = neighbours < 2 ? 1 : has_other_pairs(schedule) ? 3 : 2;
-  return pipeline::parse_times(
-      {.name = fmt::format("--{}", name), .text = line.value(name, otherwise)},
-      std::span(counts).first(allowed));
-}
-
-/// A message takes the latency, and its bytes over the bandwidth.
-std::vector<pipeline::LinkTimes> links_of(const config::CommandLine& line,
-                                          const pipeline::Schedule& schedule) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
-  constexpr double kBytesPerMillisecond = 1e6;  // of 1 GB/s
-  std::vector<double> latencies = link_numbers(line, "latency", "0", schedule);
-  std::vector<double> bandwidths = link_numbers(line, "bandwidth", "1", schedule);
-  const auto activation = line.count("message-bytes", 0, 0, kMostBytes);
-  const auto gradient = line.count("gradient-bytes", activation, 0, kMostBytes);
-  if (line.has("bandwidth") != (activation + gradient > 0) ||
-      std::ranges::find(bandwidths, 0.0) != bandwidths.end()) {
-    fail(ExitCode::kUsage,
-         "messages that take their bytes over the bandwidth need --bandwidth above 0 and "
-         "--message-bytes above 0; give both or neither");
-  }
-  const std::size_t links = std::max(latencies.size(), bandwidths.size());
-  latencies.resize(links, latencies.front());
-  bandwidths.resize(links, bandwidths.front());
-  std::vector<pipeline::LinkTimes> all;
-  for (std::size_t i = 0; i < links; ++i) {
-    const double rate = kBytesPerMillisecond * bandwidths[i];
-    all.push_back({.activation_seconds = latencies[i] + static_cast<double>(activation) / rate,
-                   .gradient_seconds = latencies[i] + static_cast<double>(gradient) / rate});
-  }
-  if (links > 1 && std::ssize(all) < schedule.stages) {
-    all.push_back(has_other_pairs(schedule) ? all.front() : pipeline::LinkTimes());
-  }
-  return all;
-}
-
-/// The numbers of an option: one for all ranks, or one for each. 0 without the option.
-std::vector<double> rank_numbers(const config::CommandLine& line, const char* name,
-                                 std::int64_t stages) {
-  const std::int64_t counts[] = {1, stages};
-  std::vector<double> numbers = pipeline::parse_times(
-      {.name = fmt::format("--{}", name), .text = line.value(name, "0")}, counts);
-  numbers.resize(static_cast<std::size_t>(stages), numbers.front());
-  return numbers;
-}
-
-/// The activations of its layers that each rank has memory for.
-/// Throws: Error(kUsage) where that is none of a rank's layers.
-std::vector<std::int64_t> activations_of(const config::CommandLine& line, std::int64_t stages) {
-  if (!line.has("memory")) {
-    return {stages};
-  }
-  const std::vector<double> memory = rank_numbers(line, "memory", stages);
-  const std::vector<double> bytes = rank_numbers(line, "activation-mib", stages);
-  std::vector<std::int64_t> most;
-  for (std::size_t rank = 0; rank < memory.size(); ++rank) {
-    const double activations =
-        line.has("activation-mib") ? std::floor(memory[rank] / bytes[rank]) : memory[rank];
-    if (!(activations >= 1.0 && activations <= static_cast<double>(kMostMicrobatches)) ||
-        activations != std::floor(activations)) {
-      fail(ExitCode::kUsage,
-           "--memory allows {:.6g} activations on rank {}; it must allow from 1 to {}, in whole "
-           "numbers, or as MiB with --activation-mib",
-           activations, rank, kMostMicrobatches);
-    }
-    most.push_back(static_cast<std::int64_t>(activations));
-  }
-  return most;
-}
-
-/// The options of actions that only files have, each time of all chunks of a rank.
-struct ShardingOption {
-  const char* name;
-  double pipeline::ChunkTimes::*seconds;
-};
-constexpr ShardingOption kSharding[] = {
-    {"unshard", &pipeline::ChunkTimes::unshard_seconds},
-    {"reshard", &pipeline::ChunkTimes::reshard_seconds},
-    {"reduce-gradient", &pipeline::ChunkTimes::reduce_gradient_seconds}};
-
-/// In milliseconds, as all times of this command.
-pipeline::StageCosts costs_of(const config::CommandLine& line, const pipeline::Schedule& schedule) {
-  const auto text = [&](const char* name) {
-    return pipeline::TimesText{.name = fmt::format("--{}", name), .text = line.value(name, "1")};
-  };
-  std::vector<std::vector<pipeline::ChunkTimes>> times =
-      pipeline::parse_chunk_times(text("forward"), text("backward-input"), text("backward-weight"),
-                                  schedule.stages, schedule.chunks);
-  for (const ShardingOption& option : kSharding) {
-    const std::vector<double> numbers = rank_numbers(line, option.name, schedule.stages);
-    for (std::size_t rank = 0; rank < times.size(); ++rank) {
-      for (pipeline::ChunkTimes& own : times[rank]) {
-        own.*option.seconds = numbers[rank];
-      }
-    }
-  }
-  return {.times = std::move(times),
-          .links = links_of(line, schedule),
-          .reduce_seconds = rank_numbers(line, "reduce", schedule.stages),
-          .optimizer_seconds = rank_numbers(line, "optimizer", schedule.stages)};
-}
-
-/// Throws: Error(kUsage) where the value is neither.
-bool is_first(const config::CommandLine& line, const char* name, const char* first,
-              const char* second, const char* otherwise) {
-  const std::string text = line.value(name, otherwise);
-  if (text != first && text != second) {
-    fail(ExitCode::kUsage, "--{} is \"{}\", it must be {} or {}", name, text, first, second);
-  }
-  return text == first;
-}
 
 std::optional<pipeline::ScheduleKind> kind_of(const std::string& name) {
   const auto kind = enum_from_name<pipeline::ScheduleKind>(name);
@@ -211,16 +82,17 @@ Given given(const config::CommandLine& line) {
     fail(ExitCode::kUsage, "--chunks belongs to interleaved; {} has {} a rank", name,
          is_v ? "two chunks" : "one chunk");
   }
-  const bool split = is_first(line, "backward", "split", "fused", "split");
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
-      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .microbatches = line.count("microbatches", 8, 1, kMostScheduled),
       .chunks = is_v ? 2 : chunks};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, name);
   return {.name = name,
           .file = std::nullopt,
-          .schedule = pipeline::make_schedule(
-              *kind, size, split ? nn::BackwardOrder::kSplit : nn::BackwardOrder::kFused)};
+          .schedule = pipeline::make_schedule(*kind, size,
+                                              line.value("backward", "split") == "split"
+                                                  ? nn::BackwardOrder::kSplit
+                                                  : nn::BackwardOrder::kFused)};
 }
 
 /// Throws: Error(kUsage) with what is wrong.
@@ -307,13 +179,9 @@ std::string most_text(const std::vector<std::int64_t>& memory, std::int64_t chun
 }
 
 ExitCode make(const config::CommandLine& line) {
-  if (!line.positions().empty()) {
-    fail(ExitCode::kUsage, "strata schedule make takes options only, not \"{}\"",
-         line.positions().front());
-  }
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
-      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .microbatches = line.count("microbatches", 8, 1, kMostScheduled),
       .chunks = line.has("chunks") ? line.count("chunks", 1, 1, 2) : kMostMade};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
   const std::vector<std::int64_t> memory = activations_of(line, size.stages);
@@ -386,10 +254,7 @@ ExitCode simulate_schedule(const config::CommandLine& line) {
 
 ExitCode draw_schedule(const config::CommandLine& line) {
   const Given schedule = given(line);
-  const std::string output = line.value("output", "");
-  if (output.empty()) {
-    fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
-  }
+  const std::string output = line.required("output");
   static_cast<void>(proven(schedule));
   const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
   write_file(output, svg_of(schedule.schedule, simulation));
@@ -400,9 +265,8 @@ ExitCode draw_schedule(const config::CommandLine& line) {
 ExitCode convert_schedule(const config::CommandLine& line) {
   const Given schedule = given(line);
   const std::string output = line.value("output", "");
-  const auto content = is_first(line, "messages", "on", "off", "off")
-                           ? pipeline::FileContent::kMessages
-                           : pipeline::FileContent::kCompute;
+  const auto content = line.value("messages", "off") == "on" ? pipeline::FileContent::kMessages
+                                                             : pipeline::FileContent::kCompute;
   static_cast<void>(proven(schedule));
   const std::string text =
       pipeline::text_of(schedule.file ? pipeline::converted(*schedule.file, content, schedule.name)
@@ -437,7 +301,7 @@ Commands schedule_commands() {
   const Options sizes{
       {"stages", "N", "ranks of a schedule by name (default 4)"},
       {"microbatches", "N", "microbatches of a schedule by name (default 8)"},
-      {"chunks", "N", "chunks a rank of interleaved (default 2)"},
+      {"chunks", "N", "chunks per rank of interleaved (default 2)"},
       {"backward", "split|fused",
        R"(split: the input gradient is sent before the weight gradient is computed; fused: after it (default
 split; for a file its own order))"}};
@@ -445,8 +309,8 @@ split; for a file its own order))"}};
       {"forward", "MS",
        R"(time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in place of
 one MS each chunk of a rank)"},
-      {"backward-input", "MS", "time of a chunk's input gradient (default 1), as --forward"},
-      {"backward-weight", "MS", "time of a chunk's weight gradient (default 1), as --forward"},
+      {"backward-input", "MS", "time of a chunk's input gradient (default 1), like --forward"},
+      {"backward-weight", "MS", "time of a chunk's weight gradient (default 1), like --forward"},
       {"latency", "MS",
        R"(time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and last,
 where the schedule has them, the other pairs, as from the last rank to the first (default: as the first pair))"},
@@ -457,10 +321,11 @@ where the schedule has them, the other pairs, as from the last rank to the first
       {"gradient-bytes", "N", "bytes of a gradient (default: as --message-bytes)"}};
   const Options step{
       {"reduce", "MS",
-       R"(the gradient reduction that nothing overlaps (default 0); MS,MS,... gives each rank its own)"},
-      {"unshard", "MS", "the action UNSHARD of a file (default 0), as --reduce"},
-      {"reshard", "MS", "the action RESHARD of a file (default 0), as --reduce"},
-      {"reduce-gradient", "MS", "the action REDUCE_GRAD of a file (default 0), as --reduce"}};
+       R"(time of the gradient reduction that nothing overlaps (default 0); MS,MS,... gives each rank its own)"},
+      {"unshard", "MS", "time of the action UNSHARD of a file (default 0), like --reduce"},
+      {"reshard", "MS", "time of the action RESHARD of a file (default 0), like --reduce"},
+      {"reduce-gradient", "MS",
+       "time of the action REDUCE_GRAD of a file (default 0), like --reduce"}};
   const auto row = [](const char* name, const char* purpose, const char* synopsis,
                       const std::string& about, const Options& options,
                       ExitCode (*run)(const config::CommandLine&)) {
@@ -479,11 +344,12 @@ where the schedule has them, the other pairs, as from the last rank to the first
           kSchedules, sizes, check_schedule),
       row("schedule simulate", "step time, bubble and activations of each rank",
           "SCHEDULE [options]", timed,
-          joined({sizes,
-                  times,
-                  step,
-                  {{"optimizer", "MS",
-                    "the optimizer, once all ranks have ended (default 0), as --reduce"}}}),
+          joined(
+              {sizes,
+               times,
+               step,
+               {{"optimizer", "MS",
+                 "time of the optimizer, after all ranks have ended (default 0), like --reduce"}}}),
           simulate_schedule),
       row("schedule draw", "a picture of one step", "SCHEDULE --output=FILE.svg [options]", timed,
           joined({{{"output", "FILE.svg", "the picture"}}, sizes, times, step}), draw_schedule),
@@ -511,6 +377,7 @@ gradient (default: as many as there are stages); N,N,... gives each rank its own
              {"activation-mib", "N",
               "MiB of such an activation; --memory then is in MiB. N,N,... as for --memory"}},
             times}),
+       .positions = config::Positions::kNone,
        .alone = make}};
 }
 
