@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -17,6 +16,7 @@
 #include "commands/planning/job_script.hpp"
 #include "commands/planning/job_size.hpp"
 #include "commands/run/sweep.hpp"
+#include "environment/versions.hpp"
 
 namespace strata::app {
 namespace {
@@ -34,17 +34,6 @@ void complete(config::CommandLine& line) {
       require_one_line(argument);
     }
   }
-}
-
-template <typename Enum>
-Enum choice_of(const config::CommandLine& line, std::string_view name,
-               const std::string& otherwise) {
-  const std::string value = line.value(name, otherwise);
-  const std::optional<Enum> choice = enum_from_name<Enum>(value);
-  if (!choice) {
-    config::refuse_value(name, value, "one of " + joined_names<Enum>());
-  }
-  return *choice;
 }
 
 /// Seconds of a time limit in Slurm's notation.
@@ -94,12 +83,9 @@ void set_times(const config::CommandLine& line, JobScript& script) {
 
 /// This executable, relative to the working directory where it lies below it.
 std::string own_path() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path self = own_program();
   const std::filesystem::path relative = self.lexically_relative(std::filesystem::current_path());
-  return error                                           ? "strata"
-         : relative.empty() || *relative.begin() == ".." ? self.string()
-                                                         : relative.string();
+  return (relative.empty() || *relative.begin() == ".." ? self : relative).string();
 }
 
 void set_names(const config::CommandLine& line, const config::RunConfig& config,
@@ -132,20 +118,22 @@ void set_names(const config::CommandLine& line, const config::RunConfig& config,
   }
 }
 
-JobScript job_of(const config::CommandLine& line) {
-  config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
+JobScript job_of(const config::CommandLine& line, const std::vector<std::string>& settings) {
   JobScript script;
-  script.scheduler =
-      choice_of<Scheduler>(line, "scheduler", line.has("hostfile") ? "shell" : "slurm");
+  script.settings = line.settings();
+  script.settings.insert(script.settings.end(), settings.begin(), settings.end());
+  config::RunConfig config = config::read_config(line.positions().front(), script.settings).config;
+  script.scheduler = line.choice<Scheduler>("scheduler")
+                         .value_or(line.has("hostfile") ? Scheduler::kShell : Scheduler::kSlurm);
   const bool slurm = script.scheduler == Scheduler::kSlurm;
-  script.launcher = choice_of<Launcher>(line, "launcher", slurm ? "srun" : "mpirun");
+  script.launcher =
+      line.choice<Launcher>("launcher").value_or(slurm ? Launcher::kSrun : Launcher::kMpirun);
   if (!slurm && script.launcher == Launcher::kSrun) {
     fail(ExitCode::kUsage, "--launcher=srun needs Slurm; give --launcher=mpirun, or leave it out");
   }
-  script.settings = line.settings();
   set_times(line, script);
-  set_job_size(line, given.config, script);
-  set_names(line, given.config, script);
+  set_job_size(line, config, script);
+  set_names(line, config, script);
   return script;
 }
 
@@ -177,20 +165,24 @@ void submit(const JobScript& script) {
   }
 }
 
-ExitCode write_one_job(const config::CommandLine& line) {
-  write_job(line, {}, command_text("strata job", line));
-  return ExitCode::kDone;
+/// The command as a shell reads it, without --submit.
+std::string command_text(const config::CommandLine& line) {
+  std::string text = "strata " + line.command();
+  for (const std::string& argument : line.arguments()) {
+    text += argument == "--submit" ? "" : " " + shell_quoted(argument);
+  }
+  return text;
 }
 
 }  // namespace
 
 std::vector<config::CommandOption> job_options() {
   return {
-      {"nodes", "N", "nodes; MIN-MAX: with fewer, fewer replicas (Slurm; default 1)"},
+      {"nodes", "N", "nodes (default 1); MIN-MAX: fewer replicas on fewer nodes (Slurm)"},
       {"spares", "K",
        "further nodes, which replace lost ones without a new job (Slurm, --hostfile)"},
       {"ranks-per-node", "R", "ranks on a node (default: what parallel.* asks for)"},
-      {"time", "T", "limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
+      {"time", "T", "time limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
       {"cpus-per-task", "C", "cores of a rank (default: run.threads, else 8 with a GPU, else 4)"},
       {"mem", "M", "memory of a node, as in 64G (default: from the plan)"},
       {"gpu-memory", "M", "memory of a GPU; a plan that does not fit is refused"},
@@ -207,9 +199,9 @@ std::vector<config::CommandOption> job_options() {
        "a plain shell script for mpirun on these hosts, for clusters without a scheduler"},
       {"scheduler", config::words_of<Scheduler>(), "batch system of the script (default slurm)"},
       {"signal", "SECONDS",
-       "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
+       "time from the stop signal to the limit (default 120, at most a quarter of the limit)"},
       {"starts", "K",
-       "consecutive starts without a new checkpoint, before the job gives up (default 3)"},
+       "consecutive starts without a new checkpoint before the job gives up (default 3)"},
       {"chain", "N",
        "N jobs, each of which starts where the one before it left off, instead of a requeue"},
       {"job-name", "NAME", "name of the job (default: that of run.dir)"},
@@ -232,31 +224,26 @@ Defaults of a site are [job] lines "name = value" with these names in $STRATA_SI
       .settings = config::TakesSettings::kTaken,
       .positions = config::Positions::kOne,
       .needs = "one config file",
-      .alone = write_one_job};
+      .alone = [](const config::CommandLine& line) {
+        write_job(line);
+        return ExitCode::kDone;
+      }};
   command.options.push_back({"output", "FILE", "writes the script there instead of to stdout"});
   command.options.push_back(
       {"submit", "", "hands the script to the scheduler and prints the job's id"});
   return {std::move(command)};
 }
 
-std::string command_text(const std::string& name, const config::CommandLine& line) {
-  std::string text = name;
-  for (const std::string& argument : line.arguments()) {
-    text += argument == "--submit" ? "" : " " + shell_quoted(argument);
-  }
-  return text;
-}
-
-void write_job(config::CommandLine line, std::vector<std::vector<std::string>> elements,
-               const std::string& command) {
+void write_job(config::CommandLine line, const std::vector<std::string>& settings,
+               std::vector<std::vector<std::string>> elements) {
   complete(line);
-  JobScript script = job_of(line);
+  JobScript script = job_of(line, settings);
   if (!elements.empty() && (script.scheduler != Scheduler::kSlurm || script.chain > 1)) {
     fail(ExitCode::kUsage,
          "a job array needs --scheduler=slurm and no --chain; its elements requeue themselves");
   }
   script.elements = std::move(elements);
-  script.command = command;
+  script.command = command_text(line);
   const std::string text = script_text(script);
   if (!line.has("output") && !line.has("submit")) {
     fmt::print("{}", text);

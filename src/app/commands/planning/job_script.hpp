@@ -7,14 +7,9 @@
 
 #include "strata/core/enum_names.hpp"
 
+#include "commands/planning/script_words.hpp"
+
 namespace strata::app {
-
-/// What runs the script; kShell: nothing, it is a plain shell script.
-enum class Scheduler { kSlurm, kPbs, kFlux, kShell };
-
-constexpr auto enum_names(Scheduler) {
-  return names_in_order("slurm", "pbs", "flux", "shell");
-}
 
 /// What starts the ranks in a job. Flux has its own.
 enum class Launcher { kSrun, kMpirun };
@@ -69,11 +64,5 @@ struct JobScript {
 [[nodiscard]] std::string submit_command(Scheduler scheduler);
 /// Its option for a job that runs only if the job `before` ended unfinished, for a shell.
 [[nodiscard]] std::string submit_after(Scheduler scheduler, const std::string& before);
-
-/// Refuses a text with a control character, which would end its line of a script: Error(kUsage).
-void require_one_line(const std::string& text);
-
-/// A word as a shell reads it back. Throws: as require_one_line().
-[[nodiscard]] std::string shell_quoted(const std::string& word);
 
 }  // namespace strata::app

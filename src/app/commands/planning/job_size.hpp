@@ -1,11 +1,7 @@
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "strata/config/command.hpp"
 #include "strata/config/run_config.hpp"
-#include "strata/core/error.hpp"
 
 #include "commands/planning/job_script.hpp"
 

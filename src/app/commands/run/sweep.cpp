@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/config/config_file.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/ini_lines.hpp"
@@ -84,21 +83,18 @@ std::string text_of(const Sweep& sweep) {
 /// The first setting in which two complete configs differ, apart from where and how they run; empty
 /// where there is none.
 std::string difference_of(const std::string& there, const std::string& here) {
-  std::map<std::string, std::string> values;
-  for (const IniLine& line : ini_lines(there)) {
-    values[line.key] += line.value + ";";
-  }
-  std::map<std::string, std::string> others;
-  for (const IniLine& line : ini_lines(here)) {
-    others[line.key] += line.value + ";";
-  }
-  for (const auto& [key, value] : others) {
+  const auto values_of = [](const std::string& config) {
+    std::map<std::string, std::vector<std::string>> values;  // layers have several
+    for (const IniLine& line : ini_lines(config)) {
+      values[line.key].push_back(line.value);
+    }
+    return values;
+  };
+  auto values = values_of(there);
+  for (const auto& [key, value] : values_of(here)) {
     if (!key.starts_with("run.") && !key.starts_with("parallel.") && values[key] != value) {
-      const auto shown = [](const std::string& text) {
-        return text.substr(0, text.empty() ? 0 : text.size() - 1);
-      };
-      return fmt::format("{} is \"{}\" there and \"{}\" here", key, shown(values[key]),
-                         shown(value));
+      return fmt::format("{} is \"{}\" there and \"{}\" here", key, fmt::join(values[key], ";"),
+                         fmt::join(value, ";"));
     }
   }
   return "";
@@ -196,15 +192,6 @@ std::vector<SweepRun> runs_of(const Sweep& sweep) {
     runs.push_back(std::move(run));
   }
   return runs;
-}
-
-void make_sweep_directory(const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --dir",
-         directory.string(), error.message());
-  }
 }
 
 void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {

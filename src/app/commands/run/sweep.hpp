@@ -40,9 +40,7 @@ struct Sweep {
 /// runs, or fewer combinations than the sample takes.
 [[nodiscard]] std::vector<SweepRun> runs_of(const Sweep& sweep);
 
-/// Creates the directory. Throws: Error(kUsage).
-void make_sweep_directory(const std::filesystem::path& directory);
-/// Creates its sweep.json. Throws: Error(kUsage) where it holds another sweep.
+/// Creates the sweep.json of a directory. Throws: Error(kUsage) where it holds another sweep.
 void open_sweep_directory(const std::filesystem::path& directory, const Sweep& sweep);
 /// Reads sweep.json. Throws: Error(kUsage) where there is none, or a damaged one.
 [[nodiscard]] Sweep sweep_in(const std::filesystem::path& directory);

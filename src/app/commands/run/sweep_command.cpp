@@ -22,17 +22,13 @@
 #include "commands/commands.hpp"
 #include "commands/planning/job_command.hpp"
 #include "commands/run/sweep.hpp"
+#include "environment/run_directory.hpp"
+#include "environment/versions.hpp"
 
 namespace strata::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string own_program() {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  return error ? "strata" : self.string();
-}
 
 /// The exit code of a child, which first becomes `words`, with its output in `log`. A stop request
 /// is passed on as USR1 until the child ends.
@@ -132,7 +128,7 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
     if (given.ranks > 1) {
       words = {"mpirun", "-n", std::to_string(given.ranks)};
     }
-    words.insert(words.end(), {own_program(), "train", given.config});
+    words.insert(words.end(), {own_program().string(), "train", given.config});
     words.insert(words.end(), given.settings.begin(), given.settings.end());
     words.insert(words.end(), run.settings.begin(), run.settings.end());
     words.insert(words.end(), {"--run.dir=" + directory.string(), "--run.resume=auto"});
@@ -158,28 +154,12 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
 
 /// Writes the script of a Slurm job array, an element for each run.
 void write_array(const config::CommandLine& line, const SweepArguments& given, const Sweep& sweep) {
-  std::vector<std::string> words{given.config};
-  for (const config::CommandOption& option : job_options()) {
-    if (line.has(option.name)) {
-      words.push_back(fmt::format("--{}={}", option.name, line.value(option.name, "")));
-    }
-  }
-  if (line.has("output")) {
-    words.push_back(fmt::format("--output={}", line.value("output", "")));
-  }
-  if (line.has("submit")) {
-    words.emplace_back("--submit");
-  }
-  words.insert(words.end(), given.settings.begin(), given.settings.end());
-  words.push_back("--run.dir=" + given.directory.string());
   std::vector<std::vector<std::string>> elements;
   for (SweepRun& run : runs_of(sweep)) {
     run.settings.push_back("--run.dir=" + (given.directory / run.name).string());
     elements.push_back(std::move(run.settings));
   }
-  const config::Command job = job_commands().front();
-  write_job(config::CommandLine(job, words), std::move(elements),
-            command_text("strata sweep", line));
+  write_job(line, {"--run.dir=" + given.directory.string()}, std::move(elements));
 }
 
 ExitCode sweep(const config::CommandLine& line) {
@@ -235,7 +215,7 @@ ExitCode sweep(const config::CommandLine& line) {
   if (writes && line.has("ranks")) {
     fail(ExitCode::kUsage, "--ranks is for runs by mpirun; give --ranks-per-node and --nodes");
   }
-  make_sweep_directory(given.directory);
+  make_directory(given.directory, "--dir");
   Log log(Log::Output::kPrint);
   const io::DirectoryLock lock(given.directory,
                                {.name = "sweep.lock",
@@ -260,20 +240,21 @@ Commands sweep_commands() {
                    {"DIR --table", "prints the table of a sweep"}},
       .about =
           R"(Trains once for every combination of the values, one run after the other, each in a directory
-of its own below DIR, and prints a table with the best run first. The same command goes on after a stop or a failure:
-finished runs are left out. A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
+of its own below DIR, and prints a table with the best run first. The same command continues after a stop or a failure
+and skips finished runs. A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
 
 With --submit or --output it takes the options of strata job too.)",
       .options = {{"set", "KEY=A,B,...",
                    "a setting and its values; in a value that is a list, blanks stand for commas"},
                   {"random", "N", "N random combinations instead of all"},
                   {"seed", "S", "seed of the choice (default 1)"},
-                  {"dir", "DIR", "where the runs go; sweep.json there says what is swept"},
+                  {"dir", "DIR",
+                   "where the runs go; sweep.json there records the settings and values"},
                   {"ranks", "R", "ranks of each run, started by mpirun (default 1)"},
                   {"table", "", "prints the table only"},
                   {"submit", "", "hands all runs to Slurm as a job array instead"},
                   {"output", "FILE",
-                   "writes the script of the array there, without --submit for you to submit"}},
+                   "writes the script of the array there; without --submit it is yours to submit"}},
       .settings = config::TakesSettings::kTaken,
       .positions = config::Positions::kOne,
       .needs = "one config file, before the options",
