@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "strata/comm/agree.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/staged.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/build_info.hpp"
@@ -140,11 +140,9 @@ device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice ch
   if (choice == config::DeviceChoice::kCuda) {
     return device::DeviceKind::kCuda;
   }
-  const std::vector<std::int64_t> mine{device::cuda_device_count()};
-  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
-  return std::find(all.begin(), all.end(), 0) == all.end() ? device::DeviceKind::kCuda
-                                                           : device::DeviceKind::kCpu;
+  return std::ranges::count(comm::gathered(mpi.world(), device::cuda_device_count()), 0) == 0
+             ? device::DeviceKind::kCuda
+             : device::DeviceKind::kCpu;
 }
 
 ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
@@ -187,9 +185,7 @@ void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int
   plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
     const std::int64_t lacks =
         plan::fits(plan::rank_plan(candidate, world.rank()), free_bytes) ? 0 : 1;
-    std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
-    world.all_gather(comm::payload_of(std::span(&lacks, 1)), comm::payload_of(std::span(all)));
-    return std::ranges::count(all, 1) == 0;
+    return std::ranges::count(comm::gathered(world, lacks), 1) == 0;
   });
   comm::agree(world, [&] {
     if (const auto missing = plan::missing_memory(plan, world.rank(), free_bytes, stored)) {

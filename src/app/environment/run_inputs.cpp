@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/forecast/grid_search.hpp"
@@ -157,11 +157,10 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   const config::RunConfig& config = inputs.config;
   const std::filesystem::path root = train::checkpoint_root(config);
   if (config.run.resume == config::Resume::kNever) {
-    comm::agree(mpi.world(), [&] {
+    comm::agree_on_first(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
-      if (mpi.world().rank() == 0 &&
-          (std::filesystem::exists(dir / "config.ini") ||
-           std::filesystem::exists(dir / "metrics.jsonl") || !io::list_checkpoints(root).empty())) {
+      if (std::filesystem::exists(dir / "config.ini") ||
+          std::filesystem::exists(dir / "metrics.jsonl") || !io::list_checkpoints(root).empty()) {
         fail(
             ExitCode::kUsage,
             "{} holds a run already; continue it with --run.resume=auto, or choose another run.dir",

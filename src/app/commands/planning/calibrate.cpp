@@ -16,7 +16,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/buffer.hpp"
@@ -368,24 +368,22 @@ std::string summary(const forecast::Machine& machine) {
 
 ExitCode calibrate(comm::MpiSession& mpi, const CalibrateOptions& options,
                    std::span<const plan::Plan> plans) {
-  comm::agree(mpi.world(), [&] {
+  comm::agree_on_first(mpi.world(), [&] {
     const std::filesystem::path parent = std::filesystem::path(options.file).parent_path();
-    if (mpi.world().rank() == 0 && ::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) {
+    if (::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) {
       fail(ExitCode::kUsage, "{} cannot be written ({}); give another file", options.file,
            std::strerror(errno));
     }
   });
   Calibration calibration(mpi, options, plans);
   const forecast::Machine machine = calibration.run();
-  comm::agree(mpi.world(), [&] {
-    if (mpi.world().rank() == 0) {
-      write_file(options.file, forecast::machine_text(machine));
-      fmt::print("{}", summary(machine));
-      for (const std::string& line : calibration.lines()) {
-        fmt::print("{}\n", line);
-      }
-      fmt::print("wrote {}\n", options.file);
+  comm::agree_on_first(mpi.world(), [&] {
+    write_file(options.file, forecast::machine_text(machine));
+    fmt::print("{}", summary(machine));
+    for (const std::string& line : calibration.lines()) {
+      fmt::print("{}\n", line);
     }
+    fmt::print("wrote {}\n", options.file);
   });
   return ExitCode::kDone;
 }

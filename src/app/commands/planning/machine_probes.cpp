@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/io/text_file.hpp"
@@ -54,9 +55,7 @@ double exchange_seconds(comm::Communicator& group, std::int64_t bytes) {
     }
     mine = std::min(mine, (now_seconds() - begin) / static_cast<double>(count));
   }
-  std::vector<double> all(static_cast<std::size_t>(group.size()));
-  group.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  return std::ranges::max(all);
+  return std::ranges::max(comm::gathered(group, mine));
 }
 
 /// Keeps the core for so much of this thread's own time.

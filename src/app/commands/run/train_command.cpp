@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
@@ -287,11 +287,9 @@ ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
       train::evaluate(environment.context(), plan, rank, groups, executor, data,
                       counts ? &*counts : nullptr, nullptr, nullptr)
           .value();
-  comm::agree(mpi.world(), [&] {
-    if (mpi.world().rank() == 0) {
-      print_result(inputs, plan, result, counts, line);
-      static_cast<void>(std::fflush(stdout));  // the result is the first line
-    }
+  comm::agree_on_first(mpi.world(), [&] {
+    print_result(inputs, plan, result, counts, line);
+    static_cast<void>(std::fflush(stdout));  // the result is the first line
   });
   for (const std::string& text : matched) {
     log.info("{}", text);
