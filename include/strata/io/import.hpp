@@ -61,12 +61,6 @@ constexpr auto enum_names(TaskChoice) {
 /// What to do with a data set that is already in the output directory.
 enum class Existing { kRefuse, kReplace };
 
-/// Whether the format itself defines the classes.
-[[nodiscard]] constexpr bool holds_classes(ImportFormat format) {
-  return format == ImportFormat::kCifar10 || format == ImportFormat::kCifar100 ||
-         format == ImportFormat::kImages;
-}
-
 /// What to do with files that are not images or are images of another size.
 enum class BadFiles {
   kFail,  ///< fails the import once all of them are known

@@ -438,29 +438,21 @@ data import --shard-mib=0 => --shard-mib is | from 1 to
 data import --classes=-1 => --classes is "-1" | from 0 to 16777216
 data import --classes=9999999999 => --classes is | from 0 to 16777216
 data import --split => --split has no value | --split=VALUE
-data import --split=1 --resize=8 => --resize is not for --format=npy | --inputs, --targets, --task,
-  --classes
+data import --split=1 --resize=8 => --resize is not for --format=npy | images
 data import --classes=2 --label= => --label is not for --format=npy
 data import --classes --overwrite => --classes has no value
 data import --overwrite=no => --overwrite takes no value
-data import --images=x => --images is not for --format=npy | --inputs, --targets
+data import --images=x => --images is not for --format=npy | idx
 data import --label=x => --label is not for --format=npy
 data import --format=idx --images=x --labels=x --files=x => --files is not for --format=idx |
-  images | labels
-data import --format=idx --images=x --labels=x --label=x => --label is not for --format=idx |
-  images | labels
-data import --format=idx --images=x --labels=x --inputs=x => --inputs is not for --format=idx |
-  images | labels
-data import --format=idx --images=x --labels=x --targets=x => --targets is not for --format=idx |
-  images | labels
-data import --format=csv --files=x --label=x --images=x => --images is not for --format=csv |
-  files | label
-data import --format=csv --files=x --label=x --labels=x => --labels is not for --format=csv |
-  files | label
-data import --format=csv --files=x --label=x --inputs=x => --inputs is not for --format=csv |
-  files | label
-data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv |
-  files | label
+  csv, cifar10
+data import --format=idx --images=x --labels=x --label=x => --label is not for --format=idx | csv
+data import --format=idx --images=x --labels=x --inputs=x => --inputs is not for --format=idx | npy
+data import --format=idx --images=x --labels=x --targets=x => --targets is not for --format=idx | npy
+data import --format=csv --files=x --label=x --images=x => --images is not for --format=csv | idx
+data import --format=csv --files=x --label=x --labels=x => --labels is not for --format=csv | idx
+data import --format=csv --files=x --label=x --inputs=x => --inputs is not for --format=csv | npy
+data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv | npy
 data import --format=nyp => --format is "nyp" | one of idx, csv, npy
 data import --format=idx --images=x --labels=x --task=regresion => --task is "regresion" | one of auto
 data import --fromat=npy => no option --fromat | nearest is --format
@@ -479,7 +471,7 @@ data import --format=text --files=x --tokenizer=chars --vocabulary=9 => --vocabu
 data import --format=text --files=x --tokenizer=chars --classes=9 => --classes is not for
   --format=text
 data import --format=text --files=x --tokenizer=chars --images=x => --images is not for
-  --format=text, which takes --files
+  --format=text
 data import --format=text --files=x --tokenizer=chars --label=x => --label is not for --format=text
 data import --format=text --files=x --tokenizer=chars --labels=x => --labels is not for
   --format=text

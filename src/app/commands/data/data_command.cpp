@@ -77,61 +77,48 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-/// The options of one format.
-struct FormatOptions {
-  std::vector<std::string> sources;  ///< needed: its files, and for CSV the column of the labels
-  std::vector<std::string> others;
+/// An option that only some formats have.
+struct FormatOption {
+  const char* name;
+  const char* formats;
+  enum class Needed { kNo, kYes } needed = Needed::kNo;
 };
+constexpr const char* kTokenFormats = "text tokens-nanogpt tokens-llmc tokens-megatron";
+constexpr FormatOption kFormatOptions[] = {
+    {"images", "idx", FormatOption::Needed::kYes},
+    {"labels", "idx", FormatOption::Needed::kYes},
+    {"inputs", "npy", FormatOption::Needed::kYes},
+    {"targets", "npy", FormatOption::Needed::kYes},
+    {"files", "csv cifar10 cifar100 images text tokens-nanogpt tokens-llmc tokens-megatron",
+     FormatOption::Needed::kYes},
+    {"label", "csv", FormatOption::Needed::kYes},
+    {"task", "idx csv npy"},
+    {"classes", "idx csv npy"},
+    {"resize", "images"},
+    {"crop", "images"},
+    {"channels", "images"},
+    {"skip-bad", "images"},
+    {"threads", "images"},
+    {"tokenizer", kTokenFormats},
+    {"encoder", kTokenFormats},
+    {"merges", kTokenFormats},
+    {"split-pattern", kTokenFormats},
+    {"separator", "text"},
+    {"special-tokens", "text"},
+    {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
+    {"token-bits", "tokens-nanogpt"}};
 
-FormatOptions options_of(io::ImportFormat format) {
-  const std::vector<std::string> targets{"task", "classes"};
-  std::vector<std::string> tokens{"tokenizer", "encoder", "merges", "split-pattern"};
-  switch (format) {
-    case io::ImportFormat::kIdx:
-      return {{"images", "labels"}, targets};
-    case io::ImportFormat::kCsv:
-      return {{"files", "label"}, targets};
-    case io::ImportFormat::kNpy:
-      return {{"inputs", "targets"}, targets};
-    case io::ImportFormat::kCifar10:
-    case io::ImportFormat::kCifar100:
-      return {{"files"}, {}};
-    case io::ImportFormat::kImages:
-      return {{"files"}, {"resize", "crop", "channels", "skip-bad", "threads"}};
-    case io::ImportFormat::kText:
-      tokens.insert(tokens.end(), {"separator", "special-tokens"});
-      return {{"files"}, tokens};
-    case io::ImportFormat::kNanoGptTokens:
-      tokens.insert(tokens.end(), {"vocabulary", "token-bits"});
-      return {{"files"}, tokens};
-    case io::ImportFormat::kLlmcTokens:
-    case io::ImportFormat::kMegatronTokens:
-      tokens.emplace_back("vocabulary");
-      return {{"files"}, tokens};
-  }
-  return {};
-}
-
-/// Refuses options that only other formats have, and a format without its files.
-void require_options_of(io::ImportFormat format, const config::CommandLine& line) {
-  const auto [sources, others] = options_of(format);
-  std::vector<std::string> own = sources;
-  own.insert(own.end(), others.begin(), others.end());
-  for (const auto& [other, text] : enum_table<io::ImportFormat>()) {
-    const FormatOptions options = options_of(other);
-    for (const std::vector<std::string>& names : {options.sources, options.others}) {
-      for (const std::string& name : names) {
-        if (line.has(name) && std::ranges::find(own, name) == own.end()) {
-          fail(ExitCode::kUsage, "--{} is not for --format={}, which takes --{}; leave it out",
-               name, name_of(format), fmt::join(own, ", --"));
-        }
-      }
+void check_format_options(const config::CommandLine& line) {
+  const std::string format = line.required("format");
+  for (const auto& [name, formats, needed] : kFormatOptions) {
+    const std::vector<std::string> all = split_words(formats);
+    const bool is_own = std::ranges::find(all, format) != all.end();
+    if (line.has(name) && !is_own) {
+      fail(ExitCode::kUsage, "--{} is not for --format={} but for {}; leave it out", name, format,
+           fmt::join(all, ", "));
     }
-  }
-  for (const std::string& name : sources) {
-    if (!line.has(name)) {
-      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help",
-           name_of(format), name);
+    if (!line.has(name) && is_own && needed == FormatOption::Needed::kYes) {
+      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help", format, name);
     }
   }
 }
@@ -203,16 +190,13 @@ io::ImageOptions image_options(const config::CommandLine& line) {
 io::ImportOptions import_options(const config::CommandLine& line) {
   io::ImportOptions options;
   options.output = line.required("output");
-  static_cast<void>(line.required("format"));
+  check_format_options(line);
   options.format = line.choice<io::ImportFormat>("format").value();
-  require_options_of(options.format, line);
-  const std::vector<std::string> sources = options_of(options.format).sources;
-  options.inputs = paths(line, sources.front());
-  if (options.format == io::ImportFormat::kCsv) {
-    options.label = text_argument(line, "label");
-  } else if (sources.size() > 1) {
-    options.targets = paths(line, sources.back());
-  }
+  options.inputs = paths(line, line.has("images")   ? "images"
+                               : line.has("inputs") ? "inputs"
+                                                    : "files");
+  options.targets = paths(line, line.has("labels") ? "labels" : "targets");
+  options.label = text_argument(line, "label");
   tokenizer_options(line, options);
   options.separator = line.choice<io::Separator>("separator").value_or(options.separator);
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
