@@ -274,7 +274,7 @@ first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
                 with self.subTest(case):
                     result = self.job("--time=60", case.pop("given"), **case)
                     self.assertEqual((result.returncode, result.stdout), (USAGE, ""), result.stderr)
-                    self.assertRegex(result.stderr, "control character|line break")
+                    self.assertRegex(result.stderr, "control character|line break|give one of")
 
     def test_a_chain_is_submitted_in_order(self):
         # Behind a warning, and with the name of a cluster.
