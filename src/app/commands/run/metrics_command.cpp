@@ -20,6 +20,7 @@ constexpr const char* kRecordKinds[] = {"train", "evaluate", "checkpoint"};
 
 void print(const train::MetricsTable& table) {
   std::vector<std::string> fields;
+  fields.reserve(table.keys.size());
   for (const std::string& key : table.keys) {
     fields.push_back(train::csv_field(printable(key)));
   }
