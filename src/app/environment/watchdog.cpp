@@ -78,16 +78,15 @@ WatchdogSetup watchdog_setup(const config::CommandLine* line, const comm::Activi
   if (line == nullptr || line->positions().empty()) {
     return setup;
   }
-  std::string path = line->positions().front();
-  std::vector<std::string> settings = line->settings();
-  for (const std::string& setting : settings) {
+  for (const std::string& setting : line->settings()) {
     if (setting.starts_with(kTimeout)) {
       static_cast<void>(parse_double(setting.substr(kTimeout.size()), setup.timeout_seconds));
     }
   }
   const Watchdog while_reading(setup, activity);
   try {
-    const config::RunConfig config = read_run_config(path, settings).config;
+    const config::RunConfig config =
+        read_run_config(line->positions().front(), line->settings()).config;
     setup.timeout_seconds = config.run.timeout_seconds;
     setup.run_directory = config.run.dir;
   } catch (const std::exception&) {
