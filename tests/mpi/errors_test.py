@@ -167,8 +167,8 @@ class Settings(Errors):
         evaluated = self.alone("evaluate", run, "--classes", expect=DONE)
         for ranks in (2, 3, 4, 6):
             self.assertEqual(self.launch(ranks, "evaluate", f"{run}/config.ini", "--classes").text, evaluated.text)
-        self.assert_refused(self.launch(5, "evaluate", run), USAGE, "the job has 5 ranks", "3 layers in 2 lanes",
-                            "launch 1 or 2 or 3 or 4 or 6")
+        self.assert_refused(self.launch(5, "evaluate", run), USAGE, "no grid of 5 ranks fits", "data must divide 2 lanes",
+                            "pipeline is at most 3 layers", "launch 1 or 2 or 3 or 4 or 6")
         self.assert_refused(self.alone("evaluate", run, "--data.test=", "--data.train="), USAGE,
                             "data.test and data.train are empty")
 
