@@ -72,14 +72,7 @@ class Embedding final : public Layer {
   }
 
   LayerTraffic traffic(const PassShape& pass) const override {
-    const double elements = static_cast<double>(rows_at(output(), pass.microbatch)) *
-                            static_cast<double>(options_.width);
-    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
-    LayerTraffic traffic = exchange_of(pass, ShardSum::bytes(pass, elements), pass.row_pieces);
-    traffic += exchange_of(
-        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes,
-        pass.row_pieces);
-    return traffic;
+    return ShardSum::traffic(pass, output(), options_.width);
   }
 
   void forward(const LayerPass& pass) const override {

@@ -73,17 +73,10 @@ class Head final : public Layer {
   }
 
   LayerTraffic traffic(const PassShape& pass) const override {
-    const double elements =
-        static_cast<double>(rows_at(input(), pass.microbatch)) * static_cast<double>(width());
-    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
-    LayerTraffic traffic = exchange_of(pass, ShardSum::bytes(pass, elements), pass.row_pieces);
-    traffic += exchange_of(
-        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes,
-        pass.row_pieces);
+    LayerTraffic traffic = ShardSum::traffic(pass, input(), width());
     // In pieces, training gathers for the backward pass only.
     if (is_split() && pass.recompute != Recompute::kNone && pass.loss_pieces == 1) {
-      traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)),
-                             pass.row_pieces);
+      traffic += ShardSum::gather_traffic(pass, input(), width());
     }
     return traffic;
   }

@@ -247,17 +247,11 @@ LayerCost Sublayer::cost() const {
 }
 
 LayerTraffic Sublayer::traffic(const PassShape& pass) const {
-  const auto elements = static_cast<double>(whole_rows(pass)) * static_cast<double>(width());
-  const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
-  const double bytes = elements * static_cast<double>(size_bytes(pass.dtype));
-  LayerTraffic traffic;
-  for (int direction = 0; direction < 2; ++direction) {
-    traffic += exchange_of(pass, ShardSum::bytes(pass, elements), pass.row_pieces);
-    traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes, pass.row_pieces);
-  }
+  LayerTraffic traffic = ShardSum::traffic(pass, input(), width());
+  traffic += ShardSum::traffic(pass, input(), width());
   if (is_split_by_tokens()) {
     if (pass.recompute != Recompute::kNone) {
-      traffic += exchange_of(pass, bytes, pass.row_pieces);
+      traffic += ShardSum::gather_traffic(pass, input(), width());
     }
     traffic += norm_.traffic(pass, input().placement);
   }
