@@ -8,95 +8,10 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/device/profile_range.hpp"
-#include "strata/pipeline/checker.hpp"
 
-#include "player.hpp"
-
+// Executor::Run is one class on more than 400 lines: what an action may do depends on the progress
+// of all others.
 namespace strata::pipeline {
-
-namespace {
-
-/// The most microbatches of a chunk that hold a tensor at once. Microbatches ascend in each kind of
-/// action.
-struct MostHeld {
-  std::int64_t activations = 0;  ///< from forward to backward-weight
-  std::int64_t inputs = 0;       ///< from receive-activation to backward-weight
-  /// From receive-gradient, or else backward-input, until both backward-weight and send-gradient,
-  /// or the backward-input of a chunk before it on the same stage.
-  std::int64_t gradients = 1;
-};
-
-MostHeld most_held(const Schedule& schedule, const StageChunk& position) {
-  MostHeld most;
-  std::int64_t weights = 0;
-  const std::optional<StageChunk> before = upstream(schedule, position);
-  std::int64_t sent = before ? 0 : schedule.microbatches;
-  for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(position.stage)]) {
-    const std::int64_t begun = action.microbatch + 1;
-    if (action.kind == ActionKind::kBackwardInput && before &&
-        *before == StageChunk{.stage = position.stage, .chunk = action.chunk}) {
-      sent = begun;
-    }
-    if (action.chunk != position.chunk) {
-      continue;
-    }
-    switch (action.kind) {
-      case ActionKind::kForward:
-        most.activations = std::max(most.activations, begun - weights);
-        break;
-      case ActionKind::kReceiveActivation:
-        most.inputs = std::max(most.inputs, begun - weights);
-        break;
-      case ActionKind::kReceiveGradient:
-      case ActionKind::kBackwardInput:
-        most.gradients = std::max(most.gradients, begun - std::min(weights, sent));
-        break;
-      case ActionKind::kSendGradient:
-        sent = begun;
-        break;
-      case ActionKind::kBackwardWeight:
-        weights = begun;
-        break;
-      default:
-        break;
-    }
-  }
-  return most;
-}
-
-}  // namespace
-
-nn::StageSlots slots_for(const Schedule& schedule, const StageChunk& position) {
-  const MostHeld held = most_held(schedule, position);
-  const bool by_formula = schedule.kind != ScheduleKind::kFile && schedule.chunks == 1;
-  const std::int64_t live = by_formula ? live_bound(schedule, position.stage) : held.activations;
-  const auto remote = [&](const std::optional<StageChunk>& neighbour) {
-    return neighbour && neighbour->stage != position.stage;
-  };
-  const auto before = upstream(schedule, position);
-  return {.activations = live,
-          .inputs = remote(before)
-                        ? std::min(std::max(live + 1, held.inputs), schedule.microbatches)
-                    : before ? live
-                             : 0,
-          .gradients = schedule.order.chunks().size() == 1 ? 1
-                       : by_formula || remote(downstream(schedule, position))
-                           ? std::min(held.gradients + 1, schedule.microbatches)
-                           : held.gradients,
-          .losses = schedule.microbatches};
-}
-
-std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
-  std::vector<std::int64_t> gradient_slots;
-  for (const StageChunk& position : schedule.order.chunks()) {
-    gradient_slots.push_back(slots_for(schedule, position).gradients);
-  }
-  const auto hang =
-      hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
-              gradient_slots);
-  return hang ? hang->text : "";
-}
-
 namespace {
 
 /// The unfinished messages of one action.
@@ -125,11 +40,10 @@ class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
       double gradient_scale, nn::GradientSink* sink, const OutputObserver& see)
-      : schedule_(schedule),
+      : executor_(executor),
+        schedule_(schedule),
         group_(executor.group_),
         engine_(executor.engine_),
-        observer_(executor.observer_),
-        send_observer_(executor.send_observer_),
         source_(source),
         mode_(mode),
         gradient_scale_(gradient_scale),
@@ -172,26 +86,18 @@ class Executor::Run {
           timed([&] { engine_.throttle(); });
         }
       }
-      if (observer_) {
+      if (executor_.observer_) {
         // The launches are asynchronous; wait for the action itself, but not for its messages,
         // which may wait for a later action.
         engine_.wait_for_compute();
         chunks_.front().stage.synchronize();
-      }
-      const double end = now_seconds();
-      if (observer_) {
-        observer_(action, begin, end);
+        executor_.observer_(action, begin, now_seconds());
       }
     }
-    const double begin = now_seconds();
     for (Chunk& chunk : chunks_) {
-      for (std::vector<Messages>* sends : {&chunk.activation_sends, &chunk.gradient_sends}) {
-        for (Messages& send : *sends) {
-          send.wait();
-        }
-      }
+      std::ranges::for_each(chunk.activation_sends, [&](Messages& sends) { wait(sends); });
+      std::ranges::for_each(chunk.gradient_sends, [&](Messages& sends) { wait(sends); });
     }
-    times_.pipeline_wait += now_seconds() - begin;
     note("", 0);
     return times_;
   }
@@ -284,7 +190,8 @@ class Executor::Run {
         chunk.gradients_sent = m + 1;
         break;
       case ActionKind::kBackwardWeight:
-        backward_weight(chunk, m);
+        timed([&] { chunk.stage.backward_weight(microbatches(chunk, m), *sink_); });
+        chunk.weights_done = m + 1;
         break;
       default:
         break;
@@ -321,8 +228,8 @@ class Executor::Run {
   }
 
   void observe(const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk) {
-    if (send_observer_ && mode_ == nn::Mode::kTraining) {
-      timed([&] { send_observer_(tensor, kind, chunk); });
+    if (executor_.send_observer_ && mode_ == nn::Mode::kTraining) {
+      timed([&] { executor_.send_observer_(tensor, kind, chunk); });
     }
   }
 
@@ -379,11 +286,6 @@ class Executor::Run {
     timed([&] { chunk.stage.backward_input(microbatches(chunk, m), *sink_); });
   }
 
-  void backward_weight(Chunk& chunk, std::int64_t m) {
-    timed([&] { chunk.stage.backward_weight(microbatches(chunk, m), *sink_); });
-    chunk.weights_done = m + 1;
-  }
-
   void losses(Chunk& chunk, std::int64_t m) {
     timed([&] {
       for (const nn::Microbatch& microbatch : microbatches(chunk, m)) {
@@ -418,9 +320,9 @@ class Executor::Run {
     });
   }
 
-  void receive(const Action& action, Messages& messages, const std::vector<TensorView>& tensors) {
+  void receive(const Action& action, const std::vector<TensorView>& tensors) {
     for (const TensorView& tensor : tensors) {
-      messages.add(group_.receive(tensor, action.peer, tag_of(action)));
+      receives_of(action).add(group_.receive(tensor, action.peer, tag_of(action)));
     }
   }
 
@@ -429,7 +331,6 @@ class Executor::Run {
     for (; next_receive_ < actions_.size(); ++next_receive_) {
       const Action& action = actions_[next_receive_];
       const std::int64_t m = action.microbatch;
-      const auto index = static_cast<std::size_t>(m);
       if (!is_receive(action.kind)) {
         continue;
       }
@@ -441,7 +342,7 @@ class Executor::Run {
         }
         // A pending send may read a view of the slot's input.
         wait_for_slot(chunk.activation_sends, m, slots.inputs);
-        receive(action, chunk.activation_receives[index], inputs_of(chunk, m));
+        receive(action, inputs_of(chunk, m));
       } else {
         if (m - slots.gradients >= chunk.weights_done) {
           return;
@@ -452,7 +353,7 @@ class Executor::Run {
           }
           wait_for_slot(chunk.gradient_sends, m, slots.gradients);
         }
-        receive(action, chunk.gradient_receives[index], output_gradients_of(chunk, m));
+        receive(action, output_gradients_of(chunk, m));
       }
     }
   }
@@ -482,11 +383,10 @@ class Executor::Run {
     times_.compute += now_seconds() - begin;
   }
 
+  const Executor& executor_;
   const Schedule& schedule_;
   comm::Communicator& group_;
   comm::ProgressEngine& engine_;
-  const ActionObserver& observer_;
-  const SendObserver& send_observer_;
   MicrobatchSource& source_;
   nn::Mode mode_;
   double gradient_scale_;
