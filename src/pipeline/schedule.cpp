@@ -213,8 +213,7 @@ bool is_gradient(ActionKind kind) {
 }
 
 bool is_sharding(ActionKind kind) {
-  return kind == ActionKind::kUnshard || kind == ActionKind::kReshard ||
-         kind == ActionKind::kReduceGradient;
+  return kind >= ActionKind::kUnshard;
 }
 
 std::string text_of(const Action& action) {

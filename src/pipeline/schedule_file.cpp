@@ -20,46 +20,36 @@ bool is_message(const FileCell& cell) {
   return !cell.actions.empty() && is_message(cell.actions.front().kind);
 }
 
-/// The kinds of strata's actions that an action of a file stands for.
+/// The actions of a file, and the kinds of strata's that they stand for.
+constexpr std::pair<FileActionKind, ActionKind> kKinds[] = {
+    {FileActionKind::kForward, ActionKind::kForward},
+    {FileActionKind::kBackwardInput, ActionKind::kBackwardInput},
+    {FileActionKind::kBackwardWeight, ActionKind::kBackwardWeight},
+    {FileActionKind::kBackward, ActionKind::kBackwardInput},
+    {FileActionKind::kBackward, ActionKind::kBackwardWeight},
+    {FileActionKind::kSendForward, ActionKind::kSendActivation},
+    {FileActionKind::kReceiveForward, ActionKind::kReceiveActivation},
+    {FileActionKind::kSendBackward, ActionKind::kSendGradient},
+    {FileActionKind::kReceiveBackward, ActionKind::kReceiveGradient},
+    {FileActionKind::kUnshard, ActionKind::kUnshard},
+    {FileActionKind::kReshard, ActionKind::kReshard},
+    {FileActionKind::kReduceGradient, ActionKind::kReduceGradient}};
+
 std::vector<ActionKind> kinds_of(FileActionKind kind) {
-  switch (kind) {
-    case FileActionKind::kForward:
-      return {ActionKind::kForward};
-    case FileActionKind::kBackwardInput:
-      return {ActionKind::kBackwardInput};
-    case FileActionKind::kBackwardWeight:
-      return {ActionKind::kBackwardWeight};
-    case FileActionKind::kBackward:
-      return {ActionKind::kBackwardInput, ActionKind::kBackwardWeight};
-    case FileActionKind::kSendForward:
-      return {ActionKind::kSendActivation};
-    case FileActionKind::kReceiveForward:
-      return {ActionKind::kReceiveActivation};
-    case FileActionKind::kSendBackward:
-      return {ActionKind::kSendGradient};
-    case FileActionKind::kReceiveBackward:
-      return {ActionKind::kReceiveGradient};
-    case FileActionKind::kUnshard:
-      return {ActionKind::kUnshard};
-    case FileActionKind::kReshard:
-      return {ActionKind::kReshard};
-    case FileActionKind::kReduceGradient:
-      return {ActionKind::kReduceGradient};
+  std::vector<ActionKind> kinds;
+  for (const auto& [of_file, own] : kKinds) {
+    if (of_file == kind) {
+      kinds.push_back(own);
+    }
   }
-  return {};
+  return kinds;
 }
 
 FileActionKind file_kind_of(ActionKind kind) {
-  for (const FileActionKind candidate :
-       {FileActionKind::kForward, FileActionKind::kBackwardInput, FileActionKind::kBackwardWeight,
-        FileActionKind::kSendForward, FileActionKind::kReceiveForward,
-        FileActionKind::kSendBackward, FileActionKind::kReceiveBackward}) {
-    if (kinds_of(candidate).front() == kind) {
-      return candidate;
-    }
-  }
-  require(false, "a {} has no letter", name_of(kind));
-  return {};
+  const auto* const found =
+      std::ranges::find(kKinds, kind, &std::pair<FileActionKind, ActionKind>::second);
+  require(found != std::end(kKinds), "a {} has no letter", name_of(kind));
+  return found->first;
 }
 
 /// The stages of the file, each on one rank; a rank's chunks ascend by stage.

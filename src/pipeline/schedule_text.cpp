@@ -38,11 +38,6 @@ std::optional<std::int64_t> take_number(std::string_view& text, std::int64_t mos
   return number;
 }
 
-bool needs_microbatch(FileActionKind kind) {
-  return kind != FileActionKind::kUnshard && kind != FileActionKind::kReshard &&
-         kind != FileActionKind::kReduceGradient;
-}
-
 FileAction action_of(std::string_view text, std::string_view cell, const Place& place) {
   constexpr std::string_view kForm =
       "an action is a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD "
@@ -70,7 +65,7 @@ FileAction action_of(std::string_view text, std::string_view cell, const Place& 
   if (!text.empty()) {
     action.microbatch = take_number(text, kMostMicrobatches - 1);
   }
-  if (!text.empty() || (!action.microbatch && needs_microbatch(action.kind))) {
+  if (!text.empty() || (!action.microbatch && !is_sharding(action.kind))) {
     refuse(place, cell, kForm);
   }
   return action;

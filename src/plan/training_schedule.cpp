@@ -31,9 +31,7 @@ void check_cells(const pipeline::ScheduleFile& file, const std::string& path) {
              because);
       };
       for (const pipeline::FileAction& action : cell.actions) {
-        if (action.kind == pipeline::FileActionKind::kUnshard ||
-            action.kind == pipeline::FileActionKind::kReshard ||
-            action.kind == pipeline::FileActionKind::kReduceGradient) {
+        if (is_sharding(action.kind)) {
           refuse(fmt::format("training does not run {}; leave it out", name_of(action.kind)));
         }
       }

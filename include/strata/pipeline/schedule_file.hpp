@@ -34,6 +34,11 @@ constexpr auto enum_names(FileActionKind) {
                         "RESHARD", "REDUCE_GRAD");
 }
 
+/// Whether it is of sharded weights, which training does not run; such actions come last.
+[[nodiscard]] constexpr bool is_sharding(FileActionKind kind) {
+  return kind >= FileActionKind::kUnshard;
+}
+
 /// One action of a file, as in 2F0.
 struct FileAction {
   FileActionKind kind = FileActionKind::kForward;
