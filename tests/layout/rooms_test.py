@@ -34,13 +34,14 @@ FLOORS = {
             "commands/data": "commands environment", "commands/models": "commands environment",
             "commands/planning": "commands/run commands drawing environment",
             "commands/watching": "commands/planning commands drawing environment", "drawing": "", "environment": ""},
-    "train": {"loop": "replication checkpoint record", "replication": "checkpoint record", "checkpoint": "record", "record": ""},
+    "train": {"": "", "loop": "replication state checkpoint record .", "replication": "state checkpoint record .",
+              "state": "checkpoint record .", "checkpoint": "record .", "record": "."},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},
     "comm": {"": "", "mpi": ".", "nccl": ".", "staged": "."},
     "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
             **dict.fromkeys(("matmul", "attention", "convolution", "norm", "loss", "elementwise", "reduce", "embedding",
                              "update"), "cudnn cuda onednn simd .")},
-    "io": {"hdf5": "files", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer hdf5 files",
+    "io": {"hdf5": "files", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer images hdf5 files",
            "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "tokenizer hdf5 files",
            "exchange": "files"},
 }
@@ -104,12 +105,32 @@ def floor_of(path, directory):
     return "/".join(path.relative_to(directory).parts[:-1])
 
 
-def floor_problems(path, header, room, directory):
-    """`path` includes `header` of its own room, given from the room's directory."""
-    if not (directory / header).is_file():
+def public_headers(room, directory):
+    """Each public header of a room, as it is included, and the source that defines what it declares: that of its name,
+    else one that includes it first."""
+    owners = {}
+    for path in sorted(directory.rglob("*.cpp")):
+        includes = [header for _, header in INCLUDE.findall(path.read_text(encoding="utf-8"))]
+        if includes and includes[0].startswith(f"strata/{room}/"):
+            header = includes[0]
+            if header not in owners or header.endswith(f"/{path.stem}.hpp"):
+                owners[header] = path
+    return owners
+
+
+# Their public headers declare operations, whose options all floors share.
+FLAT_HEADERS = {"ops"}
+
+
+def floor_problems(path, header, room, directory, owners):
+    """`path` includes `header` of its own room, given from the room's directory or as a public one."""
+    owner = owners.get(header, directory / header)
+    if header.startswith("strata/") and (header not in owners or room in FLAT_HEADERS):
+        return  # it declares types alone
+    if not owner.is_file():
         yield f'includes "{header}", which {room} does not have'
         return
-    floor, other = floor_of(path, directory), floor_of(directory / header, directory)
+    floor, other = floor_of(path, directory), floor_of(owner, directory)
     allowed_floors = FLOORS.get(room, {}).get(floor)
     if allowed_floors is None:
         if floor or other:
@@ -125,6 +146,7 @@ def file_problems(root, rooms):
             if folder.is_dir():
                 sources += [(room, path) for path in sorted(folder.rglob("*")) if path.is_file()]
     known = {path for _, path in sources}
+    owners = {room: public_headers(room, directory_of(root, room)) for room in rooms}
     for path in sorted((root / "include").rglob("*")):
         if path.is_file() and path not in known:
             yield f"{path.relative_to(root)}: in no room of CMakeLists.txt"
@@ -137,8 +159,10 @@ def file_problems(root, rooms):
                     yield f"{where}: includes {header}, but {other} is not in {room}'s DEPENDS"
                 if not (root / "include" / header).is_file():
                     yield f"{where}: includes {header}, which does not exist"
-            elif bracket == '"':
-                for problem in floor_problems(path, header, room, directory_of(root, room)):
+            if bracket == '"' and (not header.startswith("strata/") or header.split("/")[1] == room):
+                including = owners[room].get(str(path.relative_to(root / "include"))) if path.is_relative_to(
+                    root / "include") else path
+                for problem in floor_problems(including, header, room, directory_of(root, room), owners[room]) if including else ():
                     yield f"{where}: {problem}"
             for pattern, owner in OWNERS.items():
                 if room != owner and re.fullmatch(pattern, header):
