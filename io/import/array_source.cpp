@@ -19,9 +19,6 @@ class ArraySource final : public SampleSource {
  public:
   explicit ArraySource(const ImportOptions& options);
 
-  const SampleLayout& layout() const override { return layout_; }
-  std::int64_t samples() const override { return samples_; }
-  std::string description() const override { return description_; }
   void next(std::int64_t count, SampleBatch& batch) override;
   void finish() override;
 
@@ -33,10 +30,7 @@ class ArraySource final : public SampleSource {
   void check_inputs(const Pair& pair, std::int64_t count, const std::byte* inputs) const;
   void check_targets(const Pair& pair, std::int64_t count, const std::byte* targets) const;
 
-  SampleLayout layout_;
   std::int64_t classes_;
-  std::int64_t samples_ = 0;
-  std::string description_;
   std::vector<Pair> pairs_;
   std::size_t current_ = 0;
   std::vector<std::byte> raw_;
@@ -75,8 +69,8 @@ ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classe
     } else {
       check_same_layout(pair);
     }
-    samples_ += pair.inputs.rows();
-    description_ +=
+    info_.samples += pair.inputs.rows();
+    info_.source +=
         fmt::format("{}{} + {}", i == 0 ? "" : ", ", pair.inputs.path().filename().string(),
                     pair.targets.path().filename().string());
   }
@@ -104,12 +98,12 @@ Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) const {
 }
 
 void ArraySource::set_layout(const Pair& pair, const ImportOptions& options) {
-  layout_.input_shape = input_shape_of(pair.inputs, options.format);
-  layout_.input_dtype = stored_input_dtype(pair.inputs.type());
-  layout_.task = task_of(pair.targets, options.task);
-  if (layout_.task == Task::kRegression) {
-    layout_.target_shape = at_least_vector(pair.targets.shape().tail());
-    layout_.target_dtype = DType::kFloat64;
+  info_.input_shape = input_shape_of(pair.inputs, options.format);
+  info_.input_dtype = stored_input_dtype(pair.inputs.type());
+  info_.task = task_of(pair.targets, options.task);
+  if (info_.task == Task::kRegression) {
+    info_.target_shape = at_least_vector(pair.targets.shape().tail());
+    info_.target_dtype = DType::kFloat64;
   }
 }
 
@@ -128,7 +122,7 @@ void ArraySource::check_same_layout(const Pair& pair) const {
 }
 
 void ArraySource::next(std::int64_t count, SampleBatch& batch) {
-  batch.resize(layout_, count);
+  batch.resize(info_, count);
   for (std::int64_t done = 0; done < count;) {
     require(current_ < pairs_.size(), "more samples were asked for than the source has");
     Pair& pair = pairs_[current_];
@@ -137,8 +131,8 @@ void ArraySource::next(std::int64_t count, SampleBatch& batch) {
       ++current_;
       continue;
     }
-    read_rows(pair, rows, batch.inputs.data() + done * layout_.input_bytes(),
-              batch.targets.data() + done * layout_.target_bytes());
+    read_rows(pair, rows, batch.inputs.data() + done * info_.input_bytes(),
+              batch.targets.data() + done * info_.target_bytes());
     done += rows;
   }
 }
@@ -149,9 +143,9 @@ void ArraySource::read_rows(Pair& pair, std::int64_t count, std::byte* inputs, s
     file.read(raw_);
     decode(raw_, file.type(), dtype, {out, static_cast<std::size_t>(out_bytes)});
   };
-  read(pair.inputs, layout_.input_dtype, inputs, count * layout_.input_bytes());
+  read(pair.inputs, info_.input_dtype, inputs, count * info_.input_bytes());
   check_inputs(pair, count, inputs);
-  read(pair.targets, layout_.target_dtype, targets, count * layout_.target_bytes());
+  read(pair.targets, info_.target_dtype, targets, count * info_.target_bytes());
   check_targets(pair, count, targets);
   pair.done += count;
 }
@@ -168,17 +162,17 @@ void check_finite(const ArrayFile& file, std::span<const std::byte> elements, DT
 
 void ArraySource::check_inputs(const Pair& pair, std::int64_t count,
                                const std::byte* inputs) const {
-  if (layout_.input_dtype != DType::kUint8) {
-    check_finite(pair.inputs, {inputs, static_cast<std::size_t>(count * layout_.input_bytes())},
-                 layout_.input_dtype, pair.done);
+  if (info_.input_dtype != DType::kUint8) {
+    check_finite(pair.inputs, {inputs, static_cast<std::size_t>(count * info_.input_bytes())},
+                 info_.input_dtype, pair.done);
   }
 }
 
 void ArraySource::check_targets(const Pair& pair, std::int64_t count,
                                 const std::byte* targets) const {
-  if (layout_.task == Task::kRegression) {
-    check_finite(pair.targets, {targets, static_cast<std::size_t>(count * layout_.target_bytes())},
-                 layout_.target_dtype, pair.done);
+  if (info_.task == Task::kRegression) {
+    check_finite(pair.targets, {targets, static_cast<std::size_t>(count * info_.target_bytes())},
+                 info_.target_dtype, pair.done);
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {

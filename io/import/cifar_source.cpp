@@ -62,9 +62,6 @@ class CifarSource final : public SampleSource {
  public:
   explicit CifarSource(const ImportOptions& options);
 
-  const SampleLayout& layout() const override { return layout_; }
-  std::int64_t samples() const override { return samples_; }
-  std::string description() const override { return joined_file_names(paths_); }
   void next(std::int64_t count, SampleBatch& batch) override;
   void finish() override {}  // file sizes are checked at opening
 
@@ -76,8 +73,6 @@ class CifarSource final : public SampleSource {
   CifarKind kind_;
   std::vector<std::filesystem::path> paths_;
   std::vector<std::int64_t> sizes_;  ///< file sizes in bytes at the start of the import
-  SampleLayout layout_;
-  std::int64_t samples_ = 0;
   std::size_t next_file_ = 0;
   std::optional<BinaryFile> file_;
   std::int64_t record_ = 0;  ///< next record of the open file
@@ -99,11 +94,12 @@ CifarSource::CifarSource(const ImportOptions& options)
            path.string(), size, record_bytes(), name_of(options.format));
     }
     sizes_.push_back(size);
-    samples_ += size / record_bytes();
+    info_.samples += size / record_bytes();
   }
-  layout_.input_shape = Shape{3, 32, 32};
-  layout_.classes = kind_.classes;
-  layout_.class_names =
+  info_.source = joined_file_names(paths_);
+  info_.input_shape = Shape{3, 32, 32};
+  info_.classes = kind_.classes;
+  info_.class_names =
       options.format == ImportFormat::kCifar10 ? cifar10_names() : fine_names(paths_.front());
   bytes_.resize(static_cast<std::size_t>(record_bytes()));
 }
@@ -137,10 +133,10 @@ void CifarSource::read_record(std::byte* input, std::byte* target) {
 }
 
 void CifarSource::next(std::int64_t count, SampleBatch& batch) {
-  batch.resize(layout_, count);
+  batch.resize(info_, count);
   for (std::int64_t i = 0; i < count; ++i) {
-    read_record(batch.inputs.data() + i * layout_.input_bytes(),
-                batch.targets.data() + i * layout_.target_bytes());
+    read_record(batch.inputs.data() + i * info_.input_bytes(),
+                batch.targets.data() + i * info_.target_bytes());
   }
 }
 

@@ -56,11 +56,6 @@ class CsvSource final : public SampleSource {
  public:
   explicit CsvSource(const ImportOptions& options);
 
-  const SampleLayout& layout() const override { return layout_; }
-  std::int64_t samples() const override { return samples_; }
-  std::string description() const override {
-    return joined_file_names(options_.inputs) + ", label " + options_.label;
-  }
   void next(std::int64_t count, SampleBatch& batch) override;
   void finish() override {}  // the first pass reads every file to its end
 
@@ -89,8 +84,6 @@ class CsvSource final : public SampleSource {
   std::vector<std::size_t> places_;  // of its columns in the file that is read
   std::size_t label_ = 0;
   enum class Labels { kTexts, kNumbers } labels_ = Labels::kTexts;
-  SampleLayout layout_;
-  std::int64_t samples_ = 0;
   std::map<std::string, std::int64_t, std::less<>> classes_by_name_;
   std::size_t next_file_ = 0;
   std::optional<CsvReader> reader_;
@@ -104,22 +97,23 @@ CsvSource::CsvSource(const ImportOptions& options) : options_(options) {
     fail(ExitCode::kUsage, "which column holds the labels? Name it with --label=COLUMN");
   }
   const LabelFacts facts = scan();
-  samples_ = facts.rows;
-  if (samples_ == 0) {
+  info_.samples = facts.rows;
+  if (info_.samples == 0) {
     fail(ExitCode::kData, "{} has no rows below its header", options.inputs.front().string());
   }
-  layout_.input_shape = Shape{static_cast<std::int64_t>(header_.size()) - 1};
-  layout_.input_dtype = DType::kFloat32;
-  layout_.task = task_of(facts);
+  info_.source = joined_file_names(options_.inputs) + ", label " + options_.label;
+  info_.input_shape = Shape{static_cast<std::int64_t>(header_.size()) - 1};
+  info_.input_dtype = DType::kFloat32;
+  info_.task = task_of(facts);
   for (std::size_t column = 0; column < header_.size(); ++column) {
     if (column != label_) {
-      layout_.column_names.push_back(header_[column]);
+      info_.column_names.push_back(header_[column]);
     }
   }
-  layout_.column_names.push_back(options_.label);
-  if (layout_.task == Task::kRegression) {
-    layout_.target_shape = Shape{1};
-    layout_.target_dtype = DType::kFloat64;
+  info_.column_names.push_back(options_.label);
+  if (info_.task == Task::kRegression) {
+    info_.target_shape = Shape{1};
+    info_.target_dtype = DType::kFloat64;
   } else if (!facts.all_class_numbers) {
     name_classes(facts);
   }
@@ -271,9 +265,9 @@ void CsvSource::name_classes(const LabelFacts& facts) {
     fail(ExitCode::kData, "the column '{}' has {} different labels, --classes allows {}",
          options_.label, count, options_.classes);
   }
-  layout_.class_names.assign(names.begin(), names.end());
+  info_.class_names.assign(names.begin(), names.end());
   for (std::int64_t i = 0; i < count; ++i) {
-    classes_by_name_.emplace(layout_.class_names[static_cast<std::size_t>(i)], i);
+    classes_by_name_.emplace(info_.class_names[static_cast<std::size_t>(i)], i);
   }
 }
 
@@ -303,7 +297,7 @@ double CsvSource::number(const CsvReader& reader, std::size_t column) const {
 std::int64_t CsvSource::class_of(const CsvReader& reader) const {
   const std::string_view label = label_of(reader);
   std::int64_t number = -1;
-  if (layout_.class_names.empty()) {
+  if (info_.class_names.empty()) {
     number = number_in(label).value_or(LabelNumber()).whole.value_or(-1);
   } else if (const auto found = classes_by_name_.find(class_name(label));
              found != classes_by_name_.end()) {
@@ -339,7 +333,7 @@ void CsvSource::read_row(const CsvReader& reader, std::byte* inputs, std::byte* 
       inputs += sizeof value;
     }
   }
-  if (layout_.task == Task::kRegression) {
+  if (info_.task == Task::kRegression) {
     const double value = number(reader, label_);
     std::memcpy(target, &value, sizeof value);
   } else {
@@ -349,7 +343,7 @@ void CsvSource::read_row(const CsvReader& reader, std::byte* inputs, std::byte* 
 }
 
 void CsvSource::next(std::int64_t count, SampleBatch& batch) {
-  batch.resize(layout_, count);
+  batch.resize(info_, count);
   for (std::int64_t done = 0; done < count;) {
     if (!reader_) {
       if (next_file_ == options_.inputs.size()) {
@@ -363,8 +357,8 @@ void CsvSource::next(std::int64_t count, SampleBatch& batch) {
       reader_.reset();
       continue;
     }
-    read_row(*reader_, batch.inputs.data() + done * layout_.input_bytes(),
-             batch.targets.data() + done * layout_.target_bytes());
+    read_row(*reader_, batch.inputs.data() + done * info_.input_bytes(),
+             batch.targets.data() + done * info_.target_bytes());
     ++done;
   }
 }

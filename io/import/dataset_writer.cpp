@@ -12,15 +12,15 @@
 namespace strata::io {
 namespace names = dataset_format;
 
-SplitWriter::SplitWriter(std::filesystem::path directory, std::string split, SampleLayout layout,
+SplitWriter::SplitWriter(std::filesystem::path directory, std::string split, DatasetInfo info,
                          std::int64_t samples, std::int64_t shard_bytes)
-    : layout_(std::move(layout)),
+    : info_(std::move(info)),
       files_(std::move(directory), std::move(split), samples,
-             std::max<std::int64_t>(1, shard_bytes / layout_.input_bytes())) {}
+             std::max<std::int64_t>(1, shard_bytes / info_.input_bytes())) {}
 
-std::int64_t SplitWriter::predicted_bytes(const SampleLayout& layout, std::int64_t samples) {
+std::int64_t SplitWriter::predicted_bytes(const DatasetInfo& info, std::int64_t samples) {
   constexpr std::int64_t kChecksumBytes = 8 * names::kChecksumsPerSample;
-  return samples * (layout.input_bytes() + layout.target_bytes() + kChecksumBytes);
+  return samples * (info.input_bytes() + info.target_bytes() + kChecksumBytes);
 }
 
 Shape SplitWriter::lay_out_shard(hdf5::File& file, std::int64_t samples) {
@@ -28,16 +28,16 @@ Shape SplitWriter::lay_out_shard(hdf5::File& file, std::int64_t samples) {
     return file.create_dataset(name, hdf5::element_type(dtype), shape.prepended(samples))
         .file_offset();
   };
-  inputs_offset_ = make(names::kInputs, layout_.input_dtype, layout_.input_shape);
-  targets_offset_ = make(names::kTargets, layout_.target_dtype, layout_.target_shape);
+  inputs_offset_ = make(names::kInputs, info_.input_dtype, info_.input_shape);
+  targets_offset_ = make(names::kTargets, info_.target_dtype, info_.target_shape);
   return {samples, names::kChecksumsPerSample};
 }
 
 void SplitWriter::append(const SampleBatch& batch) {
   require(batch.count <= samples_left(), "{} samples for a split with {} to come", batch.count,
           samples_left());
-  const std::int64_t input_bytes = layout_.input_bytes();
-  const std::int64_t target_bytes = layout_.target_bytes();
+  const std::int64_t input_bytes = info_.input_bytes();
+  const std::int64_t target_bytes = info_.target_bytes();
   for (std::int64_t begin = 0; begin < batch.count;) {
     files_.require_shard(
         [this](hdf5::File& file, std::int64_t samples) { return lay_out_shard(file, samples); });
@@ -62,35 +62,25 @@ void SplitWriter::append(const SampleBatch& batch) {
   }
 }
 
-void SplitWriter::finish(const MasterFacts& facts) {
-  hdf5::File file = files_.begin_master(layout_.task, facts.source);
-  file.set_int64(names::kSamples, files_.samples());
-  file.set_int64(names::kClasses, facts.classes);
-  write_virtual(file, names::kInputs, hdf5::element_type(layout_.input_dtype), layout_.input_shape,
+void SplitWriter::finish(DatasetInfo info) {
+  info.samples = files_.samples();
+  hdf5::File file = files_.begin_master(info.task, info.source);
+  file.set_int64(names::kSamples, info.samples);
+  file.set_int64(names::kClasses, info.classes);
+  write_virtual(file, names::kInputs, hdf5::element_type(info.input_dtype), info.input_shape,
                 files_.shards());
-  write_virtual(file, names::kTargets, hdf5::element_type(layout_.target_dtype),
-                layout_.target_shape, files_.shards());
+  write_virtual(file, names::kTargets, hdf5::element_type(info.target_dtype), info.target_shape,
+                files_.shards());
   write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{names::kChecksumsPerSample},
                 files_.shards());
-  write_vector(file, names::kMean, hdf5::element_type(DType::kFloat64), facts.mean);
-  write_vector(file, names::kDeviation, hdf5::element_type(DType::kFloat64), facts.deviation);
-  if (!layout_.class_names.empty()) {
-    file.write_texts(names::kClassNames, layout_.class_names);
+  write_vector(file, names::kMean, hdf5::element_type(DType::kFloat64), info.mean);
+  write_vector(file, names::kDeviation, hdf5::element_type(DType::kFloat64), info.deviation);
+  if (!info.class_names.empty()) {
+    file.write_texts(names::kClassNames, info.class_names);
   }
-  if (!layout_.column_names.empty()) {
-    file.write_texts(names::kColumnNames, layout_.column_names);
+  if (!info.column_names.empty()) {
+    file.write_texts(names::kColumnNames, info.column_names);
   }
-  DatasetInfo info;
-  info.task = layout_.task;
-  info.samples = files_.samples();
-  info.input_shape = layout_.input_shape;
-  info.input_dtype = layout_.input_dtype;
-  info.target_shape = layout_.target_shape;
-  info.target_dtype = layout_.target_dtype;
-  info.classes = facts.classes;
-  info.class_names = layout_.class_names;
-  info.mean = facts.mean;
-  info.deviation = facts.deviation;
   files_.finish_master(file, std::move(info));
 }
 

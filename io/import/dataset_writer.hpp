@@ -10,36 +10,27 @@
 
 namespace strata::io {
 
-/// What a master holds besides the layout of its samples.
-struct MasterFacts {
-  std::string source;
-  std::int64_t classes = 0;
-  std::vector<double> mean;
-  std::vector<double> deviation;
-};
-
 /// Writes one split of samples: shards as the samples come, then the master.
 class SplitWriter {
  public:
   /// Pre: samples > 0.
-  SplitWriter(std::filesystem::path directory, std::string split, SampleLayout layout,
+  SplitWriter(std::filesystem::path directory, std::string split, DatasetInfo info,
               std::int64_t samples, std::int64_t shard_bytes);
 
   [[nodiscard]] std::int64_t samples_left() const { return files_.left(); }
   [[nodiscard]] SplitFiles& files() { return files_; }
 
   void append(const SampleBatch& batch);
-  /// Writes the master under its temporary name. Pre: all samples were appended.
-  void finish(const MasterFacts& facts);
+  /// Writes the master of `info` under its temporary name. Pre: all samples were appended.
+  void finish(DatasetInfo info);
 
   /// Estimate of the bytes on disk, for a check of the free space.
-  [[nodiscard]] static std::int64_t predicted_bytes(const SampleLayout& layout,
-                                                    std::int64_t samples);
+  [[nodiscard]] static std::int64_t predicted_bytes(const DatasetInfo& info, std::int64_t samples);
 
  private:
   Shape lay_out_shard(hdf5::File& file, std::int64_t samples);
 
-  SampleLayout layout_;
+  DatasetInfo info_;  ///< shapes and types
   SplitFiles files_;
   /// File offsets of the open shard's inputs and targets.
   std::int64_t inputs_offset_ = 0;

@@ -68,9 +68,6 @@ class ImageSource final : public SampleSource {
  public:
   ImageSource(const ImportOptions& options, const SampleProgress& checking);
 
-  const SampleLayout& layout() const override { return layout_; }
-  std::int64_t samples() const override { return std::ssize(good_); }
-  std::string description() const override { return description_; }
   void next(std::int64_t count, SampleBatch& batch) override;
   /// Images after the splits are not read: no other sample depends on them.
   void finish() override { refuse_bad(); }
@@ -98,9 +95,7 @@ class ImageSource final : public SampleSource {
   ImageOptions options_;
   ImageFolders folders_;
   std::vector<std::int64_t> good_;  ///< indices of files to import, in order
-  SampleLayout layout_;
-  std::string description_;
-  std::string sized_by_;  ///< the file that sets the required size
+  std::string sized_by_;            ///< the file that sets the required size
   std::vector<std::string> skipped_;
   std::int64_t at_ = 0;  ///< next index in good_
   std::vector<Worker> workers_;
@@ -118,14 +113,15 @@ ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& che
   for (const std::filesystem::path& path : options.inputs) {
     // A path may end in a slash, or be a dot.
     const std::filesystem::path whole = (std::filesystem::absolute(path) / "").lexically_normal();
-    description_ += fmt::format("{}{}", description_.empty() ? "" : ", ",
+    info_.source += fmt::format("{}{}", info_.source.empty() ? "" : ", ",
                                 whole.parent_path().filename().string());
   }
-  layout_.class_names = folders_.classes();
+  info_.class_names = folders_.classes();
   find_size();
   if (options_.bad_files == BadFiles::kSkip) {
     find_bad(checking);
   }
+  info_.samples = std::ssize(good_);
 }
 
 ImageSize ImageSource::resized_size(const ImageSize& size) const {
@@ -181,7 +177,7 @@ void ImageSource::load(Worker& worker, const ImageSize& resized) const {
 }
 
 void ImageSource::check_size(const Image& image) const {
-  const Shape& shape = layout_.input_shape;
+  const Shape& shape = info_.input_shape;
   if (image.height != shape[1] || image.width != shape[2]) {
     throw BadImage(fmt::format(
         "becomes {} x {} (height x width) but {} becomes {} x {}; make all the same size with "
@@ -196,7 +192,7 @@ void ImageSource::find_size() {
     const std::filesystem::path path = folders_.path(file);
     try {
       with_image(workers_.front(), path, [&](const Image& image) {
-        layout_.input_shape = Shape{options_.channels, image.height, image.width};
+        info_.input_shape = Shape{options_.channels, image.height, image.width};
       });
       sized_by_ = path.string();
       bad_.clear();
@@ -278,11 +274,11 @@ void ImageSource::decode(std::int64_t first, std::int64_t count,
 }
 
 void ImageSource::next(std::int64_t count, SampleBatch& batch) {
-  const auto bytes = static_cast<std::size_t>(layout_.input_bytes());
-  batch.resize(layout_, count);
+  const auto bytes = static_cast<std::size_t>(info_.input_bytes());
+  batch.resize(info_, count);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t label = folders_.class_of(good_[static_cast<std::size_t>(at_ + i)]);
-    std::memcpy(batch.targets.data() + i * layout_.target_bytes(), &label, sizeof label);
+    std::memcpy(batch.targets.data() + i * info_.target_bytes(), &label, sizeof label);
   }
   decode(at_, count, [&](const Image& image, std::int64_t i) {
     write_planes(image, options_.channels,

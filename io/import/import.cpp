@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "strata/core/error.hpp"
-#include "strata/core/text.hpp"
 
 #include "files/raw_elements.hpp"
 #include "import/dataset_writer.hpp"
@@ -27,12 +26,10 @@ std::int64_t largest_label(const SampleBatch& batch) {
   return largest;
 }
 
-std::int64_t class_count(const SampleLayout& layout, std::int64_t asked, std::int64_t largest) {
-  if (layout.task == Task::kRegression) {
-    return 0;
-  }
-  return std::max(
-      {asked, layout.classes, static_cast<std::int64_t>(layout.class_names.size()), largest + 1});
+std::int64_t class_count(const DatasetInfo& info, std::int64_t asked, std::int64_t largest) {
+  return info.task == Task::kRegression
+             ? 0
+             : std::max({asked, info.classes, std::ssize(info.class_names), largest + 1});
 }
 
 std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
@@ -63,15 +60,15 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
     return import_tokens(options, output, progress);
   }
   const std::unique_ptr<SampleSource> source = open_source(options, checking);
-  const SampleLayout& layout = source->layout();
-  const SplitCounts counts = parse_split(options.split, source->samples());
+  DatasetInfo info = source->info();
+  const SplitCounts counts = parse_split(options.split, info.samples);
   const std::int64_t total = counts.train + counts.test;
-  check_space(options, SplitWriter::predicted_bytes(layout, total));
+  check_space(options, SplitWriter::predicted_bytes(info, total));
 
-  std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, layout);
+  std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, info);
   const std::int64_t batch_samples =
-      std::max<std::int64_t>(1, kBatchBytes / (layout.input_bytes() + layout.target_bytes()));
-  InputStatistics statistics(layout);
+      std::max<std::int64_t>(1, kBatchBytes / (info.input_bytes() + info.target_bytes()));
+  InputStatistics statistics(info);
   SampleBatch batch;
   std::int64_t done = 0;
   std::int64_t largest = 0;
@@ -81,7 +78,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
       if (&writer == &writers.front()) {
         statistics.add(batch);
       }
-      if (layout.task == Task::kClassification) {
+      if (info.task == Task::kClassification) {
         largest = std::max(largest, largest_label(batch));
       }
       writer.append(batch);
@@ -93,11 +90,12 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   }
   source->finish();
 
-  const MasterFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
-                          class_count(layout, options.classes, largest), statistics.mean(),
-                          statistics.deviation()};
-  ImportReport report = publish(output, writers, facts, source->samples());
-  report.classes = facts.classes;
+  info.source = fmt::format("{}: {}", name_of(options.format), info.source);
+  info.classes = class_count(info, options.classes, largest);
+  info.mean = statistics.mean();
+  info.deviation = statistics.deviation();
+  ImportReport report = publish(output, writers, info, info.samples);
+  report.classes = info.classes;
   report.skipped = source->skipped();
   return report;
 }

@@ -6,9 +6,9 @@
 
 namespace strata::io {
 
-InputStatistics::InputStatistics(const SampleLayout& layout)
-    : dtype_(layout.input_dtype), elements_(layout.input_shape.count()) {
-  const auto size = static_cast<std::size_t>(statistics_of(layout.input_shape));
+InputStatistics::InputStatistics(const DatasetInfo& info)
+    : dtype_(info.input_dtype), elements_(info.input_shape.count()) {
+  const auto size = static_cast<std::size_t>(statistics_of(info.input_shape));
   mean_.resize(size);
   squares_.resize(size);
   values_.resize(static_cast<std::size_t>(elements_));

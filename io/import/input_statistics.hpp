@@ -14,7 +14,7 @@ namespace strata::io {
 /// for computing sample variances", 1979.
 class InputStatistics {
  public:
-  explicit InputStatistics(const SampleLayout& layout);
+  explicit InputStatistics(const DatasetInfo& info);
 
   void add(const SampleBatch& batch);
   [[nodiscard]] const std::vector<double>& mean() const { return mean_; }

@@ -10,33 +10,14 @@
 
 namespace strata::io {
 
-/// Shapes and types of the samples of a source.
-struct SampleLayout {
-  Shape input_shape;
-  DType input_dtype = DType::kUint8;
-  Task task = Task::kClassification;
-  Shape target_shape;
-  DType target_dtype = DType::kInt64;
-  std::int64_t classes = 0;  ///< lower bound, whatever the labels
-  std::vector<std::string> class_names;
-  std::vector<std::string> column_names;  ///< as DatasetInfo's
-
-  [[nodiscard]] std::int64_t input_bytes() const {
-    return input_shape.count() * size_bytes(input_dtype);
-  }
-  [[nodiscard]] std::int64_t target_bytes() const {
-    return target_shape.count() * size_bytes(target_dtype);
-  }
-};
-
 /// Consecutive samples in the storage format of a data set.
 struct SampleBatch {
   std::int64_t count = 0;
   std::vector<std::byte> inputs;
   std::vector<std::byte> targets;
 
-  /// Makes room for `samples` samples of `layout`.
-  void resize(const SampleLayout& layout, std::int64_t samples) {
+  /// Makes room for `samples` samples as in `layout`.
+  void resize(const DatasetInfo& layout, std::int64_t samples) {
     count = samples;
     inputs.resize(static_cast<std::size_t>(samples * layout.input_bytes()));
     targets.resize(static_cast<std::size_t>(samples * layout.target_bytes()));
@@ -51,10 +32,10 @@ class SampleSource {
   SampleSource(const SampleSource&) = delete;
   SampleSource& operator=(const SampleSource&) = delete;
 
-  [[nodiscard]] virtual const SampleLayout& layout() const = 0;
-  [[nodiscard]] virtual std::int64_t samples() const = 0;
-  /// File names, as stored in the data set.
-  [[nodiscard]] virtual std::string description() const = 0;
+  /// Shapes, types, names and number of the samples. The source is the names of the files; the
+  /// number of classes is a lower bound, whatever the labels.
+  [[nodiscard]] const DatasetInfo& info() const { return info_; }
+
   /// Reads exactly `count` samples. Pre: so many are left.
   /// Throws: Error(kData) with file and position.
   virtual void next(std::int64_t count, SampleBatch& batch) = 0;
@@ -62,6 +43,9 @@ class SampleSource {
   virtual void finish() = 0;
   /// Skipped files, each with the reason.
   [[nodiscard]] virtual std::vector<std::string> skipped() const { return {}; }
+
+ protected:
+  DatasetInfo info_;
 };
 
 /// Opens the source that the options describe.
