@@ -1,13 +1,10 @@
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
 #include "files/input_stream.hpp"
-#include "import/input_files.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -83,16 +80,25 @@ class Document {
 
 class TextSource : public TokenSource {
  public:
-  TextSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder)
-      : files_(std::move(files)), encoder_(std::move(encoder)) {
+  TextSource(const ImportOptions& options, std::unique_ptr<TextEncoder> encoder,
+             std::optional<Tokenizer> tokenizer)
+      : TokenSource(options.inputs, std::move(tokenizer)), encoder_(std::move(encoder)) {
     // Report missing files before encoding, which may take hours.
     for (const std::filesystem::path& file : files_) {
       const InputStream opened(file);
     }
+    if (!tokenizer_ || options.separator == Separator::kNo) {
+      return;
+    }
+    frame_ = tokenizer_->frame();
+    const auto has_separator = [&](const std::vector<std::uint32_t>& ids) {
+      return std::ranges::find(ids, tokenizer_->separator()) != ids.end();
+    };
+    // A frame with the separator separates by itself.
+    if (!has_separator(frame_.before) && !has_separator(frame_.after)) {
+      separator_ = tokenizer_->separator();
+    }
   }
-
-  [[nodiscard]] std::string description() const override { return joined_file_names(files_); }
-  [[nodiscard]] std::int64_t tokens() const override { return -1; }
 
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
     ids.clear();
@@ -101,14 +107,14 @@ class TextSource : public TokenSource {
         if (opened_ == files_.size()) {
           return false;
         }
-        if (opened_ > 0 && separator() >= 0) {
-          ids.push_back(static_cast<std::uint32_t>(separator()));
+        if (opened_ > 0 && separator_ >= 0) {
+          ids.push_back(static_cast<std::uint32_t>(separator_));
         }
-        ids.insert(ids.end(), frame().before.begin(), frame().before.end());
+        ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
         document_.emplace(files_[opened_++]);
       }
       if (!document_->next(*encoder_, ids)) {
-        ids.insert(ids.end(), frame().after.begin(), frame().after.end());
+        ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
         document_.reset();
       }
     }
@@ -116,64 +122,23 @@ class TextSource : public TokenSource {
   }
 
  protected:
-  /// The token between documents; none where negative.
-  [[nodiscard]] virtual std::int64_t separator() const { return -1; }
-  /// The tokens around each document.
-  [[nodiscard]] virtual const DocumentFrame& frame() const {
-    static const DocumentFrame kNone;
-    return kNone;
-  }
-  [[nodiscard]] TextEncoder& encoder() const { return *encoder_; }
+  [[nodiscard]] const TextEncoder& encoder() const { return *encoder_; }
 
  private:
-  std::vector<std::filesystem::path> files_;
   std::unique_ptr<TextEncoder> encoder_;
+  std::int64_t separator_ = -1;  // the token between documents; negative: none
+  DocumentFrame frame_;          // the tokens around each document
   std::size_t opened_ = 0;
   std::optional<Document> document_;
 };
 
-class FixedSource : public TextSource {
- public:
-  FixedSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder,
-              Tokenizer tokenizer, Separator separate)
-      : TextSource(std::move(files), std::move(encoder)), tokenizer_(std::move(tokenizer)) {
-    if (separate == Separator::kNo) {
-      return;
-    }
-    frame_ = tokenizer_.frame();
-    const auto has_separator = [&](const std::vector<std::uint32_t>& ids) {
-      return std::ranges::find(ids, tokenizer_.separator()) != ids.end();
-    };
-    // A frame with the separator separates by itself.
-    if (!has_separator(frame_.before) && !has_separator(frame_.after)) {
-      separator_ = tokenizer_.separator();
-    }
-  }
-
-  [[nodiscard]] std::uint32_t largest_id() const override {
-    return static_cast<std::uint32_t>(vocabulary() - 1);
-  }
-  [[nodiscard]] std::int64_t vocabulary() const override { return tokenizer_.vocabulary(); }
-  [[nodiscard]] const Tokenizer* tokenizer() const override { return &tokenizer_; }
-
- protected:
-  [[nodiscard]] std::int64_t separator() const override { return separator_; }
-  [[nodiscard]] const DocumentFrame& frame() const override { return frame_; }
-
- private:
-  Tokenizer tokenizer_;
-  std::int64_t separator_ = -1;
-  DocumentFrame frame_;
-};
-
 // The set of characters is known only at the end: until then ids follow first occurrence.
-class CharsSource : public TextSource {
+class CharsSource final : public TextSource {
  public:
-  explicit CharsSource(std::vector<std::filesystem::path> files)
-      : TextSource(std::move(files), std::make_unique<GrowingCharsEncoder>()) {}
+  explicit CharsSource(const ImportOptions& options)
+      : TextSource(options, std::make_unique<GrowingCharsEncoder>(), std::nullopt) {}
 
   [[nodiscard]] std::uint32_t largest_id() const override { return 0x10FFFF; }
-
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
     if (TextSource::next(ids)) {
       return true;
@@ -181,8 +146,6 @@ class CharsSource : public TextSource {
     tokenizer_.emplace(Tokenizer::chars(characters().sorted()));
     return false;
   }
-  [[nodiscard]] std::int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
-  [[nodiscard]] const Tokenizer* tokenizer() const override { return &*tokenizer_; }
   [[nodiscard]] std::vector<std::uint32_t> renumbering() const override {
     return characters().renumbering();
   }
@@ -191,8 +154,6 @@ class CharsSource : public TextSource {
   [[nodiscard]] const GrowingCharsEncoder& characters() const {
     return static_cast<const GrowingCharsEncoder&>(encoder());
   }
-
-  std::optional<Tokenizer> tokenizer_;
 };
 
 std::string tokenizer_name(const ImportOptions& options) {
@@ -204,7 +165,7 @@ std::string tokenizer_name(const ImportOptions& options) {
 
 std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
   if (options.tokenizer == TokenizerKind::kChars && options.separator != Separator::kYes) {
-    return std::make_unique<CharsSource>(options.inputs);
+    return std::make_unique<CharsSource>(options);
   }
   std::optional<Tokenizer> tokenizer = given_tokenizer(options);
   if (!tokenizer && options.tokenizer == TokenizerKind::kNone) {
@@ -223,8 +184,7 @@ std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
          options.encoder.string());
   }
   auto encoder = text_encoder(tokenizer->contents(), options.markers);
-  return std::make_unique<FixedSource>(options.inputs, std::move(encoder), *std::move(tokenizer),
-                                       options.separator);
+  return std::make_unique<TextSource>(options, std::move(encoder), std::move(tokenizer));
 }
 
 std::optional<Tokenizer> given_tokenizer(const ImportOptions& options) {

@@ -2,13 +2,10 @@
 #include <array>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 #include "files/binary_file.hpp"
-#include "import/input_files.hpp"
 #include "import/megatron_index.hpp"
 #include "import/token_source.hpp"
 
@@ -134,8 +131,7 @@ class TokenFiles : public TokenSource {
  public:
   TokenFiles(const ImportOptions& options, std::vector<std::filesystem::path> files,
              std::optional<Tokenizer> tokenizer)
-      : files_(std::move(files)),
-        tokenizer_(std::move(tokenizer)),
+      : TokenSource(std::move(files), std::move(tokenizer)),
         vocabulary_(tokenizer_ ? tokenizer_->vocabulary() : options.vocabulary) {
     for (const std::filesystem::path& file : files_) {
       layouts_.push_back(layout_of(options, file));
@@ -144,15 +140,8 @@ class TokenFiles : public TokenSource {
     }
   }
 
-  [[nodiscard]] std::string description() const override { return joined_file_names(files_); }
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
-  [[nodiscard]] std::uint32_t largest_id() const override {
-    return static_cast<std::uint32_t>(vocabulary_ - 1);
-  }
   [[nodiscard]] std::int64_t vocabulary() const override { return vocabulary_; }
-  [[nodiscard]] const Tokenizer* tokenizer() const override {
-    return tokenizer_ ? &*tokenizer_ : nullptr;
-  }
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override;
 
  private:
@@ -171,8 +160,6 @@ class TokenFiles : public TokenSource {
              : "give the tokenizer or the vocabulary that they were made with");
   }
 
-  std::vector<std::filesystem::path> files_;
-  std::optional<Tokenizer> tokenizer_;
   std::int64_t vocabulary_;
   std::vector<IdLayout> layouts_;
   std::int64_t tokens_ = 0;

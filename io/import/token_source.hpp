@@ -1,40 +1,52 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/io/import.hpp"
 #include "strata/io/tokenizer.hpp"
+
+#include "import/input_files.hpp"
 
 namespace strata::io {
 
 /// Tokens in file order, read once and sequentially in bounded memory.
 class TokenSource {
  public:
-  TokenSource() = default;
   virtual ~TokenSource() = default;
   TokenSource(const TokenSource&) = delete;
   TokenSource& operator=(const TokenSource&) = delete;
 
   /// File names, as stored in the data set.
-  [[nodiscard]] virtual std::string description() const = 0;
+  [[nodiscard]] std::string description() const { return joined_file_names(files_); }
   /// Number of tokens; -1 where it is known only after reading.
-  [[nodiscard]] virtual std::int64_t tokens() const = 0;
+  [[nodiscard]] virtual std::int64_t tokens() const { return -1; }
   /// Upper bound on the ids that next() returns.
-  [[nodiscard]] virtual std::uint32_t largest_id() const = 0;
+  [[nodiscard]] virtual std::uint32_t largest_id() const {
+    return static_cast<std::uint32_t>(vocabulary() - 1);
+  }
   /// Replaces `ids` by the next ids; false at the end.
   /// Throws: Error(kData) with file and position.
   [[nodiscard]] virtual bool next(std::vector<std::uint32_t>& ids) = 0;
 
   /// Where tokens() is -1, the following functions are valid only after next() has returned false.
-  [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
+  [[nodiscard]] virtual std::int64_t vocabulary() const { return tokenizer_->vocabulary(); }
   /// The tokenizer of these tokens; null where it is not known.
-  [[nodiscard]] virtual const Tokenizer* tokenizer() const = 0;
+  [[nodiscard]] const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   /// Maps each id that next() returned to its final id; empty for the identity.
   [[nodiscard]] virtual std::vector<std::uint32_t> renumbering() const { return {}; }
+
+ protected:
+  TokenSource(std::vector<std::filesystem::path> files, std::optional<Tokenizer> tokenizer)
+      : files_(std::move(files)), tokenizer_(std::move(tokenizer)) {}
+
+  std::vector<std::filesystem::path> files_;
+  std::optional<Tokenizer> tokenizer_;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.
