@@ -1,13 +1,10 @@
 #include "files/manifest.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 

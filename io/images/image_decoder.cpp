@@ -1,6 +1,5 @@
 #include "images/image_decoder.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>

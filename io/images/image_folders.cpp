@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
 

@@ -1,7 +1,6 @@
 #include "tokenizer/rank_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <unordered_map>
 

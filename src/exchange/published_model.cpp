@@ -1,7 +1,6 @@
 #include "strata/exchange/published_model.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
