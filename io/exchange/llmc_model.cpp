@@ -15,6 +15,11 @@ namespace {
 constexpr std::int32_t kMagic = 20240326;
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);
 
+/// In the header after the magic number and the version; the padded vocabulary follows.
+constexpr std::array kSizes{&LlmcHeader::positions, &LlmcHeader::vocabulary, &LlmcHeader::blocks,
+                            &LlmcHeader::heads, &LlmcHeader::width};
+constexpr std::size_t kFirstSize = 2;
+
 }  // namespace
 
 TensorFiles TensorFiles::open_llmc(const std::filesystem::path& path) {
@@ -36,13 +41,13 @@ TensorFiles TensorFiles::open_llmc(const std::filesystem::path& path) {
                     "(bfloat16) were expected",
                     field(0), field(1), kMagic));
   }
-  const StoredType type = field(1) == 3 ? StoredType::kFloat32 : StoredType::kBfloat16;
-  const std::int64_t positions = field(2);
-  const std::int64_t vocabulary = field(3);
-  const std::int64_t blocks = field(4);
-  const std::int64_t heads = field(5);
-  const std::int64_t width = field(6);
-  const std::int64_t padded = field(7);
+  LlmcHeader& header = contents.llmc;
+  header.type = field(1) == 3 ? StoredType::kFloat32 : StoredType::kBfloat16;
+  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    header.*kSizes[i] = field(kFirstSize + i);
+  }
+  const auto [type, positions, vocabulary, blocks, heads, width] = header;
+  const std::int64_t padded = field(kFirstSize + kSizes.size());
   constexpr std::int64_t kMostBlocks = 10'000;
   if (positions < 1 || vocabulary < 1 || blocks < 1 || blocks > kMostBlocks || heads < 1 ||
       width < 1 || padded < vocabulary) {
@@ -86,26 +91,22 @@ TensorFiles TensorFiles::open_llmc(const std::filesystem::path& path) {
   if (!left.empty()) {
     refuse(fmt::format("{} bytes follow the last tensor", left.size()));
   }
-  contents.facts = {{"n_layer", blocks},
-                    {"n_head", heads},
-                    {"n_embd", width},
-                    {"block_size", positions},
-                    {"vocab_size", vocabulary}};
   return TensorFiles(std::move(contents));
 }
 
 TensorFileWriter TensorFileWriter::llmc(const std::filesystem::path& path,
                                         const LlmcHeader& header) {
   std::vector<std::byte> bytes(kHeaderBytes);
-  const std::array<std::int64_t, 8> fields{
-      kMagic,           header.type == StoredType::kFloat32 ? 3 : 5,
-      header.positions, header.vocabulary,
-      header.blocks,    header.heads,
-      header.width,     header.padded_vocabulary()};
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    const auto field = static_cast<std::int32_t>(fields[i]);
-    std::memcpy(bytes.data() + i * sizeof field, &field, sizeof field);
+  const auto set = [&](std::size_t index, std::int64_t value) {
+    const auto field = static_cast<std::int32_t>(value);
+    std::memcpy(bytes.data() + index * sizeof field, &field, sizeof field);
+  };
+  set(0, kMagic);
+  set(1, header.type == StoredType::kFloat32 ? 3 : 5);
+  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    set(kFirstSize + i, header.*kSizes[i]);
   }
+  set(kFirstSize + kSizes.size(), header.padded_vocabulary());
   return TensorFileWriter(path, bytes);
 }
 

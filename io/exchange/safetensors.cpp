@@ -5,6 +5,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"

@@ -171,7 +171,7 @@ MappedFile map_model_file(const fs::path& path) {
 TensorFiles::TensorFiles(Contents contents)
     : files_(std::make_unique<Contents>(std::move(contents))),
       tensors_(std::move(files_->tensors)),
-      facts_(std::make_unique<nlohmann::json>(std::move(files_->facts))) {}
+      llmc_(files_->llmc) {}
 TensorFiles::~TensorFiles() = default;
 TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
 TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;

@@ -137,16 +137,12 @@ void read_rotary(const ConfigReader& config, nn::TransformerOptions& options) {
     if (value == nullptr) {
       continue;
     }
-    const auto text_at = [&](const char* name) {
-      return value->contains(name) && value->at(name).is_string()
-                 ? value->at(name).get<std::string>()
-                 : std::string();
-    };
     const auto number_at = [&](const char* name) {
       return value->contains(name) && value->at(name).is_number() ? value->at(name).get<double>()
                                                                   : 0.0;
     };
-    const std::string type = text_at(value->contains("rope_type") ? "rope_type" : "type");
+    const char* const named = value->contains("rope_type") ? "rope_type" : "type";
+    const nlohmann::json type = value->contains(named) ? value->at(named) : nlohmann::json();
     std::string scaling;
     if (type == "default") {
       scaling = "none";
@@ -223,25 +219,27 @@ PublishedModel llama_model(const ConfigReader& config) {
 
 PublishedModel read_huggingface_config(const fs::path& path) {
   const ConfigReader config(path);
-  const std::string type = config.text("model_type", "");
-  if (type != "gpt2" && type != "llama") {
+  const auto architecture = enum_from_name<Architecture>(config.text("model_type", ""));
+  if (!architecture) {
     config.refuse("model_type", "gpt2 and llama");
   }
+  const bool gpt2 = *architecture == Architecture::kGpt2;
   if (config.find("quantization_config") != nullptr) {
     config.refuse("quantization_config", "with floating-point weights, null; convert the model");
   }
-  PublishedModel model = type == "gpt2" ? gpt2_model(config) : llama_model(config);
-  if (model.options.blocks > kMostBlocks) {
-    config.refuse(type == "gpt2" ? "n_layer" : "num_hidden_layers",
-                  fmt::format("at most {}", kMostBlocks));
-  }
+  PublishedModel model = gpt2 ? gpt2_model(config) : llama_model(config);
   const nn::TransformerOptions& o = model.options;
-  if (o.width % o.heads != 0 ||
-      (type == "llama" && (o.heads % o.kv_heads != 0 || o.width / o.heads % 2 != 0))) {
-    config.refuse(type == "gpt2" ? "n_head" : "num_attention_heads",
-                  type == "gpt2" ? "numbers that divide n_embd"
-                                 : "numbers that divide hidden_size into even heads, and that "
-                                   "num_key_value_heads divides");
+  if (o.blocks > kMostBlocks) {
+    config.refuse(gpt2 ? "n_layer" : "num_hidden_layers", fmt::format("at most {}", kMostBlocks));
+  }
+  if (gpt2 && o.width % o.heads != 0) {
+    config.refuse("n_head", "numbers that divide n_embd");
+  }
+  if (!gpt2 &&
+      (o.width % o.heads != 0 || o.heads % o.kv_heads != 0 || o.width / o.heads % 2 != 0)) {
+    config.refuse("num_attention_heads",
+                  "numbers that divide hidden_size into even heads, and that num_key_value_heads "
+                  "divides");
   }
   model.options = resolved(model.options);
   return model;
@@ -312,10 +310,8 @@ std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
   const train::ModelTexts texts = train::model_texts(checkpoint);
   std::set<std::int64_t> ends{tokenizer.separator()};
   for (const char* name : {kConfig, kGeneration}) {
-    for (const std::int64_t id :
-         ends_in(object_in(texts, name)).value_or(std::vector<std::int64_t>())) {
-      ends.insert(id);
-    }
+    const auto ids = ends_in(object_in(texts, name)).value_or(std::vector<std::int64_t>());
+    ends.insert(ids.begin(), ids.end());
   }
   nlohmann::json token = object_in(texts, kTokenizerConfig).value("eos_token", nlohmann::json());
   if (token.is_object()) {
@@ -383,10 +379,8 @@ nlohmann::json huggingface_config(const PublishedModel& model, io::StoredType ty
     json["dtype"] = name_of(type);
   }
   for (const auto& [key, id] : {std::pair(kBegin, ends.begin), std::pair(kEnd, ends.end)}) {
-    if (id >= 0) {
-      json.emplace(key, id);
-    } else if (texts.empty()) {
-      json.emplace(key, nullptr);
+    if (id >= 0 || texts.empty()) {
+      json.emplace(key, id >= 0 ? nlohmann::json(id) : nlohmann::json());
     }
   }
   return json;

@@ -13,7 +13,6 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/exchange/model_files.hpp"
-#include "strata/io/json.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 
 #include "huggingface_config.hpp"
@@ -56,25 +55,23 @@ ModelFormat detected_format(const fs::path& path) {
 }
 
 /// The model of llm.c: GPT-2 in any size.
-PublishedModel model_of_facts(const fs::path& path, const nlohmann::json& facts) {
+PublishedModel model_of_llmc(const fs::path& path, const io::LlmcHeader& header) {
   constexpr std::int64_t kMost = std::int64_t{1} << 24U;
-  const auto count = [&](const char* key) {
-    const std::int64_t value =
-        facts.contains(key) ? io::integer_in(facts.at(key)).value_or(0) : std::int64_t{0};
+  const auto checked = [&](const char* name, std::int64_t value) {
     if (value < 1 || value > kMost) {
       fail(ExitCode::kData, "{}: {} is {}, a whole number from 1 to {} was expected", path.string(),
-           key, facts.contains(key) ? printable(facts.at(key).dump()) : "missing", kMost);
+           name, value, kMost);
     }
     return value;
   };
   PublishedModel model;
   nn::TransformerOptions& o = model.options;
   o.preset = nn::Preset::kGpt;
-  o.blocks = count("n_layer");
-  o.heads = count("n_head");
-  o.width = count("n_embd");
-  o.context = count("block_size");
-  o.vocabulary = count("vocab_size");
+  o.blocks = checked("n_layer", header.blocks);
+  o.heads = checked("n_head", header.heads);
+  o.width = checked("n_embd", header.width);
+  o.context = checked("block_size", header.positions);
+  o.vocabulary = checked("vocab_size", header.vocabulary);
   if (o.width % o.heads != 0 || o.blocks > kMostBlocks) {
     fail(ExitCode::kData,
          "{}: n_embd is {}, n_head {} and n_layer {}; heads that divide the width and at most {} "
@@ -240,7 +237,7 @@ ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format)
       }
       case ModelFormat::kLlmc: {
         io::TensorFiles files = io::TensorFiles::open_llmc(path);
-        PublishedModel model = model_of_facts(path, files.facts());
+        PublishedModel model = model_of_llmc(path, files.llmc());
         return {kind, model, std::move(files), {}, {}};
       }
       default:

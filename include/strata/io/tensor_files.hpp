@@ -5,13 +5,9 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
@@ -50,6 +46,19 @@ void release_pages(std::span<const std::byte> mapped);
 /// ties to even.
 [[nodiscard]] std::vector<std::byte> stored_bytes(const ConstTensorView& elements, StoredType type);
 
+/// What a model file of llm.c says about its model.
+struct LlmcHeader {
+  StoredType type = StoredType::kFloat32;  ///< or bfloat16
+  std::int64_t positions = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t blocks = 0;
+  std::int64_t heads = 0;
+  std::int64_t width = 0;
+
+  /// llm.c stores the embedding with rows of zeros up to a multiple of 128.
+  [[nodiscard]] std::int64_t padded_vocabulary() const { return (vocabulary + 127) / 128 * 128; }
+};
+
 /// Tensors by name, in files that are mapped into memory: the system reads what is used.
 class TensorFiles {
  public:
@@ -68,8 +77,8 @@ class TensorFiles {
   TensorFiles& operator=(TensorFiles&&) noexcept;
 
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  /// What a model file of llm.c says about the model: whole numbers by name.
-  [[nodiscard]] const nlohmann::json& facts() const { return *facts_; }
+  /// Of a model file of llm.c.
+  [[nodiscard]] const LlmcHeader& llmc() const { return llmc_; }
 
   /// What the open functions fill.
   struct Contents;
@@ -79,7 +88,7 @@ class TensorFiles {
 
   std::unique_ptr<Contents> files_;
   std::map<std::string, StoredTensor> tensors_;
-  std::unique_ptr<nlohmann::json> facts_;
+  LlmcHeader llmc_;
 };
 
 /// A tensor that a file will hold.
@@ -87,19 +96,6 @@ struct TensorToStore {
   std::string name;
   StoredType type = StoredType::kFloat32;
   Shape shape;
-};
-
-/// What a model file of llm.c says about its model.
-struct LlmcHeader {
-  StoredType type = StoredType::kFloat32;  ///< or bfloat16
-  std::int64_t positions = 0;
-  std::int64_t vocabulary = 0;
-  std::int64_t blocks = 0;
-  std::int64_t heads = 0;
-  std::int64_t width = 0;
-
-  /// llm.c stores the embedding with rows of zeros up to a multiple of 128.
-  [[nodiscard]] std::int64_t padded_vocabulary() const { return (vocabulary + 127) / 128 * 128; }
 };
 
 /// Creates a file and writes its tensors in the order given; their bytes follow in pieces.
