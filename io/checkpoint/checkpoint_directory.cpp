@@ -12,7 +12,7 @@
 #include "strata/io/directory_lock.hpp"
 
 #include "checkpoint/checkpoint_format.hpp"
-#include "hdf5/hdf5_file.hpp"
+#include "files/posix_file.hpp"
 
 namespace strata::io {
 namespace {
@@ -104,7 +104,7 @@ void delete_directory(const fs::path& directory) {
 void discard(const fs::path& root, std::int64_t step, DirectoryState state) {
   const fs::path deleted = directory_of(root, step, DirectoryState::kDeleted);
   delete_directory(deleted);
-  hdf5::rename_file(directory_of(root, step, state), deleted, ExitCode::kCheckpoint);
+  rename_file(directory_of(root, step, state), deleted, ExitCode::kCheckpoint);
   delete_directory(deleted);
 }
 
@@ -145,10 +145,10 @@ void make_visible(const fs::path& partial, const fs::path& root, std::int64_t st
       discard(root, step, DirectoryState::kReplaced);
     }
     // After a kill at this point, list_checkpoints still finds the earlier checkpoint.
-    hdf5::rename_file(visible, replaced, ExitCode::kCheckpoint);
+    rename_file(visible, replaced, ExitCode::kCheckpoint);
   }
-  hdf5::rename_file(partial, visible, ExitCode::kCheckpoint);
-  hdf5::sync_directory({root, ExitCode::kCheckpoint});
+  rename_file(partial, visible, ExitCode::kCheckpoint);
+  sync_file(root, ExitCode::kCheckpoint);
   if (is_there(replaced)) {
     discard(root, step, DirectoryState::kReplaced);
   }
@@ -213,7 +213,7 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
   for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
     if (one.state == DirectoryState::kReplaced && !is_there(visible)) {
-      hdf5::rename_file(directory_of(root, one.step, one.state), visible, ExitCode::kCheckpoint);
+      rename_file(directory_of(root, one.step, one.state), visible, ExitCode::kCheckpoint);
     } else if (one.state == DirectoryState::kReplaced) {
       discard(root, one.step, one.state);
     }

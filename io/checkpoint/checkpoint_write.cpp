@@ -289,7 +289,7 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
     master.finish();
   });
   write_manifest(path, records);
-  hdf5::sync_directory({directory, ExitCode::kCheckpoint});
+  sync_file(directory, ExitCode::kCheckpoint);
   before_commit();
   make_visible(directory, root, step);
   return directory_of(root, step, DirectoryState::kVisible);

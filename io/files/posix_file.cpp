@@ -74,6 +74,23 @@ void write_whole_file(const std::filesystem::path& path, std::string_view text, 
   }
 }
 
+void sync_file(const std::filesystem::path& path, ExitCode code) {
+  const FileDescriptor file(path, O_RDONLY);
+  if (!file.is_open()) {
+    fail(code, "cannot open {} to sync it: {}", path.string(), std::strerror(errno));
+  }
+  if (::fsync(file.get()) != 0) {
+    fail(code, "cannot put {} on disk: {}", path.string(), std::strerror(errno));
+  }
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
+                 ExitCode code) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    fail(code, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+  }
+}
+
 InputFile::InputFile(std::filesystem::path path, ExitCode code)
     // A FIFO would block without O_NONBLOCK.
     : path_(std::move(path)), code_(code), descriptor_(path_, O_RDONLY | O_NONBLOCK) {

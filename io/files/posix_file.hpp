@@ -17,6 +17,12 @@ namespace strata::io {
 [[nodiscard]] std::optional<std::int64_t> regular_file_bytes(const std::filesystem::path& path,
                                                              ExitCode code);
 
+/// Calls fsync on a file, or on a directory, so that its entries are on disk. Throws: Error.
+void sync_file(const std::filesystem::path& path, ExitCode code);
+
+/// Renames; the directory is not synced. Throws: Error.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to, ExitCode code);
+
 /// Creates or replaces a file and calls fsync; follows no symbolic link.
 /// Throws: FileSystemError.
 void write_whole_file(const std::filesystem::path& path, std::string_view text, ExitCode code);

@@ -1,12 +1,7 @@
 #include "hdf5/hdf5_file.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "strata/core/memory.hpp"
 
@@ -79,16 +74,6 @@ Handle file_access(const Origin& origin) {
   // No file has two writers, and some cluster file systems have no locks.
   check(H5Pset_file_locking(access.get(), false, true), origin, kWhat);
   return access;
-}
-
-void sync(const Origin& origin, int flags) {
-  const FileDescriptor descriptor(origin.path, flags);
-  if (!descriptor.is_open()) {
-    fail(origin.code, "cannot open {} to sync it: {}", origin.path.string(), std::strerror(errno));
-  }
-  if (::fsync(descriptor.get()) != 0) {
-    fail(origin.code, "cannot put {} on disk: {}", origin.path.string(), std::strerror(errno));
-  }
 }
 
 // Files with the same data must have the same bytes at any time.
@@ -203,19 +188,10 @@ bool is_found(std::int64_t status, const Origin& origin, std::string_view what) 
   return status > 0;
 }
 
-Handle& Handle::operator=(Handle&& other) noexcept {
-  if (this != &other) {
-    reset();
-    id_ = std::exchange(other.id_, -1);
-    close_ = other.close_;
-  }
-  return *this;
-}
-
-void Handle::reset() noexcept {
+Handle::~Handle() {
   if (id_ >= 0) {
     silence();
-    close_(std::exchange(id_, -1));
+    close_(id_);
   }
 }
 
@@ -397,18 +373,7 @@ std::vector<std::string> File::read_texts(const std::string& name) const {
 void File::finish() {
   silence();
   check(close_file(handle_.release()), origin_, "cannot write");
-  sync(origin_, O_RDONLY);
-}
-
-void sync_directory(const Origin& origin) {
-  sync(origin, O_RDONLY | O_DIRECTORY);
-}
-
-void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
-                 ExitCode code) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) {
-    fail(code, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
-  }
+  sync_file(origin_.path, origin_.code);
 }
 
 }  // namespace strata::io::hdf5

@@ -29,15 +29,17 @@ class Handle {
 
   Handle() = default;
   Handle(hid_t id, Close close) : id_(id), close_(close) {}
-  ~Handle() { reset(); }
+  ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle& operator=(Handle&& other) noexcept;
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
 
   [[nodiscard]] hid_t get() const { return id_; }
-  /// Closes; ignores errors.
-  void reset() noexcept;
   /// Releases the identifier without closing it.
   [[nodiscard]] hid_t release() { return std::exchange(id_, -1); }
 
@@ -130,6 +132,7 @@ class Dataset : public Object {
   void require_plain() const;
   /// Of all elements; -1 where 64 bits do not hold the number.
   [[nodiscard]] std::int64_t bytes() const;
+  [[nodiscard]] Handle stored_type() const;
   [[nodiscard]] hid_t memory_type() const;
   /// The type of the elements in memory. Pre: `bytes` is the size of all elements.
   [[nodiscard]] hid_t type_of_whole(std::size_t bytes) const;
@@ -184,11 +187,6 @@ class File : public Object {
  private:
   File(Handle handle, Origin origin) : Object(std::move(handle), std::move(origin)) {}
 };
-
-/// Calls fsync on a directory, so that its entries are on disk.
-void sync_directory(const Origin& origin);
-/// Renames; the directory is not synced.
-void rename_file(const std::filesystem::path& from, const std::filesystem::path& to, ExitCode code);
 
 /// Throws `<what> <path>: <HDF5's reason>` where `status` is negative.
 void check(std::int64_t status, const Origin& origin, std::string_view what);

@@ -125,10 +125,13 @@ Shape Dataset::shape() const {
   return Shape(values);
 }
 
-DType Dataset::dtype() const {
+Handle Dataset::stored_type() const {
   silence();
-  const Handle type =
-      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
+  return own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
+}
+
+DType Dataset::dtype() const {
+  const Handle type = stored_type();
   for (const auto& [dtype, name] : enum_table<DType>()) {
     if (H5Tequal(type.get(), element_type(dtype).file) > 0) {
       return dtype;
@@ -139,10 +142,7 @@ DType Dataset::dtype() const {
 }
 
 bool Dataset::holds(const ElementType& element) const {
-  silence();
-  const Handle type =
-      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  return H5Tequal(type.get(), element.file) > 0;
+  return H5Tequal(stored_type().get(), element.file) > 0;
 }
 
 hid_t Dataset::memory_type() const {
@@ -208,10 +208,7 @@ std::int64_t Dataset::file_offset() const {
 }
 
 std::int64_t Dataset::bytes() const {
-  silence();
-  const Handle type =
-      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  return checked_bytes(shape(), static_cast<std::int64_t>(H5Tget_size(type.get())));
+  return checked_bytes(shape(), static_cast<std::int64_t>(H5Tget_size(stored_type().get())));
 }
 
 grid::Range Dataset::byte_range() const {

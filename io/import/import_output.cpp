@@ -1,12 +1,11 @@
 #include "import/import_output.hpp"
 
-#include <string>
 #include <vector>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "hdf5/hdf5_file.hpp"
+#include "files/posix_file.hpp"
 #include "import/pending_file.hpp"
 
 namespace strata::io {
@@ -70,7 +69,7 @@ void OutputDirectory::prepare() const {
 }
 
 void OutputDirectory::sync() const {
-  hdf5::sync_directory({path_, ExitCode::kData});
+  sync_file(path_, ExitCode::kData);
 }
 
 void check_space(const ImportOptions& options, std::int64_t needed) {

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +9,7 @@
 #include "strata/core/error.hpp"
 #include "strata/io/directory_lock.hpp"
 
-#include "hdf5/hdf5_file.hpp"
+#include "files/posix_file.hpp"
 
 namespace strata::io {
 namespace {
@@ -36,7 +35,7 @@ PendingFile::~PendingFile() {
 }
 
 void PendingFile::publish() {
-  hdf5::rename_file(temporary_, final_, ExitCode::kData);
+  rename_file(temporary_, final_, ExitCode::kData);
   temporary_.clear();
 }
 
