@@ -171,24 +171,24 @@ namespace {
 using Pieces = std::span<const TensorParts::Piece>;
 
 auto sort_key_of(const TensorParts::Piece& piece) {
-  const ShardSlice& shard = piece.slice.shard;
-  return std::tuple(shard.dimension, shard.first, shard.count, piece.slice.range.begin);
+  const ShardSlice& shard = piece.slice->shard;
+  return std::tuple(shard.dimension, shard.first, shard.count, piece.slice->range.begin);
 }
 
 // Throws unless the ranges of one shard's pieces cover the shard exactly once.
 void require_ranges_cover(const TensorInfo& tensor, Pieces pieces) {
-  const ShardSlice& shard = pieces.front().slice.shard;
+  const ShardSlice& shard = pieces.front().slice->shard;
   const std::int64_t elements = shape_of(shard, tensor.shape).count();
   std::int64_t covered = 0;
   for (const TensorParts::Piece& piece : pieces) {
-    const grid::Range& range = piece.slice.range;
+    const grid::Range& range = piece.slice->range;
     if (range.begin > covered) {
       fail(ExitCode::kCheckpoint, "elements {} to {} of {} are in no part", covered,
            range.begin - 1, text_of(tensor.name, shard));
     }
     if (range.begin < covered) {
       fail(ExitCode::kCheckpoint, "element {} of {} is in two parts, the second is {}", range.begin,
-           text_of(tensor.name, shard), piece.file);
+           text_of(tensor.name, shard), piece.part->file);
     }
     covered = range.end;
   }
@@ -200,7 +200,7 @@ void require_ranges_cover(const TensorInfo& tensor, Pieces pieces) {
 
 void require_indices_follow(const TensorInfo& tensor, std::int64_t covered,
                             const TensorParts::Piece& piece) {
-  const ShardSlice& shard = piece.slice.shard;
+  const ShardSlice& shard = piece.slice->shard;
   if (shard.first > covered) {
     fail(ExitCode::kCheckpoint, "indices {} to {} of dimension {} of tensor '{}' are in no part",
          covered, shard.first - 1, shard.dimension, tensor.name);
@@ -208,24 +208,24 @@ void require_indices_follow(const TensorInfo& tensor, std::int64_t covered,
   if (shard.first < covered) {
     fail(ExitCode::kCheckpoint,
          "index {} of dimension {} of tensor '{}' is in two parts, the second is {}", shard.first,
-         shard.dimension, tensor.name, piece.file);
+         shard.dimension, tensor.name, piece.part->file);
   }
 }
 
 // Throws unless the shards cover the split dimension and the ranges cover each shard exactly once.
 // Pre: the pieces are sorted.
 void require_covered(const TensorInfo& tensor, Pieces pieces) {
-  const std::int64_t dimension = pieces.front().slice.shard.dimension;
-  if (pieces.back().slice.shard.dimension != dimension) {
+  const std::int64_t dimension = pieces.front().slice->shard.dimension;
+  if (pieces.back().slice->shard.dimension != dimension) {
     fail(ExitCode::kCheckpoint, "{} and {} are both in the checkpoint: only one dimension is split",
-         text_of(tensor.name, pieces.front().slice.shard),
-         text_of(tensor.name, pieces.back().slice.shard));
+         text_of(tensor.name, pieces.front().slice->shard),
+         text_of(tensor.name, pieces.back().slice->shard));
   }
   std::int64_t indices = 0;
   while (!pieces.empty()) {
-    const ShardSlice shard = pieces.front().slice.shard;
+    const ShardSlice shard = pieces.front().slice->shard;
     const auto end = std::find_if(pieces.begin(), pieces.end(),
-                                  [&](const auto& piece) { return piece.slice.shard != shard; });
+                                  [&](const auto& piece) { return piece.slice->shard != shard; });
     const auto count = static_cast<std::size_t>(end - pieces.begin());
     require_indices_follow(tensor, indices, pieces.front());
     require_ranges_cover(tensor, pieces.first(count));
@@ -254,7 +254,7 @@ std::vector<TensorParts> covered_tensors(std::span<const PartRecord> records) {
              slice.tensor.name, name_of(parts.tensor.dtype), parts.tensor.shape.text(),
              name_of(slice.tensor.dtype), slice.tensor.shape.text(), record.file);
       }
-      parts.pieces.push_back({.file = record.file, .slice = slice});
+      parts.pieces.push_back({.part = &record, .slice = &slice});
     }
   }
   std::vector<TensorParts> tensors;

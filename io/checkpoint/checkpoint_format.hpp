@@ -53,17 +53,18 @@ void make_visible(const std::filesystem::path& partial, const std::filesystem::p
 [[nodiscard]] std::uint64_t master_checksum(std::int64_t step, const std::string& metadata,
                                             std::span<const std::string> records);
 
-/// All slices of one tensor with the file names of their parts.
+/// All slices of one tensor, each with its part.
 struct TensorParts {
   TensorInfo tensor;
   struct Piece {
-    std::string file;
-    SliceRecord slice;
+    const PartRecord* part;
+    const SliceRecord* slice;
   };
   std::vector<Piece> pieces;
 };
 
-/// The tensors of a checkpoint sorted by name, their pieces sorted by shard and range.
+/// The tensors of a checkpoint sorted by name, their pieces, which refer to `records`, sorted by
+/// shard and range.
 /// Throws: Error(kCheckpoint) where two slices of a tensor disagree about its shape, dtype or split
 /// dimension, or do not cover the tensor exactly once.
 [[nodiscard]] std::vector<TensorParts> covered_tensors(std::span<const PartRecord> records);

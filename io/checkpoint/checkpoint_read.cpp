@@ -113,13 +113,13 @@ std::string summary_of(const nlohmann::json& value) {
 }  // namespace
 
 struct Checkpoint::OpenParts {
-  [[nodiscard]] const hdf5::File& file(const fs::path& directory, std::size_t index,
-                                       const PartRecord& part);
+  [[nodiscard]] const hdf5::File& file(const fs::path& directory, const PartRecord& part);
 
   std::optional<Manifest> manifest;
-  std::map<std::size_t, hdf5::File> files;
+  std::vector<std::vector<TensorParts::Piece>> pieces;  ///< of each of tensors()
+  std::map<const PartRecord*, hdf5::File> files;
   bool all_verified = false;
-  std::set<std::pair<std::size_t, std::size_t>> verified;  ///< part and slice
+  std::set<const SliceRecord*> verified;
 };
 
 Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json metadata,
@@ -131,19 +131,7 @@ Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json met
       open_parts_(std::move(open_parts)) {
   for (TensorParts& tensor : covered_tensors(parts_)) {
     tensors_.push_back(std::move(tensor.tensor));
-  }
-  for (std::size_t part = 0; part < parts_.size(); ++part) {
-    for (std::size_t slice = 0; slice < parts_[part].slices.size(); ++slice) {
-      slices_[parts_[part].slices[slice].tensor.name].push_back({.part = part, .slice = slice});
-    }
-  }
-  for (auto& [name, locations] : slices_) {
-    std::sort(locations.begin(), locations.end(), [this](const Location& a, const Location& b) {
-      const SliceRecord& left = record_at(a);
-      const SliceRecord& right = record_at(b);
-      return std::tuple(left.shard.first, left.range.begin) <
-             std::tuple(right.shard.first, right.range.begin);
-    });
+    open_parts_->pieces.push_back(std::move(tensor.pieces));
   }
 }
 
@@ -252,44 +240,41 @@ void Checkpoint::set_verified() {
   open_parts_->all_verified = true;
 }
 
-const std::vector<Checkpoint::Location>& Checkpoint::slices_of(const std::string& name,
-                                                               const Shape& shape,
-                                                               DType dtype) const {
-  const auto found = slices_.find(name);
-  if (found == slices_.end()) {
+const TensorInfo& Checkpoint::tensor_as(const std::string& name, const Shape& shape,
+                                        DType dtype) const {
+  const TensorInfo* const tensor = find(name);
+  if (tensor == nullptr) {
     std::vector<std::string> names;
-    for (const TensorInfo& tensor : tensors_) {
-      names.push_back(tensor.name);
+    for (const TensorInfo& one : tensors_) {
+      names.push_back(one.name);
     }
     fail(ExitCode::kCheckpoint,
          "the checkpoint {} has no tensor '{}' (the nearest is '{}'): it is of another model",
          directory_.string(), name, nearest(name, names));
   }
-  const TensorInfo& tensor = record_at(found->second.front()).tensor;
-  if (tensor.shape != shape || tensor.dtype != dtype) {
+  if (tensor->shape != shape || tensor->dtype != dtype) {
     fail(ExitCode::kCheckpoint,
          "tensor '{}' is {} {} in the checkpoint {}, {} {} was expected: it is of another model",
-         name, name_of(tensor.dtype), tensor.shape.text(), directory_.string(), name_of(dtype),
+         name, name_of(tensor->dtype), tensor->shape.text(), directory_.string(), name_of(dtype),
          shape.text());
   }
-  return found->second;
+  return *tensor;
 }
 
-const hdf5::File& Checkpoint::OpenParts::file(const fs::path& directory, std::size_t index,
-                                              const PartRecord& part) {
-  auto found = files.find(index);
+const hdf5::File& Checkpoint::OpenParts::file(const fs::path& directory, const PartRecord& part) {
+  auto found = files.find(&part);
   if (found == files.end()) {
     if (files.size() == kOpenParts) {
       files.clear();
     }
-    found = files.emplace(index, open_part(directory, part, manifest)).first;
+    found = files.emplace(&part, open_part(directory, part, manifest)).first;
   }
   return found->second;
 }
 
 void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSlice& shard,
                       const grid::Range& range, TensorView out) const {
-  const std::vector<Location>& locations = slices_of(name, shape, out.dtype());
+  const std::int64_t tensor = &tensor_as(name, shape, out.dtype()) - tensors_.data();
   require(lies_within(shard, shape), "{}, which is {}", checkpoint::text_of(name, shard),
           shape.text());
   require(
@@ -301,21 +286,18 @@ void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSl
           name_of(out.memory_space()));
   const ShardSlice wanted_shard = simplest(shard, shape);
   const std::vector<grid::Box> wanted = boxes_of(shape, wanted_shard, range);
-  for (const Location& location : locations) {
-    const SliceRecord& slice = record_at(location);
+  for (const auto& [part, stored] : open_parts_->pieces[static_cast<std::size_t>(tensor)]) {
+    const SliceRecord& slice = *stored;
     if (slice.shard == wanted_shard &&
         (slice.range.end <= range.begin || slice.range.begin >= range.end)) {
       continue;
     }
     const std::vector<Run> runs = common_runs(boxes_of(shape, slice.shard, slice.range), wanted);
     if (!runs.empty()) {
-      const PartRecord& part = parts_[location.part];
-      const hdf5::Dataset dataset =
-          open_slice(open_parts_->file(directory_, location.part, part), slice);
-      if (const std::pair key(location.part, location.slice);
-          !open_parts_->all_verified && !open_parts_->verified.contains(key)) {
-        require_good(directory_, part, slice, dataset);
-        open_parts_->verified.insert(key);
+      const hdf5::Dataset dataset = open_slice(open_parts_->file(directory_, *part), slice);
+      if (!open_parts_->all_verified && !open_parts_->verified.contains(stored)) {
+        require_good(directory_, *part, slice, dataset);
+        open_parts_->verified.insert(stored);
       }
       read_runs(dataset, runs, out);
     }

@@ -174,11 +174,11 @@ void write_virtual(hdf5::File& master, const TensorParts& parts) {
   std::vector<hdf5::VirtualPart> mappings;
   for (const TensorParts::Piece& piece : parts.pieces) {
     std::int64_t offset = 0;
-    for (grid::Box& box : boxes_of(parts.tensor.shape, piece.slice.shard, piece.slice.range)) {
+    for (grid::Box& box : boxes_of(parts.tensor.shape, piece.slice->shard, piece.slice->range)) {
       const std::int64_t elements = box.elements();
-      mappings.push_back({.file = piece.file,
-                          .dataset = piece.slice.dataset,
-                          .source_shape = Shape{piece.slice.range.count()},
+      mappings.push_back({.file = piece.part->file,
+                          .dataset = piece.slice->dataset,
+                          .source_shape = Shape{piece.slice->range.count()},
                           .source = {.start = {offset}, .count = {elements}},
                           .target = std::move(box)});
       offset += elements;

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -195,28 +194,17 @@ class Checkpoint {
 
  private:
   struct OpenParts;
-  // Indices of a part and of a slice in it.
-  struct Location {
-    std::size_t part = 0;
-    std::size_t slice = 0;
-  };
-
   Checkpoint(std::filesystem::path directory, std::int64_t step, nlohmann::json metadata,
              std::vector<PartRecord> parts, std::unique_ptr<OpenParts> open_parts);
-  [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
-    return parts_[location.part].slices[location.slice];
-  }
-  // All slices of a tensor. Throws: Error(kCheckpoint) for another shape or dtype.
-  [[nodiscard]] const std::vector<Location>& slices_of(const std::string& name, const Shape& shape,
-                                                       DType dtype) const;
+  // The tensor of this name. Throws: Error(kCheckpoint) for another shape or dtype.
+  [[nodiscard]] const TensorInfo& tensor_as(const std::string& name, const Shape& shape,
+                                            DType dtype) const;
 
   std::filesystem::path directory_;
   std::int64_t step_ = 0;
   std::unique_ptr<nlohmann::json> metadata_;
   std::vector<PartRecord> parts_;
   std::vector<TensorInfo> tensors_;
-  // By tensor name; sorted by shard and range.
-  std::map<std::string, std::vector<Location>> slices_;
   std::unique_ptr<OpenParts> open_parts_;
 };
 
