@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,11 +28,7 @@ void check_format(const hdf5::File& file, const char* format, const char* what);
 template <typename T>
 std::vector<T> read_elements(const hdf5::File& file, const char* name, std::size_t rank) {
   const hdf5::Dataset dataset = file.open_dataset(name);
-  hdf5::ElementType type = hdf5::uint64_type();
-  if constexpr (!std::is_same_v<T, std::uint64_t>) {
-    type = hdf5::element_type(kDTypeOf<T>);
-  }
-  if (dataset.shape().rank() != rank || !dataset.holds(type)) {
+  if (dataset.shape().rank() != rank || !dataset.holds(hdf5::element_type<T>())) {
     fail(ExitCode::kData, "the data set '{}' of {} has another shape or type than expected", name,
          file.origin().path.string());
   }

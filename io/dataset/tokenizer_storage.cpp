@@ -12,7 +12,6 @@
 #include "strata/io/json.hpp"
 
 #include "dataset/dataset_format.hpp"
-#include "dataset/dataset_parts.hpp"
 #include "dataset/dataset_read.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 #include "tokenizer/tokenizer_json.hpp"
@@ -21,10 +20,6 @@ namespace strata::io {
 namespace {
 
 namespace names = dataset_format;
-
-std::vector<std::uint32_t> code_points(const TokenizerContents& contents) {
-  return {contents.characters.begin(), contents.characters.end()};
-}
 
 /// The tokens' bytes concatenated, with the end offset of each token.
 struct JoinedTokens {
@@ -269,14 +264,14 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
     file.set_text(names::kDocumentFrame, text_of(tokenizer.frame()));
   }
   if (contents.kind == TokenizerKind::kChars) {
-    write_vector(file, names::kCharacters, hdf5::element_type(DType::kUint32),
-                 code_points(contents));
+    file.write_vector(names::kCharacters, std::vector<std::uint32_t>(contents.characters.begin(),
+                                                                     contents.characters.end()));
   }
   if (contents.pairs) {
     const BytePairTables& tables = contents.pairs->tables();
     const JoinedTokens joined(tables.tokens);
-    write_vector(file, names::kTokenBytes, hdf5::element_type(DType::kUint8), joined.bytes);
-    write_vector(file, names::kTokenEnds, hdf5::element_type(DType::kInt64), joined.ends);
+    file.write_vector(names::kTokenBytes, joined.bytes);
+    file.write_vector(names::kTokenEnds, joined.ends);
     file.create_dataset(names::kMerges, hdf5::element_type(DType::kUint32),
                         Shape{std::ssize(tables.merges), 2})
         .write(std::as_bytes(std::span(tables.merges)));
@@ -288,18 +283,15 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
       }
       file.set_text(names::kMergeOrder, name_of(tables.order));
       file.set_int64(names::kWholeWords, tables.whole_words == WholeWords::kYes ? 1 : 0);
-      write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32),
-                   ids_of(tables.added));
+      file.write_vector(names::kSpecialTokens, ids_of(tables.added));
     }
   }
   if (const std::string added = stored_added(contents); !added.empty()) {
-    write_vector(file, names::kAddedTokens, hdf5::element_type(DType::kUint8),
-                 std::vector<std::uint8_t>(added.begin(), added.end()));
+    file.write_vector(names::kAddedTokens, std::vector<std::uint8_t>(added.begin(), added.end()));
   }
   if (contents.pieces) {
     const std::string& model = contents.pieces->model();
-    write_vector(file, names::kModel, hdf5::element_type(DType::kUint8),
-                 std::vector<std::uint8_t>(model.begin(), model.end()));
+    file.write_vector(names::kModel, std::vector<std::uint8_t>(model.begin(), model.end()));
   }
 }
 

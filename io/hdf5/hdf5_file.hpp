@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,16 @@ struct ElementType {
 [[nodiscard]] ElementType element_type(DType dtype);
 /// 64-bit unsigned integers, the type of checksums.
 [[nodiscard]] ElementType uint64_type();
+
+/// The type of elements T.
+template <typename T>
+[[nodiscard]] ElementType element_type() {
+  if constexpr (std::is_same_v<T, std::uint64_t>) {
+    return uint64_type();
+  } else {
+    return element_type(kDTypeOf<T>);
+  }
+}
 
 /// A file's root group or a data set; holds attributes.
 class Object {
@@ -177,6 +188,12 @@ class File : public Object {
   /// Throws: where the path holds a soft or external link.
   [[nodiscard]] bool has(const std::string& name) const;
 
+  /// Writes a one-dimensional data set.
+  template <typename T>
+  void write_vector(const std::string& name, const std::vector<T>& values) {
+    create_dataset(name, element_type<T>(), Shape{std::ssize(values)})
+        .write(std::as_bytes(std::span(values)));
+  }
   /// Writes a one-dimensional data set of UTF-8 texts.
   void write_texts(const std::string& name, std::span<const std::string> texts);
   [[nodiscard]] std::vector<std::string> read_texts(const std::string& name) const;

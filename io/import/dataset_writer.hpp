@@ -11,14 +11,11 @@
 namespace strata::io {
 
 /// Writes one split of samples: shards as the samples come, then the master.
-class SplitWriter {
+class SplitWriter : public SplitFiles {
  public:
   /// Pre: samples > 0.
   SplitWriter(std::filesystem::path directory, std::string split, DatasetInfo info,
               std::int64_t samples, std::int64_t shard_bytes);
-
-  [[nodiscard]] std::int64_t samples_left() const { return files_.left(); }
-  [[nodiscard]] SplitFiles& files() { return files_; }
 
   void append(const SampleBatch& batch);
   /// Writes the master of `info` under its temporary name. Pre: all samples were appended.
@@ -31,7 +28,6 @@ class SplitWriter {
   Shape lay_out_shard(hdf5::File& file, std::int64_t samples);
 
   DatasetInfo info_;  ///< shapes and types
-  SplitFiles files_;
   /// File offsets of the open shard's inputs and targets.
   std::int64_t inputs_offset_ = 0;
   std::int64_t targets_offset_ = 0;

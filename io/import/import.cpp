@@ -73,8 +73,8 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   std::int64_t done = 0;
   std::int64_t largest = 0;
   for (SplitWriter& writer : writers) {
-    while (writer.samples_left() > 0) {
-      source->next(std::min(batch_samples, writer.samples_left()), batch);
+    while (writer.left() > 0) {
+      source->next(std::min(batch_samples, writer.left()), batch);
       if (&writer == &writers.front()) {
         statistics.add(batch);
       }

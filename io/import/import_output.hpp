@@ -67,19 +67,18 @@ ImportReport publish(const OutputDirectory& output, std::vector<Writer>& writers
   }
   output.prepare();
   for (Writer& writer : writers) {
-    writer.files().publish_shards();
+    writer.publish_shards();
   }
   output.sync();
-  std::for_each(writers.rbegin(), writers.rend(),
-                [](Writer& writer) { writer.files().publish_master(); });
+  std::for_each(writers.rbegin(), writers.rend(), [](Writer& writer) { writer.publish_master(); });
   output.sync();
 
   ImportReport report;
-  report.train = writers.front().files().master_path();
-  report.train_samples = writers.front().files().samples();
+  report.train = writers.front().master_path();
+  report.train_samples = writers.front().samples();
   if (writers.size() > 1) {
-    report.test = writers.back().files().master_path();
-    report.test_samples = writers.back().files().samples();
+    report.test = writers.back().master_path();
+    report.test_samples = writers.back().samples();
   }
   report.unused_samples = samples - report.train_samples - report.test_samples;
   return report;

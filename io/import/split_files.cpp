@@ -91,9 +91,37 @@ hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
   return file;
 }
 
+void SplitFiles::write_virtual(hdf5::File& master, const char* name, const hdf5::ElementType& type,
+                               const Shape& row_shape, std::int64_t samples_per_row) const {
+  std::vector<hdf5::VirtualPart> parts;
+  std::int64_t first = 0;
+  for (const ShardInfo& shard : shards_) {
+    const std::int64_t rows = (shard.samples + samples_per_row - 1) / samples_per_row;
+    hdf5::VirtualPart part{shard.file, name, row_shape.prepended(rows), {}, {}};
+    const Shape source = part.source_shape;
+    part.source.count.assign(source.extents().begin(), source.extents().end());
+    part.source.start.assign(source.rank(), 0);
+    part.target = part.source;
+    part.target.start[0] = first;
+    parts.push_back(std::move(part));
+    first += rows;
+  }
+  master.create_virtual(name, type, row_shape.prepended(first), parts);
+}
+
 void SplitFiles::finish_master(hdf5::File& master, DatasetInfo info) {
+  std::vector<std::string> files;
+  std::vector<std::int64_t> samples;
+  std::vector<std::uint64_t> checksums;
+  for (const ShardInfo& shard : shards_) {
+    files.push_back(shard.file);
+    samples.push_back(shard.samples);
+    checksums.push_back(shard.checksum);
+  }
+  master.write_texts(names::kShardFiles, files);
+  master.write_vector(names::kShardSamples, samples);
+  master.write_vector(names::kShardChecksums, checksums);
   info.shards = shards_;
-  write_shard_list(master, shards_);
   master.set_uint64(names::kChecksum, facts_checksum(info));
   master.finish();
   ManifestEntry entry = manifest_entry_of(master_->temporary(), {}, ExitCode::kData);

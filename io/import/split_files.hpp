@@ -12,7 +12,6 @@
 #include "strata/core/hash.hpp"
 #include "strata/io/dataset.hpp"
 
-#include "dataset/dataset_parts.hpp"
 #include "files/manifest.hpp"
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
@@ -24,17 +23,20 @@ namespace strata::io {
 /// temporary names until they are published. "Samples" are tokens in a split of tokens.
 class SplitFiles {
  public:
-  /// `samples` in shards of `shard_samples`; the last shard may hold fewer. Pre: both > 0.
-  SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
-             std::int64_t shard_samples);
-
   /// Samples of the split, and those not written yet.
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t left() const { return left_; }
 
   [[nodiscard]] std::filesystem::path master_path() const;
-  /// The shards begun so far; the checksum of a shard is known once the shard is complete.
-  [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
+
+  /// Renames the shards and the manifest to their final names.
+  void publish_shards();
+  void publish_master();
+
+ protected:
+  /// `samples` in shards of `shard_samples`; the last shard may hold fewer. Pre: both > 0.
+  SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
+             std::int64_t shard_samples);
 
   /// Opens the next shard unless one is open. `lay_out` creates the data sets of a shard of so many
   /// samples, all but the checksums, and returns the shape of the checksums. Pre: left() > 0.
@@ -52,12 +54,12 @@ class SplitFiles {
 
   /// Begins the master. Pre: left() == 0.
   [[nodiscard]] hdf5::File begin_master(Task task, std::string_view source);
+  /// Creates a virtual data set in the master that concatenates one data set of all shards, which
+  /// has a row of this shape for so many samples.
+  void write_virtual(hdf5::File& master, const char* name, const hdf5::ElementType& type,
+                     const Shape& row_shape, std::int64_t samples_per_row = 1) const;
   /// Writes the list of shards and the checksum of `info`, then the manifest, and calls fsync.
   void finish_master(hdf5::File& master, DatasetInfo info);
-
-  /// Renames the shards and the manifest to their final names.
-  void publish_shards();
-  void publish_master();
 
  private:
   struct OpenShard {

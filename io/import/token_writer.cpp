@@ -17,16 +17,6 @@ namespace names = dataset_format;
 
 constexpr std::int64_t kBlock = names::kBlockTokensWritten;
 
-// Virtual data sets of the tokens and of their checksums, of which each block has one.
-void write_virtual_tokens(hdf5::File& file, DType dtype, const std::vector<ShardInfo>& shards) {
-  write_virtual(file, names::kTokens, hdf5::element_type(dtype), Shape{}, shards);
-  std::vector<ShardInfo> blocks = shards;
-  for (ShardInfo& shard : blocks) {
-    shard.samples = names::blocks_of(shard.samples);
-  }
-  write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, blocks);
-}
-
 }  // namespace
 
 DType token_dtype(std::int64_t vocabulary) {
@@ -36,14 +26,14 @@ DType token_dtype(std::int64_t vocabulary) {
 
 TokenSplitWriter::TokenSplitWriter(std::filesystem::path directory, std::string split, DType dtype,
                                    std::int64_t tokens, std::int64_t shard_bytes)
-    : dtype_(dtype),
-      files_(std::move(directory), std::move(split), tokens,
-             std::max<std::int64_t>(1, shard_bytes / (kBlock * size_bytes(dtype))) * kBlock) {}
+    : SplitFiles(std::move(directory), std::move(split), tokens,
+                 std::max<std::int64_t>(1, shard_bytes / (kBlock * size_bytes(dtype))) * kBlock),
+      dtype_(dtype) {}
 
 void TokenSplitWriter::write_block() {
   const std::uint64_t checksum = hash_of(std::span<const std::byte>(block_));
-  files_.write_at(tokens_offset_ + files_.shard_written() * size_bytes(dtype_), block_);
-  files_.add_written(buffered(), std::span(&checksum, 1));
+  write_at(tokens_offset_ + shard_written() * size_bytes(dtype_), block_);
+  add_written(buffered(), std::span(&checksum, 1));
   block_.clear();
 }
 
@@ -52,14 +42,14 @@ void TokenSplitWriter::append(std::span<const std::uint32_t> ids) {
   require(std::ssize(ids) <= tokens_left(), "{} tokens for a split with {} to come", ids.size(),
           tokens_left());
   while (!ids.empty()) {
-    files_.require_shard([this](hdf5::File& file, std::int64_t tokens) {
+    require_shard([this](hdf5::File& file, std::int64_t tokens) {
       file.set_int64(names::kBlockTokens, kBlock);
       tokens_offset_ =
           file.create_dataset(names::kTokens, hdf5::element_type(dtype_), Shape{tokens})
               .file_offset();
       return Shape{names::blocks_of(tokens)};
     });
-    const std::int64_t block = std::min(kBlock, files_.shard_left());
+    const std::int64_t block = std::min(kBlock, shard_left());
     const auto count = static_cast<std::size_t>(std::min(std::ssize(ids), block - buffered()));
     const std::size_t at = block_.size();
     block_.resize(at + count * id_bytes);
@@ -77,13 +67,13 @@ void TokenSplitWriter::append(std::span<const std::uint32_t> ids) {
 void TokenSplitWriter::finish(const TokenFacts& facts) {
   DatasetInfo info;
   info.task = Task::kNextToken;
-  info.tokens = files_.samples();
+  info.tokens = samples();
   info.input_dtype = dtype_;
   info.classes = facts.vocabulary;
   info.tokenizer = facts.tokenizer != nullptr ? facts.tokenizer->kind() : TokenizerKind::kNone;
   info.tokenizer_checksum = facts.tokenizer != nullptr ? tokenizer_checksum(*facts.tokenizer) : 0;
-  hdf5::File file = files_.begin_master(info.task, facts.source);
-  file.set_int64(names::kTokens, files_.samples());
+  hdf5::File file = begin_master(info.task, facts.source);
+  file.set_int64(names::kTokens, samples());
   file.set_int64(names::kVocabulary, facts.vocabulary);
   file.set_int64(names::kBlockTokens, kBlock);
   file.set_text(names::kTokenizer, name_of(info.tokenizer));
@@ -91,8 +81,9 @@ void TokenSplitWriter::finish(const TokenFacts& facts) {
   if (facts.tokenizer != nullptr) {
     write_tokenizer(file, *facts.tokenizer);
   }
-  write_virtual_tokens(file, dtype_, files_.shards());
-  files_.finish_master(file, std::move(info));
+  write_virtual(file, names::kTokens, hdf5::element_type(dtype_), Shape{});
+  write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, kBlock);
+  finish_master(file, std::move(info));
 }
 
 }  // namespace strata::io

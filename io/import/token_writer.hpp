@@ -23,14 +23,13 @@ struct TokenFacts {
 [[nodiscard]] DType token_dtype(std::int64_t vocabulary);
 
 /// Writes one split of a token stream: shards as the tokens come, then the master.
-class TokenSplitWriter {
+class TokenSplitWriter : public SplitFiles {
  public:
   /// Pre: tokens > 0.
   TokenSplitWriter(std::filesystem::path directory, std::string split, DType dtype,
                    std::int64_t tokens, std::int64_t shard_bytes);
 
-  [[nodiscard]] std::int64_t tokens_left() const { return files_.left() - buffered(); }
-  [[nodiscard]] SplitFiles& files() { return files_; }
+  [[nodiscard]] std::int64_t tokens_left() const { return left() - buffered(); }
 
   /// Pre: every id fits the dtype, and no more come than are left.
   void append(std::span<const std::uint32_t> ids);
@@ -43,7 +42,6 @@ class TokenSplitWriter {
   [[nodiscard]] std::int64_t buffered() const { return std::ssize(block_) / size_bytes(dtype_); }
 
   DType dtype_;
-  SplitFiles files_;
   std::vector<std::byte> block_;    ///< tokens not written yet, less than a whole block
   std::int64_t tokens_offset_ = 0;  ///< of the open shard
 };
