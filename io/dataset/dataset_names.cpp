@@ -30,13 +30,17 @@ bool is_number(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::int64_t> places_of(std::span<const std::string> names,
-                                    std::span<const std::string> all) {
-  const std::map<std::string_view, std::int64_t> numbers = numbers_of(all);
+std::vector<std::int64_t> places_of(const Columns& some, const Columns& all, std::string_view what,
+                                    std::string_view advice) {
+  const std::map<std::string_view, std::int64_t> numbers = numbers_of(all.names);
   std::vector<std::int64_t> places;
-  for (const std::string& name : names) {
+  for (const std::string& name : some.names) {
     const auto found = numbers.find(name);
-    places.push_back(found == numbers.end() ? -1 : found->second);
+    if (found == numbers.end()) {
+      fail(ExitCode::kData, "{} has the {} '{}', which {} lacks; {}", some.file, what, name,
+           all.file, advice);
+    }
+    places.push_back(found->second);
   }
   return places;
 }
@@ -46,17 +50,10 @@ std::vector<std::int64_t> matched_columns(const DatasetInfo& info, const Dataset
   if (info.column_names.empty() || model.column_names.empty()) {
     return {};
   }
-  const auto require_in = [&](const DatasetInfo& some, const DatasetInfo& all) {
-    std::vector<std::int64_t> places = places_of(input_columns(some), input_columns(all));
-    const auto missing = static_cast<std::size_t>(std::ranges::find(places, -1) - places.begin());
-    if (missing < places.size()) {
-      fail(ExitCode::kData, "{} has the input column '{}', which {} lacks; {}", some.path.string(),
-           some.column_names[missing], all.path.string(), advice);
-    }
-    return places;
-  };
-  require_in(info, model);
-  std::vector<std::int64_t> places = require_in(model, info);
+  const Columns ours{info.path.string(), input_columns(info)};
+  const Columns theirs{model.path.string(), input_columns(model)};
+  static_cast<void>(places_of(ours, theirs, "input column", advice));
+  std::vector<std::int64_t> places = places_of(theirs, ours, "input column", advice);
   // Names of classes say what a label means, whatever its column is called.
   const bool named = !info.class_names.empty() && !model.class_names.empty();
   if (!named && info.column_names.back() != model.column_names.back()) {

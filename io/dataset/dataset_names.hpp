@@ -10,9 +10,15 @@
 
 namespace strata::io {
 
-/// The place of each name in `all`, whose names differ; -1 for a name that is not there.
-[[nodiscard]] std::vector<std::int64_t> places_of(std::span<const std::string> names,
-                                                  std::span<const std::string> all);
+/// The columns of a file.
+struct Columns {
+  std::string file;
+  std::span<const std::string> names;  ///< all different
+};
+/// The place of each column of `some` in `all`. Throws: Error(kData), which calls columns `what`
+/// and ends in `advice`, naming one that `all` lacks.
+[[nodiscard]] std::vector<std::int64_t> places_of(const Columns& some, const Columns& all,
+                                                  std::string_view what, std::string_view advice);
 
 /// The stored place of each input column of `model`; empty where one of them is no table.
 /// Throws: Error(kData), which ends in `advice`, naming a column that only one of them has.

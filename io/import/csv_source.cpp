@@ -157,20 +157,11 @@ void CsvSource::find_columns(const CsvReader& reader) {
     header_ = header;
     label_ = static_cast<std::size_t>(found - header.begin());
   }
-  const auto require_all = [](const std::vector<std::string>& names, const std::string& path,
-                              const std::vector<std::string>& all, const std::string& other) {
-    std::vector<std::int64_t> places = places_of(names, all);
-    const auto missing = static_cast<std::size_t>(std::ranges::find(places, -1) - places.begin());
-    if (missing < places.size()) {
-      fail(ExitCode::kData,
-           "{} has the column '{}', which {} lacks; give files of the same columns", path,
-           names[missing], other);
-    }
-    return places;
-  };
-  const std::string first = options_.inputs.front().string();
-  require_all(header, reader.path().string(), header_, first);
-  const auto places = require_all(header_, first, header, reader.path().string());
+  constexpr const char* kAdvice = "give files of the same columns";
+  const Columns first{options_.inputs.front().string(), header_};
+  const Columns here{reader.path().string(), header};
+  static_cast<void>(places_of(here, first, "column", kAdvice));
+  const std::vector<std::int64_t> places = places_of(first, here, "column", kAdvice);
   places_.assign(places.begin(), places.end());
 }
 
