@@ -31,9 +31,7 @@ std::string class_text(std::span<const std::string> names, std::int64_t label) {
   return index < names.size() ? names[index] : std::to_string(label);
 }
 
-struct Dataset::Contents {
-  DatasetInfo info;
-  std::optional<Manifest> manifest;
+struct Dataset::Contents : ReadMaster {
   std::vector<MappedShard> shards;
   std::int64_t input_bytes = 0;
   std::int64_t target_bytes = 0;
@@ -71,11 +69,8 @@ Dataset::Dataset(Dataset&& other) noexcept = default;
 Dataset& Dataset::operator=(Dataset&& other) noexcept = default;
 
 Dataset Dataset::open(const std::filesystem::path& master) {
-  auto contents = std::make_unique<Contents>();
-  ReadMaster read = read_master(master);
-  contents->shards = map_shards(read);
-  contents->info = std::move(read.info);
-  contents->manifest = std::move(read.manifest);
+  auto contents = std::make_unique<Contents>(Contents{read_master(master)});
+  contents->shards = map_shards(*contents);
   contents->input_bytes = contents->info.input_bytes();
   contents->target_bytes = contents->info.target_bytes();
   return Dataset(std::move(contents));

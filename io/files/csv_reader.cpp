@@ -31,17 +31,13 @@ CsvReader::CsvReader(const std::filesystem::path& path) : stream_(path) {
 bool CsvReader::refill() {
   buffer_.erase(0, begin_);
   begin_ = 0;
-  const std::size_t kept = buffer_.size();
   const std::size_t longest = header_.empty() ? kLongestHeader : kLongestRecord;
-  if (kept > longest) {
+  if (buffer_.size() > longest) {
     fail(ExitCode::kData, "{}:{}: the {} does not end within {}; is a closing quote missing?",
          path().string(), next_line_, header_.empty() ? "header" : "record",
          bytes_text(static_cast<std::int64_t>(longest)));
   }
-  buffer_.resize(kept + kReadBytes);
-  const std::size_t count = stream_.read(std::as_writable_bytes(std::span(buffer_).subspan(kept)));
-  buffer_.resize(kept + count);
-  return count > 0;
+  return stream_.append_to(buffer_, kReadBytes) > 0;
 }
 
 bool CsvReader::read_record(std::string_view& record) {

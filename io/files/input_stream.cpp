@@ -52,13 +52,18 @@ std::size_t InputStream::read(std::span<std::byte> bytes) {
   return total;
 }
 
+std::size_t InputStream::append_to(std::string& text, std::size_t bytes) {
+  const std::size_t kept = text.size();
+  text.resize(kept + bytes);
+  const std::size_t count = read(std::as_writable_bytes(std::span(text).subspan(kept)));
+  text.resize(kept + count);
+  return count;
+}
+
 std::string InputStream::read_whole(std::int64_t most_bytes) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   std::string text;
-  for (std::size_t count = kPiece; count == kPiece;) {
-    text.resize(text.size() + kPiece);
-    count = read(std::as_writable_bytes(std::span(text)).last(kPiece));
-    text.resize(text.size() - kPiece + count);
+  while (append_to(text, kPiece) > 0) {
     if (std::cmp_greater(text.size(), most_bytes)) {
       fail(ExitCode::kData, "{} has more than {}, which is too much for such a file",
            path_.string(), bytes_text(most_bytes));

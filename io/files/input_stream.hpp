@@ -27,6 +27,8 @@ class InputStream {
   /// Throws: Error(kData) where the file cannot be read or its compressed data are damaged or
   /// truncated.
   std::size_t read(std::span<std::byte> bytes);
+  /// Appends up to `bytes` of the file to `text`; returns the number of bytes read.
+  std::size_t append_to(std::string& text, std::size_t bytes);
   /// The rest of the file, decompressed.
   /// Throws: Error(kData) as read(), and for more than `most_bytes`.
   [[nodiscard]] std::string read_whole(std::int64_t most_bytes);

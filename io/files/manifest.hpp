@@ -40,7 +40,6 @@ struct ManifestEntry {
 /// The checksums of the files of one data set or checkpoint.
 class Manifest {
  public:
-  Manifest() = default;
   explicit Manifest(std::vector<ManifestEntry> entries) : entries_(std::move(entries)) {}
 
   /// Reads the manifest beside `master`; nothing where there is none.

@@ -60,13 +60,8 @@ bool write_fully(int file, std::string_view text) {
 }
 
 void write_whole_file(const std::filesystem::path& path, std::string_view text, ExitCode code) {
-  constexpr mode_t kMode = 0666;
-  FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kMode));
-  if (!file.is_open()) {
-    fail_call(code, "write", path);
-  }
-  if (!write_fully(file.get(), text)) {
+  FileDescriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  if (!file.is_open() || !write_fully(file.get(), text)) {
     fail_call(code, "write", path);
   }
   if (::fsync(file.get()) != 0 || !file.close()) {

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "strata/io/growing_file.hpp"
+
 #include "files/line_cutter.hpp"
 #include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
@@ -20,33 +22,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse_to_read(const fs::path& path, ExitCode code) {
+[[noreturn]] void refuse_to_read(const fs::path& path, ExitCode code, const char* advice) {
   const int error = errno;
-  throw FileSystemError(code, error,
-                        fmt::format("cannot read {}: {}", path.string(), std::strerror(error)));
+  throw FileSystemError(
+      code, error,
+      fmt::format("cannot read {}: {}{}", path.string(), std::strerror(error), advice));
 }
 
-/// Passes the blocks of a regular file to `take`, at most so many bytes, without following a link.
-/// Returns: whether there is a file.
-template <typename Take>
-bool read_blocks(const fs::path& path, ExitCode code, std::size_t most_bytes, Take take) {
+/// Opens a regular file, without following a link; the descriptor is not open where there is none.
+FileDescriptor open_text(const fs::path& path, ExitCode code, struct stat& status,
+                         const char* advice = "") {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!file.is_open() && errno == ENOENT) {
-    return false;
+    return file;
   }
-  struct stat status {};
-  if (file.is_open() && ::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    refuse_to_read(path, code, advice);
+  }
+  if (!S_ISREG(status.st_mode)) {
     fail(code, "{} is not a regular file; move it away", path.string());
   }
-  if (!file.is_open()) {
-    refuse_to_read(path, code);
-  }
+  return file;
+}
+
+/// Passes the blocks of a file from `begin` on to `take`, at most so many bytes. Returns: false
+/// where that fails, with errno.
+template <typename Take>
+bool read_blocks(const FileDescriptor& file, std::int64_t begin, std::size_t most_bytes,
+                 Take take) {
   std::string block(std::min(most_bytes, kBlockBytes), '\0');
   for (std::size_t done = 0; done < most_bytes;) {
-    const ssize_t got = ::read(file.get(), block.data(), std::min(block.size(), most_bytes - done));
+    const ssize_t got = ::pread(file.get(), block.data(), std::min(block.size(), most_bytes - done),
+                                begin + static_cast<std::int64_t>(done));
     if (got < 0 && errno != EINTR) {
-      refuse_to_read(path, code);
+      return false;
     }
     if (got == 0) {
       break;
@@ -56,6 +66,17 @@ bool read_blocks(const fs::path& path, ExitCode code, std::size_t most_bytes, Ta
     done += bytes;
   }
   return true;
+}
+
+/// As above, of a whole file. Returns: whether there is a file.
+template <typename Take>
+bool read_blocks(const fs::path& path, ExitCode code, std::size_t most_bytes, Take take) {
+  struct stat status {};
+  const FileDescriptor file = open_text(path, code, status);
+  if (file.is_open() && !read_blocks(file, 0, most_bytes, take)) {
+    refuse_to_read(path, code, "");
+  }
+  return file.is_open();
 }
 
 constexpr std::string_view kUnfinished = ".new";
@@ -140,6 +161,41 @@ void read_lines(const fs::path& path, ExitCode code,
   read_blocks(path, code, std::numeric_limits<std::size_t>::max(),
               [&](std::string_view block) { cutter.add(block, take); });
   cutter.finish(take);
+}
+
+void GrowingFile::rewind(const std::function<void()>& restart) {
+  if (done_ > 0) {
+    restart();
+  }
+  done_ = 0;
+}
+
+void GrowingFile::read(const std::function<void()>& restart,
+                       const std::function<void(std::string_view)>& line) {
+  constexpr const char* kAdvice = "; check its permissions";
+  struct stat status {};
+  const FileDescriptor file = open_text(path_, code_, status, kAdvice);
+  if (!file.is_open()) {
+    rewind(restart);
+    return;
+  }
+  // An inode number may be used again: the bytes that were read ended with a line feed.
+  char last = '\n';
+  if (status.st_ino != inode_ || status.st_size < done_ ||
+      (done_ > 0 && ::pread(file.get(), &last, 1, done_ - 1) == 1 && last != '\n')) {
+    rewind(restart);
+  }
+  inode_ = status.st_ino;
+  LineCutter cutter;
+  std::int64_t at = done_;
+  const auto cut = [&](std::string_view block) {
+    const auto ended = static_cast<std::int64_t>(cutter.add(block, line));
+    done_ = ended > 0 ? at + ended : done_;
+    at += std::ssize(block);
+  };
+  if (!read_blocks(file, done_, std::numeric_limits<std::size_t>::max(), cut)) {
+    refuse_to_read(path_, code_, kAdvice);
+  }
 }
 
 namespace {

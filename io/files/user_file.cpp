@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "strata/core/text.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 
 #include "files/input_stream.hpp"
 
@@ -48,7 +48,7 @@ auto with_name(const std::filesystem::path& path, ExitCode code, Action&& action
 
 }  // namespace
 
-UserFile::UserFile(const std::filesystem::path& path) {
+UserFile::UserFile(std::filesystem::path file) : path(std::move(file)) {
   struct stat status {};
   // Opening a device can act on it, so its kind is looked up first.
   if (::stat(path.c_str(), &status) != 0) {
@@ -63,8 +63,8 @@ UserFile::UserFile(const std::filesystem::path& path) {
   size_bytes = status.st_size;
 }
 
-UserFile::UserFile(const std::filesystem::path& path, ExitCode code)
-    : UserFile(with_name(path, code, [&] { return UserFile(path); })) {}
+UserFile::UserFile(const std::filesystem::path& file, ExitCode code)
+    : UserFile(with_name(file, code, [&] { return UserFile(file); })) {}
 
 std::size_t UserFile::read(std::span<std::byte> bytes) const {
   std::size_t total = 0;
@@ -79,6 +79,24 @@ std::size_t UserFile::read(std::span<std::byte> bytes) const {
     total += got > 0 ? static_cast<std::size_t>(got) : 0;
   }
   return total;
+}
+
+void UserFile::read_exactly(std::span<std::byte> bytes) const {
+  std::string reason = "was it changed meanwhile?";
+  std::size_t count = 0;
+  try {
+    count = read(bytes);
+  } catch (const BadInput& problem) {
+    reason = fmt::format("it {}", problem.what());
+  }
+  if (count != bytes.size()) {
+    fail(ExitCode::kData, "cannot read {} to its end of {} bytes; {}", path.string(), size_bytes,
+         reason);
+  }
+}
+
+void UserFile::skip(std::int64_t bytes) const {
+  ::lseek(descriptor.get(), bytes, SEEK_CUR);
 }
 
 std::string read_input(const std::filesystem::path& path, std::int64_t most_bytes, ExitCode code) {

@@ -31,14 +31,18 @@ struct UserFile {
   /// Opens a regular file, or a symbolic link to one. A FIFO, socket or device is refused without
   /// waiting for it.
   /// Throws: BadInput.
-  explicit UserFile(const std::filesystem::path& path);
+  explicit UserFile(std::filesystem::path path);
   /// Throws: FileSystemError(code) that begins with the path.
   UserFile(const std::filesystem::path& path, ExitCode code);
 
   /// Fills `bytes` up to the end of the file; returns the number of bytes read.
   /// Throws: BadInput where the file cannot be read.
   std::size_t read(std::span<std::byte> bytes) const;
+  /// Fills `bytes`. Throws: Error(kData), also where the file ends early.
+  void read_exactly(std::span<std::byte> bytes) const;
+  void skip(std::int64_t bytes) const;
 
+  std::filesystem::path path;
   FileDescriptor descriptor;
   std::int64_t size_bytes = 0;  ///< when it was opened
 };

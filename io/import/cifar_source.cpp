@@ -6,9 +6,9 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 
-#include "files/binary_file.hpp"
+#include "files/user_file.hpp"
 #include "import/input_files.hpp"
 #include "import/sample_source.hpp"
 
@@ -74,7 +74,7 @@ class CifarSource final : public SampleSource {
   std::vector<std::filesystem::path> paths_;
   std::vector<std::int64_t> sizes_;  ///< file sizes in bytes at the start of the import
   std::size_t next_file_ = 0;
-  std::optional<BinaryFile> file_;
+  std::optional<UserFile> file_;
   std::int64_t record_ = 0;  ///< next record of the open file
   std::vector<std::byte> bytes_;
 };
@@ -86,7 +86,7 @@ CifarSource::CifarSource(const ImportOptions& options)
          name_of(options.format));
   }
   for (const std::filesystem::path& path : paths_) {
-    const std::int64_t size = BinaryFile(path).size();
+    const std::int64_t size = UserFile(path, ExitCode::kData).size_bytes;
     if (size == 0 || size % record_bytes() != 0) {
       fail(ExitCode::kData,
            "{} has {} bytes, which is no multiple of {}, the bytes of a record of {}; the file was "
@@ -106,26 +106,26 @@ CifarSource::CifarSource(const ImportOptions& options)
 
 // A file of another size would shift all samples after it.
 void CifarSource::open_next() {
-  file_.emplace(paths_[next_file_]);
-  if (file_->size() != sizes_[next_file_]) {
+  file_.emplace(paths_[next_file_], ExitCode::kData);
+  if (file_->size_bytes != sizes_[next_file_]) {
     fail(ExitCode::kData,
          "{} has {} bytes, but had {} when the import began; import again when nothing writes it",
-         file_->path().string(), file_->size(), sizes_[next_file_]);
+         file_->path.string(), file_->size_bytes, sizes_[next_file_]);
   }
   ++next_file_;
   record_ = 0;
 }
 
 void CifarSource::read_record(std::byte* input, std::byte* target) {
-  if (!file_ || record_ * record_bytes() == file_->size()) {
+  if (!file_ || record_ * record_bytes() == file_->size_bytes) {
     open_next();
   }
-  file_->read(bytes_);
+  file_->read_exactly(bytes_);
   const auto label =
       std::to_integer<std::int64_t>(bytes_[static_cast<std::size_t>(kind_.label_bytes - 1)]);
   if (label >= kind_.classes) {
     fail(ExitCode::kData, "the label of record {} of {} is {}, expected 0 to {}", record_,
-         file_->path().string(), label, kind_.classes - 1);
+         file_->path.string(), label, kind_.classes - 1);
   }
   std::memcpy(input, bytes_.data() + kind_.label_bytes, static_cast<std::size_t>(kImageBytes));
   std::memcpy(target, &label, sizeof label);

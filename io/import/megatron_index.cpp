@@ -8,9 +8,9 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/binary_file.hpp"
 #include "files/posix_file.hpp"
 #include "files/raw_elements.hpp"
+#include "files/user_file.hpp"
 
 namespace strata::io {
 namespace {
@@ -101,7 +101,7 @@ std::filesystem::path megatron_bin(const std::filesystem::path& file) {
 MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_t bin_bytes) {
   std::filesystem::path path = bin;
   path.replace_extension(".idx");
-  const std::int64_t size = BinaryFile(path).size();
+  const std::int64_t size = UserFile(path, ExitCode::kData).size_bytes;
   if (size < kIndexHeaderBytes) {
     fail(ExitCode::kData, "{} has {} bytes, fewer than the header of a Megatron index",
          path.string(), size);

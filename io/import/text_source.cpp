@@ -38,19 +38,15 @@ class Document {
  private:
   void read_piece() {
     constexpr std::size_t kPiece = std::size_t{1} << 20;
-    const std::size_t kept = text_.size();
-    if (kept > kLongestWord) {
+    if (text_.size() > kLongestWord) {
       fail(ExitCode::kData,
            "{} holds a word of more than {} from byte {} on; it is no text, or import it with "
            "--tokenizer=bytes or chars",
            file_.path().string(), bytes_text(kLongestWord), position_);
     }
     // A growing word is scanned again from its start: doubling the piece keeps that linear.
-    const std::size_t piece = std::max(kPiece, kept);
-    text_.resize(kept + piece);
-    const std::size_t count = file_.read(std::as_writable_bytes(std::span(text_)).subspan(kept));
-    text_.resize(kept + count);
-    if (count < piece) {
+    const std::size_t piece = std::max(kPiece, text_.size());
+    if (file_.append_to(text_, piece) < piece) {
       end_ = End::kReached;
     }
     if (text_.empty() && position_ == 0) {

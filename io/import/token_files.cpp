@@ -5,7 +5,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/binary_file.hpp"
+#include "files/user_file.hpp"
 #include "import/megatron_index.hpp"
 #include "import/token_source.hpp"
 
@@ -20,16 +20,16 @@ struct IdLayout {
   std::int64_t tokens = 0;
 };
 
-std::int64_t count_of(const BinaryFile& file, std::int64_t bytes, std::int64_t id_bytes) {
+std::int64_t count_of(const UserFile& file, std::int64_t bytes, std::int64_t id_bytes) {
   if (bytes == 0) {
-    fail(ExitCode::kData, "{} holds no tokens; leave it out", file.path().string());
+    fail(ExitCode::kData, "{} holds no tokens; leave it out", file.path.string());
   }
   if (bytes % id_bytes != 0) {
     fail(
         ExitCode::kData,
         "{} holds {} bytes of tokens, no whole number of {} bytes each: it was cut short, or is of "
         "another format",
-        file.path().string(), count_text(bytes), id_bytes);
+        file.path.string(), count_text(bytes), id_bytes);
   }
   return bytes / id_bytes;
 }
@@ -43,7 +43,7 @@ std::uint64_t id_at(const std::byte* at, const IdLayout& layout) {
 }
 
 /// Refuses a file whose every second number is 0, as in one of numbers twice as wide.
-void require_width(BinaryFile& file, const IdLayout& layout) {
+void require_width(const UserFile& file, const IdLayout& layout) {
   constexpr std::int64_t kFewest = 8;
   constexpr std::int64_t kPiece = std::int64_t{1} << 16U;
   std::vector<std::byte> bytes;
@@ -51,7 +51,7 @@ void require_width(BinaryFile& file, const IdLayout& layout) {
   for (std::int64_t read = 0; read < layout.tokens && (zero[0] || zero[1]); read += kPiece) {
     const std::int64_t count = std::min(kPiece, layout.tokens - read);
     bytes.resize(static_cast<std::size_t>(count * layout.id_bytes));
-    file.read(bytes);
+    file.read_exactly(bytes);
     for (std::int64_t i = 0; i < count; ++i) {
       bool& all = zero[static_cast<std::size_t>(i % 2)];
       all = all && id_at(bytes.data() + i * layout.id_bytes, layout) == 0;
@@ -62,17 +62,17 @@ void require_width(BinaryFile& file, const IdLayout& layout) {
     fail(ExitCode::kData,
          "{}: every second of its {} numbers of {} bits is 0, so they probably have more bits; "
          "give --token-bits={}",
-         file.path().string(), count_text(layout.tokens), bits,
+         file.path.string(), count_text(layout.tokens), bits,
          bits == 16 ? "32 or 64, or 16 if they are right" : "64");
   }
 }
 
 IdLayout nanogpt_layout(const std::filesystem::path& path, std::int64_t token_bits) {
-  BinaryFile file(path);
+  UserFile file(path, ExitCode::kData);
   IdLayout layout;
   layout.id_bytes = token_bits == 0 ? 2 : token_bits / 8;
   layout.is_signed = token_bits == 64;
-  layout.tokens = count_of(file, file.size(), layout.id_bytes);
+  layout.tokens = count_of(file, file.size_bytes, layout.id_bytes);
   if (token_bits == 0 || token_bits == 32) {
     require_width(file, layout);
   }
@@ -89,13 +89,13 @@ IdLayout llmc_layout(const std::filesystem::path& path) {
   };
   constexpr std::array<Kind, 2> kKinds{{{20240520, 1, 2}, {20240801, 7, 4}}};
   constexpr std::int64_t kHeaderBytes = 1024;
-  BinaryFile file(path);
-  if (file.size() < kHeaderBytes) {
+  UserFile file(path, ExitCode::kData);
+  if (file.size_bytes < kHeaderBytes) {
     fail(ExitCode::kData, "{} has {} bytes; llm.c's token files begin with a header of {}",
-         path.string(), file.size(), kHeaderBytes);
+         path.string(), file.size_bytes, kHeaderBytes);
   }
   std::array<std::int32_t, 3> header{};
-  file.read(std::as_writable_bytes(std::span(header)));
+  file.read_exactly(std::as_writable_bytes(std::span(header)));
   const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
                                  [&](const Kind& one) { return one.magic == header[0]; });
   if (kind == kKinds.end() || kind->version != header[1]) {
@@ -107,7 +107,7 @@ IdLayout llmc_layout(const std::filesystem::path& path) {
         kKinds[1].version);
   }
   IdLayout layout{kHeaderBytes, kind->id_bytes};
-  layout.tokens = count_of(file, file.size() - kHeaderBytes, layout.id_bytes);
+  layout.tokens = count_of(file, file.size_bytes - kHeaderBytes, layout.id_bytes);
   if (layout.tokens != header[2]) {
     fail(ExitCode::kData, "{} promises {} tokens but holds {}: it was cut short; fetch it again",
          path.string(), count_text(header[2]), count_text(layout.tokens));
@@ -122,9 +122,9 @@ IdLayout layout_of(const ImportOptions& options, const std::filesystem::path& pa
   if (options.format == ImportFormat::kNanoGptTokens) {
     return nanogpt_layout(path, options.token_bits);
   }
-  const BinaryFile file(path);
-  const MegatronIndex index = check_megatron_index(path, file.size());
-  return {0, index.id_bytes, index.is_signed, count_of(file, file.size(), index.id_bytes)};
+  const UserFile file(path, ExitCode::kData);
+  const MegatronIndex index = check_megatron_index(path, file.size_bytes);
+  return {0, index.id_bytes, index.is_signed, count_of(file, file.size_bytes, index.id_bytes)};
 }
 
 class TokenFiles : public TokenSource {
@@ -164,7 +164,7 @@ class TokenFiles : public TokenSource {
   std::vector<IdLayout> layouts_;
   std::int64_t tokens_ = 0;
   std::size_t opened_ = 0;
-  std::optional<BinaryFile> file_;
+  std::optional<UserFile> file_;
   std::int64_t read_ = 0;  // of the open file
   std::vector<std::byte> bytes_;
 };
@@ -176,21 +176,21 @@ bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
     if (opened_ == files_.size()) {
       return false;
     }
-    file_.emplace(files_[opened_]);
+    file_.emplace(files_[opened_], ExitCode::kData);
     file_->skip(layouts_[opened_++].header_bytes);
     read_ = 0;
   }
   const IdLayout& layout = layouts_[opened_ - 1];
   const std::int64_t count = std::min(kPiece, layout.tokens - read_);
   bytes_.resize(static_cast<std::size_t>(count * layout.id_bytes));
-  file_->read(bytes_);
+  file_->read_exactly(bytes_);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint64_t id = id_at(bytes_.data() + i * layout.id_bytes, layout);
     if (id >= static_cast<std::uint64_t>(vocabulary_)) {
       fail(
           ExitCode::kData,
           "{} holds {} as its token {} (counted from 0); a vocabulary of {} has the tokens 0 to {}",
-          file_->path().string(),
+          file_->path.string(),
           id == ~std::uint64_t{0} ? "a negative number" : count_text(static_cast<std::int64_t>(id)),
           count_text(read_ + i), count_text(vocabulary_), count_text(vocabulary_ - 1));
     }
