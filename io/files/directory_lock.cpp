@@ -234,41 +234,28 @@ class DirectoryLock::Heartbeat {
   Heartbeat(FileDescriptor file, double interval_seconds)
       : file_(std::move(file)), interval_(interval_seconds) {
     const BlockedSignals blocked;
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
-  ~Heartbeat() {
-    {
-      const std::lock_guard guard(mutex_);
-      over_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Heartbeat(const Heartbeat&) = delete;
-  Heartbeat& operator=(const Heartbeat&) = delete;
 
  private:
-  void run() {
-    std::unique_lock guard(mutex_);
-    for (std::int64_t beat = 1; !changed_.wait_for(guard, interval_, [this] { return over_; });
-         ++beat) {
-      guard.unlock();
+  void run(const std::stop_token& stop) const {
+    std::mutex mutex;
+    std::unique_lock guard(mutex);
+    std::condition_variable_any stopped;
+    for (std::int64_t beat = 1;
+         !stopped.wait_for(guard, stop, interval_, [&] { return stop.stop_requested(); }); ++beat) {
       // A failure shows as a heartbeat that stands still. fdatasync sends the page to an NFS
       // server.
       const std::string digits = fmt::format("{:0{}}", beat, LockOwner::kBeatDigits);
       static_cast<void>(
           ::pwrite(file_.get(), digits.data(), digits.size(), LockOwner::kBeatOffset) < 0 ||
           ::fdatasync(file_.get()) != 0);
-      guard.lock();
     }
   }
 
   FileDescriptor file_;
   std::chrono::duration<double> interval_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
-  std::thread thread_;
+  std::jthread thread_;  // last member: joined before the others are destroyed
 };
 
 DirectoryLock::DirectoryLock(const fs::path& directory, const LockOptions& options, Log& log)
@@ -329,7 +316,6 @@ std::optional<SeenLock> look_at_lock(const fs::path& directory, const LockOption
   const LockOwner owner = lock_owner_of(*text);
   LockOwner self = this_process();
   self.scheduler.clear();  // so that squeue is not called at each look
-  const OwnerState state = judge(owner, self).state;
   std::error_code error;
   const fs::file_time_type changed = fs::last_write_time(path, error);
   const auto age = fs::file_time_type::clock::now() - changed;
@@ -337,9 +323,7 @@ std::optional<SeenLock> look_at_lock(const fs::path& directory, const LockOption
       .owner = description_of(owner),
       .beat = fmt::format("{} {}", owner.nonce, owner.heartbeat),
       .age_seconds = error ? 0.0 : std::max(0.0, std::chrono::duration<double>(age).count()),
-      .state = state == OwnerState::kAlive  ? SeenLock::Owner::kAlive
-               : state == OwnerState::kGone ? SeenLock::Owner::kGone
-                                            : SeenLock::Owner::kUnknown};
+      .state = judge(owner, self).state};
 }
 
 void DirectoryLock::require_held() const {

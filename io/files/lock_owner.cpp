@@ -22,7 +22,6 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/command_output.hpp"
-#include "strata/io/directory_lock.hpp"
 
 namespace strata::io {
 namespace {

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "strata/io/directory_lock.hpp"
+
 namespace strata::io {
 
 /// The contents of a lock file.
@@ -35,8 +37,6 @@ struct LockOwner {
 
 /// Host, process, job and start time, for messages; only printable characters.
 [[nodiscard]] std::string description_of(const LockOwner& owner);
-
-enum class OwnerState { kAlive, kGone, kUnknown };
 
 struct OwnerVerdict {
   OwnerState state = OwnerState::kUnknown;

@@ -67,16 +67,17 @@ class DirectoryLock {
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 
+/// Whether the owner of a lock still runs.
+enum class OwnerState { kAlive, kGone, kUnknown };
+
 /// A lock as a process sees it that does not want it.
 struct SeenLock {
-  enum class Owner { kAlive, kGone, kUnknown };
-
   std::string owner;  ///< host, process, job and start time
   std::string beat;   ///< changes with each heartbeat and with each owner
   /// Since the last heartbeat, by this node's clock and the file's time of change.
   double age_seconds = 0.0;
   /// As far as this node's process table and boot id tell; no scheduler is asked.
-  Owner state = Owner::kUnknown;
+  OwnerState state = OwnerState::kUnknown;
 };
 
 /// Looks at the lock of a directory; nothing where there is none. Throws: Error(kData) where

@@ -213,8 +213,8 @@ void RunView::read_state() {
   }
   beat_ = lock->beat;
   const double age = beat_changed_ ? now_seconds() - *beat_changed_ : lock->age_seconds;
-  const bool gone = lock->state == io::SeenLock::Owner::kGone ||
-                    (lock->state == io::SeenLock::Owner::kUnknown && age > options.stale_seconds);
+  const bool gone = lock->state == io::OwnerState::kGone ||
+                    (lock->state == io::OwnerState::kUnknown && age > options.stale_seconds);
   state_ = {
       .kind = gone ? RunState::Kind::kSilent : RunState::Kind::kRunning,
       .text = gone ? fmt::format("lost its heartbeat {} ago ({})", duration_text(age), lock->owner)
