@@ -174,28 +174,24 @@ TensorFiles::TensorFiles(Contents contents)
       llmc_(files_->llmc) {}
 TensorFiles::~TensorFiles() = default;
 TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
-TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;
 
 struct TensorFileWriter::File {
-  fs::path path;
   PosixFile file;
   std::int64_t bytes = 0;
   std::int64_t on_their_way = 0;  ///< to the disk
 };
 
-TensorFileWriter::TensorFileWriter(fs::path path, std::span<const std::byte> header) {
+TensorFileWriter::TensorFileWriter(const fs::path& path, std::span<const std::byte> header) {
   const FileDescriptor created(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (!created.is_open()) {
     fail(ExitCode::kData, "cannot create {}: {}; choose another --output", path.string(),
          std::strerror(errno));
   }
-  PosixFile file(path);
-  file_ = std::make_unique<File>(File{std::move(path), std::move(file)});
+  file_ = std::make_unique<File>(File{PosixFile(path)});
   append(header);
 }
 TensorFileWriter::~TensorFileWriter() = default;
 TensorFileWriter::TensorFileWriter(TensorFileWriter&&) noexcept = default;
-TensorFileWriter& TensorFileWriter::operator=(TensorFileWriter&&) noexcept = default;
 
 void TensorFileWriter::append(std::span<const std::byte> bytes) {
   file_->file.write_at(file_->bytes, bytes);

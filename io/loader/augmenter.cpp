@@ -37,7 +37,7 @@ Augmenter::Choice Augmenter::choice_at(std::int64_t position) const {
   const auto at = static_cast<std::uint64_t>(position);
   const auto words = random_.words(at, 0);
   Choice choice;
-  choice.flip = augmentation_.flip == Flip::kOn && chosen(words[0], 2) == 1;
+  choice.flip = augmentation_.flip == Switch::kOn && chosen(words[0], 2) == 1;
   const std::int64_t padding = augmentation_.crop_padding;
   choice.down = padding - chosen(words[1], 2 * padding + 1);
   choice.right = padding - chosen(words[2], 2 * padding + 1);

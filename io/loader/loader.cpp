@@ -87,9 +87,6 @@ class Loader::Reader {
 
   const LoadedStep& next();
   [[nodiscard]] bool ready();
-  [[nodiscard]] std::int64_t memory_bytes() const {
-    return static_cast<std::int64_t>(kBuffers) * buffer_bytes();
-  }
 
  private:
   struct Buffer {
@@ -239,10 +236,6 @@ const LoadedStep& Loader::next() {
 
 bool Loader::ready() const {
   return reader_->ready();
-}
-
-std::int64_t Loader::memory_bytes() const {
-  return reader_->memory_bytes();
 }
 
 std::int64_t Loader::step_bytes(const DatasetInfo& info, const LoaderOptions& options) {

@@ -6,6 +6,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/sample_order.hpp"
@@ -36,15 +37,10 @@ constexpr auto enum_names(Normalise) {
 /// Resolves kAuto for inputs of the stored type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
-enum class Flip { kOff, kOn };
-constexpr auto enum_names(Flip) {
-  return names_in_order("off", "on");
-}
-
 /// Random augmentation of training images: crop, then flip, then cutout. Padding zeros are zeros of
 /// the normalised input. A sample's position in the stream is the counter of its random numbers.
 struct Augmentation {
-  Flip flip = Flip::kOff;  ///< mirrors half of the images, left to right
+  Switch flip = Switch::kOff;  ///< mirrors half of the images, left to right
   /// Width of the zero padding from which a crop of the image's size is taken.
   std::int64_t crop_padding = 0;
   /// Side of a square of zeros, centred anywhere in the image and clipped at its border.
@@ -124,12 +120,10 @@ class Loader {
   /// Whether next() would return a step without waiting.
   [[nodiscard]] bool ready() const;
 
-  /// Size of the two buffers.
-  [[nodiscard]] std::int64_t memory_bytes() const;
   /// Size of LoadedStep::memory().
   [[nodiscard]] static std::int64_t step_bytes(const DatasetInfo& info,
                                                const LoaderOptions& options);
-  /// As memory_bytes(), before anything is allocated.
+  /// Size of the two buffers.
   [[nodiscard]] static std::int64_t memory_bytes(const DatasetInfo& info,
                                                  const LoaderOptions& options);
 

@@ -74,7 +74,6 @@ class TensorFiles {
 
   ~TensorFiles();
   TensorFiles(TensorFiles&&) noexcept;
-  TensorFiles& operator=(TensorFiles&&) noexcept;
 
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   /// Of a model file of llm.c.
@@ -109,7 +108,6 @@ class TensorFileWriter {
                                              const LlmcHeader& header);
   ~TensorFileWriter();
   TensorFileWriter(TensorFileWriter&&) noexcept;
-  TensorFileWriter& operator=(TensorFileWriter&&) noexcept;
 
   /// Bytes are on their way to the disk while the next ones are made.
   void append(std::span<const std::byte> bytes);
@@ -117,7 +115,7 @@ class TensorFileWriter {
   void finish();
 
  private:
-  TensorFileWriter(std::filesystem::path path, std::span<const std::byte> header);
+  TensorFileWriter(const std::filesystem::path& path, std::span<const std::byte> header);
 
   struct File;
   std::unique_ptr<File> file_;

@@ -156,7 +156,7 @@ Picture plainly_augmented(const Picture& image, const Augmentation& augmentation
       result[y][x] = padded[y + scaled(words[1], 2 * augmentation.crop_padding + 1)]
                            [x + scaled(words[2], 2 * augmentation.crop_padding + 1)];
     }
-    if (augmentation.flip == Flip::kOn && words[0] >= 0x80000000U) {
+    if (augmentation.flip == Switch::kOn && words[0] >= 0x80000000U) {
       std::reverse(result[y].begin(), result[y].end());
     }
   }
@@ -177,9 +177,9 @@ TEST(Augmentation, DoesWhatItsDescriptionSays) {
   const TemporaryDirectory directory;
   const Dataset dataset = colours(directory, 7);
   for (const Augmentation& augmentation :
-       {Augmentation{.flip = Flip::kOn}, Augmentation{.crop_padding = 2}, Augmentation{.cutout = 3},
-        Augmentation{.cutout = 2},
-        Augmentation{.flip = Flip::kOn, .crop_padding = 4, .cutout = 1}}) {
+       {Augmentation{.flip = Switch::kOn}, Augmentation{.crop_padding = 2},
+        Augmentation{.cutout = 3}, Augmentation{.cutout = 2},
+        Augmentation{.flip = Switch::kOn, .crop_padding = 4, .cutout = 1}}) {
     LoaderOptions options = augmented(augmentation);
     const std::vector<float> changed = all_inputs(dataset, options);
     options.augmentation = {};
@@ -216,7 +216,7 @@ TEST(Augmentation, ChoosesEvenly) {
 TEST(Augmentation, BitsDependOnThePlaceInTheStreamAlone) {
   const TemporaryDirectory directory;
   const Dataset dataset = colours(directory, 7);
-  LoaderOptions options = augmented({.flip = Flip::kOn, .crop_padding = 2, .cutout = 2});
+  LoaderOptions options = augmented({.flip = Switch::kOn, .crop_padding = 2, .cutout = 2});
   const std::vector<float> whole = all_inputs(dataset, options);
   // The same places as microbatches of four, as ranks hold them.
   options.microbatch = 4;
@@ -250,14 +250,14 @@ TEST(Augmentation, IsForImagesOnly) {
   import.output = directory / "out";
   const Dataset dataset = Dataset::open(import_dataset(import).train);
   LoaderOptions options;
-  options.augmentation.flip = Flip::kOn;
+  options.augmentation.flip = Switch::kOn;
   EXPECT_THROW(Loader(dataset, options), std::logic_error);
 }
 
 TEST(LoaderThreads, GiveTheSameBits) {
   const TemporaryDirectory directory;
   const Dataset dataset = colours(directory, 7);
-  LoaderOptions options = augmented({.flip = Flip::kOn, .crop_padding = 1, .cutout = 2});
+  LoaderOptions options = augmented({.flip = Switch::kOn, .crop_padding = 1, .cutout = 2});
   options.microbatch = 3;
   options.offsets = {9, 0, 6};
   options.steps = 40;

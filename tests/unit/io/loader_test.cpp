@@ -210,12 +210,13 @@ TEST(Loader, ReadsOnlyTheAskedParts) {
   const LoadedStep& loaded = targets.next();
   EXPECT_THAT(elements<std::int64_t>(loaded.targets(0)), ElementsAre(0, 1, 2, 0, 1, 2, 0, 1));
   EXPECT_THROW((void)loaded.inputs(0), std::logic_error);
-  EXPECT_EQ(targets.memory_bytes(), 2 * 64);
+  EXPECT_EQ(loaded.memory().bytes(), 64);
   options.parts = Parts::kInputs;
   Loader inputs(dataset, options);
-  EXPECT_THROW((void)inputs.next().targets(0), std::logic_error);
-  EXPECT_EQ(inputs.memory_bytes(), 2 * 8 * 20 * 4);
-  EXPECT_EQ(inputs.memory_bytes(), Loader::memory_bytes(dataset.info(), options));
+  const LoadedStep& step = inputs.next();
+  EXPECT_THROW((void)step.targets(0), std::logic_error);
+  EXPECT_EQ(step.memory().bytes(), 8 * 20 * 4);
+  EXPECT_EQ(2 * step.memory().bytes(), Loader::memory_bytes(dataset.info(), options));
 }
 
 /// A data set of 12 images, of which number 9 is not as it was written.

@@ -197,11 +197,12 @@ TEST(TokenLoader, GivesInputsOrTargetsAlone) {
   options.order = Order::kSequential;
   options.parts = Parts::kInputs;
   Loader inputs(dataset, options);
-  const ConstTensorView read = inputs.next().inputs(0);
+  const LoadedStep& step = inputs.next();
+  const ConstTensorView read = step.inputs(0);
   EXPECT_EQ(read.dtype(), DType::kInt64);
   EXPECT_EQ(read.shape(), (Shape{2, 8}));
   expect_tokens(row_of(read, 1), 8);
-  EXPECT_EQ(inputs.memory_bytes(), Loader::memory_bytes(dataset.info(), options));
+  EXPECT_EQ(2 * step.memory().bytes(), Loader::memory_bytes(dataset.info(), options));
   options.parts = Parts::kTargets;
   Loader targets(dataset, options);
   expect_tokens(row_of(targets.next().targets(0), 1), 9);

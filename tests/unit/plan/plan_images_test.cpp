@@ -45,7 +45,7 @@ TEST(PrepareImages, PutsChannelsLast) {
 
 TEST(PrepareImages, AugmentsWithinThem) {
   config::RunConfig config = flat();
-  config.data.augmentation = {.flip = io::Flip::kOn, .crop_padding = 6, .cutout = 6};
+  config.data.augmentation = {.flip = Switch::kOn, .crop_padding = 6, .cutout = 6};
   EXPECT_NO_THROW(prepare(config, 1, images(), {}));
   config.data.augmentation.cutout = 7;
   EXPECT_THAT(refusal_of(config, images()),
