@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <regex>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,14 +13,9 @@
 #include "files/posix_file.hpp"
 
 namespace strata::io {
-namespace {
-
-constexpr const char* kEnding = ".partial";
-
-}  // namespace
 
 PendingFile::PendingFile(std::filesystem::path final_path) : final_(std::move(final_path)) {
-  temporary_ = fmt::format("{}.{}{}", final_.string(), make_nonce(), kEnding);
+  temporary_ = fmt::format("{}.{}.partial", final_.string(), make_nonce());
   const FileDescriptor created(temporary_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (!created.is_open()) {
     fail(ExitCode::kData, "cannot create {}: {}; choose another --output", temporary_.string(),
@@ -39,32 +35,16 @@ void PendingFile::publish() {
   temporary_.clear();
 }
 
-ImportedFile kind_of_file(std::string_view name) {
-  if (name.ends_with(kEnding)) {
-    name.remove_suffix(std::string_view(kEnding).size());
-    // Earlier versions gave temporary names without a nonce.
-    const std::size_t dot = name.rfind('.');
-    if (dot != std::string_view::npos && name.size() - dot == 17) {
-      name = name.substr(0, dot);
-    }
-    return name == "tokens" || kind_of_file(name) != ImportedFile::kNone ? ImportedFile::kPending
-                                                                         : ImportedFile::kNone;
-  }
-  if (name == "train.h5" || name == "test.h5") {
-    return ImportedFile::kMaster;
-  }
-  if (name == "train.manifest" || name == "test.manifest") {
-    return ImportedFile::kShard;
-  }
-  const std::string_view split = name.substr(0, name.find('-'));
-  if ((split == "train" || split == "test") && name.ends_with(".h5") &&
-      name.size() > split.size() + 4) {
-    name = name.substr(split.size() + 1, name.size() - split.size() - 4);
-    if (name.find_first_not_of("0123456789") == std::string_view::npos) {
-      return ImportedFile::kShard;
-    }
-  }
-  return ImportedFile::kNone;
+ImportedFile kind_of_file(const std::string& name) {
+  const std::regex master(R"((train|test)\.h5)");
+  const std::regex shard(R"((train|test)(\.manifest|-[0-9]+\.h5))");
+  // Earlier versions gave temporary names without a nonce.
+  const std::regex pending(
+      R"((tokens|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
+  return std::regex_match(name, master)    ? ImportedFile::kMaster
+         : std::regex_match(name, shard)   ? ImportedFile::kShard
+         : std::regex_match(name, pending) ? ImportedFile::kPending
+                                           : ImportedFile::kNone;
 }
 
 }  // namespace strata::io

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "files/posix_file.hpp"
@@ -36,6 +36,6 @@ class PendingFile {
 
 /// What a file in the output of an import is, by its name; a manifest goes with the shards.
 enum class ImportedFile { kNone, kMaster, kShard, kPending };
-[[nodiscard]] ImportedFile kind_of_file(std::string_view name);
+[[nodiscard]] ImportedFile kind_of_file(const std::string& name);
 
 }  // namespace strata::io

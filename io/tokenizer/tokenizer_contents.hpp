@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "strata/io/tokenizer.hpp"
-#include "strata/io/tokenizer_checksum.hpp"
 
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/byte_pairs.hpp"

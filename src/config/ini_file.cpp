@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::config {
 

@@ -12,7 +12,7 @@
 #include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 #include "strata/forecast/machine.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 
 #include "shipped_machines.hpp"
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule_file.hpp"

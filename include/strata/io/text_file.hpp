@@ -12,6 +12,12 @@
 
 namespace strata::io {
 
+/// Reads a whole text file of a user.
+/// Throws: Error(code) for a file that does not exist, is no regular file (directory, FIFO, socket,
+/// device), cannot be read, or has more than `most_bytes`.
+[[nodiscard]] std::string read_input(const std::filesystem::path& path, std::int64_t most_bytes,
+                                     ExitCode code);
+
 /// Reads at most `most_bytes` of a regular file, without following a link; nothing where there is
 /// no file. Throws: Error(code) where something else has the name, FileSystemError(code) where it
 /// cannot be read.

@@ -104,6 +104,9 @@ class Tokenizer {
   std::unique_ptr<const TokenizerContents> contents_;
 };
 
+/// XXH3 of kind and tables; equal for equal tokenizers.
+[[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
+
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
 /// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model, and
 /// what belongs to it beside the model as tokenizer_config.json and added_tokens.json. Returns the

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/io/tokenizer.hpp"
-#include "strata/io/tokenizer_checksum.hpp"
 
 #include "text_files.hpp"
 #include "tokenizer/byte_characters.hpp"

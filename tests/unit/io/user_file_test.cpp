@@ -17,7 +17,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "strata/io/input.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"

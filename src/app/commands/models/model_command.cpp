@@ -12,7 +12,6 @@
 #include "strata/io/dataset.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
-#include "strata/io/tokenizer_checksum.hpp"
 #include "strata/train/checkpointing.hpp"
 
 #include "commands/commands.hpp"

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/utf8.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/pipeline/search.hpp"

@@ -19,8 +19,8 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/input.hpp"
 #include "strata/io/json.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
 
