@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +33,20 @@ class ByteCharacters {
   std::unordered_map<char32_t, char> bytes_;
   std::vector<std::string> characters_;  ///< by byte
 };
+
+/// Calls `function` with each line and its number; line ends are removed.
+template <typename Function>
+void for_each_line(std::string_view text, Function&& function) {
+  for (std::int64_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    function(number, line);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
 
 /// Throws: Error(kData) that begins with the path where one of the 256 bytes is no token.
 void require_bytes(const std::vector<std::string>& tokens, const std::filesystem::path& path);

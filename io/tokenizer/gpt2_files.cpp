@@ -51,20 +51,6 @@ std::vector<std::string> read_encoder(const std::filesystem::path& path,
   return tokens;
 }
 
-// Calls `function` with each line and its number; line ends are removed.
-template <typename Function>
-void for_each_line(std::string_view text, Function&& function) {
-  for (std::int64_t number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    if (line.ends_with('\r')) {
-      line.remove_suffix(1);
-    }
-    function(number, line);
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
-
 class MergeReader {
  public:
   MergeReader(const std::filesystem::path& path, const std::filesystem::path& encoder,

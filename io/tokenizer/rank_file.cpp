@@ -104,15 +104,9 @@ std::vector<std::string> read_ranks(std::string_view text, const std::filesystem
     std::int64_t line = 0;
   };
   std::vector<Entry> entries;
-  for (std::int64_t number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) {
-      line.remove_suffix(1);
-    }
+  for_each_line(text, [&](std::int64_t number, std::string_view line) {
     if (line.empty()) {
-      continue;
+      return;
     }
     const std::size_t space = std::min(line.find(' '), line.size());
     auto token = from_base64(line.substr(0, space));
@@ -126,7 +120,7 @@ std::vector<std::string> read_ranks(std::string_view text, const std::filesystem
            path.string(), number, printable(line, 60), kLongestToken);
     }
     entries.push_back({*std::move(token), rank, number});
-  }
+  });
   const bool p50k = entries.size() + 1 == kP50kIds &&
                     std::ranges::find(entries, kP50kEnd, &Entry::rank) == entries.end();
   const std::size_t count = p50k ? kP50kIds : entries.size();

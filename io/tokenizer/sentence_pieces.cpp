@@ -10,12 +10,35 @@
 
 #if STRATA_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
+#else
+namespace sentencepiece {
+
+/// Stands for the library in a build without it, which refuses every model.
+struct SentencePieceProcessor {
+  struct Status {
+    static bool ok() { return false; }
+    static const char* message() { return ""; }
+  };
+  static Status LoadFromSerializedProto(const std::string& /*model*/) { return {}; }
+  template <typename Pieces>
+  static Status Encode(std::string_view /*text*/, Pieces* /*pieces*/) {
+    return {};
+  }
+  static int GetPieceSize() { return 0; }
+  static int bos_id() { return -1; }
+  static int eos_id() { return -1; }
+  static int unk_id() { return -1; }
+  static int PieceToId(std::string_view /*piece*/) { return -1; }
+  static const char* IdToPiece(int /*id*/) { return ""; }
+  static bool IsControl(int /*id*/) { return false; }
+  static bool IsUnknown(int /*id*/) { return false; }
+  static bool IsByte(int /*id*/) { return false; }
+};
+
+}  // namespace sentencepiece
 #endif
 
 namespace strata::io {
-
-#if STRATA_HAVE_SENTENCEPIECE
-
 namespace {
 
 /// What the library writes for a space (U+2581).
@@ -30,6 +53,12 @@ struct SentencePieces::Library {
 
 SentencePieces::SentencePieces(std::string model, const std::string& name)
     : model_(std::move(model)) {
+#if !STRATA_HAVE_SENTENCEPIECE
+  fail(ExitCode::kUsage,
+       "{} is a model of SentencePiece, and this strata was built without that library; install "
+       "libsentencepiece-dev and build strata again",
+       name);
+#endif
   const auto refuse = [&](const std::string& why) {
     fail(ExitCode::kData, "{} is no model of SentencePiece ({}); copy the file again", name, why);
   };
@@ -155,47 +184,5 @@ bool SentencePieces::pieces_end_at_spaces() const {
   }
   return true;
 }
-
-#else
-
-struct SentencePieces::Library {};
-
-SentencePieces::SentencePieces(std::string /*model*/, const std::string& name) {
-  fail(ExitCode::kUsage,
-       "{} is a model of SentencePiece, and this strata was built without that library; install "
-       "libsentencepiece-dev and build strata again",
-       name);
-}
-SentencePieces::~SentencePieces() = default;
-std::int64_t SentencePieces::vocabulary() const {
-  return 0;
-}
-std::int64_t SentencePieces::separator() const {
-  return -1;
-}
-std::int64_t SentencePieces::begin() const {
-  return -1;
-}
-std::int64_t SentencePieces::end() const {
-  return -1;
-}
-std::vector<std::uint32_t> SentencePieces::control_symbols() const {
-  return {};
-}
-std::string SentencePieces::piece(std::uint32_t /*id*/) const {
-  return "";
-}
-std::int64_t SentencePieces::id_of(const std::string& /*piece*/) const {
-  return -1;
-}
-std::string SentencePieces::text_of(std::uint32_t /*id*/) const {
-  return "";
-}
-void SentencePieces::encode(std::string_view /*text*/, std::vector<std::uint32_t>& /*ids*/) const {}
-std::size_t SentencePieces::cut_of(std::string_view /*text*/) const {
-  return std::string_view::npos;
-}
-
-#endif
 
 }  // namespace strata::io

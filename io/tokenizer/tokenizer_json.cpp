@@ -1,3 +1,4 @@
+// Reads and writes tokenizer.json: both directions are in one file, so that they change together.
 #include "tokenizer/tokenizer_json.hpp"
 
 #include <algorithm>
