@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
-#include "strata/core/text.hpp"
 #include "strata/nn/adapters.hpp"
+#include "strata/nn/layer_line.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/matmul.hpp"
@@ -28,16 +28,9 @@ std::string module_of(const std::string& name) {
 CheckpointAdapters::CheckpointAdapters(const io::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   for (const std::string& line :
        checkpoint.metadata().value("layers", std::vector<std::string>())) {
-    std::int64_t rank = 0;
-    double alpha = 0.0;
-    for (const std::string& word : split_words(line)) {
-      if (word.starts_with("lora=")) {
-        static_cast<void>(parse_int64(word.substr(word.find('=') + 1), rank));
-        alpha = alpha == 0.0 ? static_cast<double>(rank) : alpha;
-      } else if (word.starts_with("lora_alpha=")) {
-        static_cast<void>(parse_double(word.substr(word.find('=') + 1), alpha));
-      }
-    }
+    nn::LayerLine layer(line);
+    const std::int64_t rank = layer.take_option_whole("lora", 0);
+    const double alpha = layer.take_option_number("lora_alpha", static_cast<double>(rank));
     if (rank > 0 && rank_ > 0 && (rank != rank_ || alpha != alpha_)) {
       fail(ExitCode::kUsage,
            "{} has adapters of rank {} and alpha {}, and of rank {} and alpha {}; an export needs "

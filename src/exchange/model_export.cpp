@@ -1,17 +1,13 @@
 #include <algorithm>
-#include <array>
 #include <future>
 #include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
-#include "strata/core/log.hpp"
 #include "strata/exchange/model_files.hpp"
-#include "strata/io/directory_lock.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/nn/adapters.hpp"
@@ -48,9 +44,10 @@ class Exporter {
       fail(ExitCode::kCheckpoint, "{} holds no weights; use another checkpoint",
            checkpoint.directory().string());
     }
-    type_ = options.type.value_or(dtype_ == DType::kFloat64 ? io::StoredType::kFloat64
-                                                            : io::StoredType::kFloat32);
+    own_type_ = dtype_ == DType::kFloat64 ? io::StoredType::kFloat64 : io::StoredType::kFloat32;
+    type_ = options.type.value_or(own_type_);
     if (options.format != ModelFormat::kSafetensors) {
+      data_ = train::data_of(checkpoint);
       model_ = published_model();
     }
   }
@@ -90,17 +87,22 @@ class Exporter {
     }
     result.files.push_back(io::write_export_manifest(directory, result.files));
     if (options_.format == ModelFormat::kHuggingface) {
+      DocumentEnds ends;
+      std::vector<fs::path> tokenizer_files;
+      if (data_->tokenizer != io::TokenizerKind::kNone) {
+        const io::Tokenizer tokenizer = io::Tokenizer::of(*data_);
+        const std::vector<std::uint32_t>& before = tokenizer.frame().before;
+        ends = {before.empty() ? tokenizer.separator() : std::int64_t{before.front()},
+                tokenizer.separator()};
+        tokenizer_files = io::write_tokenizer_files(tokenizer, directory);
+      }
       const train::ModelTexts texts = train::model_texts(checkpoint_);
-      const nlohmann::json config = huggingface_config(*model_, type_, ends(), texts);
+      const nlohmann::json config = huggingface_config(*model_, type_, ends, texts);
       write_text(directory, "config.json", config);
       write_text(directory, "generation_config.json", generation_config(config));
       result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
-      if (const std::optional<io::DatasetInfo> data = train::data_of(checkpoint_);
-          data && data->tokenizer != io::TokenizerKind::kNone) {
-        const io::Tokenizer tokenizer = io::Tokenizer::of(*data);
-        for (const fs::path& file : io::write_tokenizer_files(tokenizer, directory)) {
-          result.files.push_back(file.filename().string());
-        }
+      for (const fs::path& file : tokenizer_files) {
+        result.files.push_back(file.filename().string());
       }
       for (const std::string name : kModelTexts) {
         if (name != "config.json" && texts.contains(name)) {
@@ -143,17 +145,16 @@ class Exporter {
   [[nodiscard]] PublishedModel published_model() const {
     const nlohmann::json& metadata = checkpoint_.metadata();
     const auto lines = metadata.value("layers", std::vector<std::string>());
-    const std::optional<io::DatasetInfo> data = train::data_of(checkpoint_);
     const std::string name = fmt::format("{}embedding.tokens.weight", plan::kWeightPrefix);
     const auto embedding = std::ranges::find(weights_, name, &io::TensorInfo::name);
-    if (!data || data->task != io::Task::kNextToken || embedding == weights_.end()) {
+    if (!data_ || data_->task != io::Task::kNextToken || embedding == weights_.end()) {
       fail(ExitCode::kUsage,
            "{} is no checkpoint of a preset's GPT or Llama, which --format={} needs; take it out "
            "with --format=safetensors",
            checkpoint_.directory().string(), name_of(options_.format));
     }
     const PublishedModel model =
-        published_model_of(lines, data->input_shape[0], embedding->shape[0]);
+        published_model_of(lines, data_->input_shape[0], embedding->shape[0]);
     const bool gpt2 = architecture_of(model) == Architecture::kGpt2;
     const nn::TransformerOptions& o = model.options;
     const auto check = [&](bool fits, const std::string& what) {
@@ -177,17 +178,6 @@ class Exporter {
     return model;
   }
 
-  [[nodiscard]] DocumentEnds ends() const {
-    const std::optional<io::DatasetInfo> data = train::data_of(checkpoint_);
-    if (!data || data->tokenizer == io::TokenizerKind::kNone) {
-      return {};
-    }
-    const io::Tokenizer tokenizer = io::Tokenizer::of(*data);
-    const std::vector<std::uint32_t>& before = tokenizer.frame().before;
-    return {before.empty() ? tokenizer.separator() : std::int64_t{before.front()},
-            tokenizer.separator()};
-  }
-
   /// All weights under strata's names.
   [[nodiscard]] std::vector<PublishedTensor> own_tensors() const {
     std::vector<PublishedTensor> tensors;
@@ -202,17 +192,17 @@ class Exporter {
 
   /// The order of llm.c: a layer's tensor of all blocks, then the next.
   [[nodiscard]] std::vector<PublishedTensor> llmc_tensors() const {
-    constexpr std::array<std::string_view, 16> kOrder{
-        "wte.weight",         "wpe.weight",       "ln_1.weight",        "ln_1.bias",
-        "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
-        "ln_2.weight",        "ln_2.bias",        "mlp.c_fc.weight",    "mlp.c_fc.bias",
-        "mlp.c_proj.weight",  "mlp.c_proj.bias",  "ln_f.weight",        "ln_f.bias"};
-    std::vector<PublishedTensor> tensors = published_tensors(*model_, MatrixOrder::kOutputsFirst);
-    std::ranges::stable_sort(tensors, {}, [&](const PublishedTensor& tensor) {
-      return std::ranges::find_if(
-                 kOrder, [&](std::string_view end) { return tensor.name.ends_with(end); }) -
-             kOrder.begin();
-    });
+    constexpr std::int64_t kAround = 2;  // tensors before the blocks, and as many after them
+    std::vector<PublishedTensor> all = published_tensors(*model_, MatrixOrder::kOutputsFirst);
+    const std::int64_t blocks = model_->options.blocks;
+    const std::int64_t in_block = (std::ssize(all) - 2 * kAround) / blocks;
+    std::vector<PublishedTensor> tensors(all.begin(), all.begin() + kAround);
+    for (std::int64_t i = 0; i < in_block * blocks; ++i) {
+      const std::int64_t tensor = i / blocks;
+      const std::int64_t block = i % blocks;
+      tensors.push_back(all[static_cast<std::size_t>(kAround + block * in_block + tensor)]);
+    }
+    tensors.insert(tensors.end(), all.end() - kAround, all.end());
     return tensors;
   }
 
@@ -318,10 +308,10 @@ class Exporter {
     for (const PublishedTensor& tensor : tensors) {
       StreamingHash hash;
       stream(tensor, [&](const TensorView& piece) {
-        const std::vector<std::byte> narrow =
-            holds_type() ? std::vector<std::byte>() : io::stored_bytes(piece, type_);
+        const bool same = type_ == own_type_;
+        const auto narrow = same ? std::vector<std::byte>() : io::stored_bytes(piece, type_);
         const std::span<const std::byte> bytes =
-            holds_type() ? std::span<const std::byte>(piece.raw(), piece.bytes()) : narrow;
+            same ? std::span<const std::byte>(piece.raw(), piece.bytes()) : narrow;
         hash.update(bytes);
         file.append(bytes);
         result.bytes += std::ssize(bytes);
@@ -360,12 +350,6 @@ class Exporter {
                nlohmann::json{{"metadata", {{"total_size", bytes}}}, {"weight_map", names}});
   }
 
-  /// Whether the export's numbers are the checkpoint's, bit by bit.
-  [[nodiscard]] bool holds_type() const {
-    return type_ ==
-           (dtype_ == DType::kFloat64 ? io::StoredType::kFloat64 : io::StoredType::kFloat32);
-  }
-
   /// Reads a file back and compares the checksum of each tensor.
   void verify(const fs::path& path, const std::vector<PublishedTensor>& tensors,
               const std::vector<std::uint64_t>& checksums) const {
@@ -387,9 +371,11 @@ class Exporter {
 
   const io::Checkpoint& checkpoint_;
   const ExportOptions& options_;
+  std::optional<io::DatasetInfo> data_;
   CheckpointAdapters adapters_;
   std::vector<io::TensorInfo> weights_;
   DType dtype_ = DType::kFloat32;
+  io::StoredType own_type_ = io::StoredType::kFloat32;  ///< the same numbers as dtype_
   io::StoredType type_ = io::StoredType::kFloat32;
   std::optional<PublishedModel> model_;
   std::vector<std::byte> piece_;
@@ -397,45 +383,6 @@ class Exporter {
 };
 
 }  // namespace
-
-void fill_new_directory(const fs::path& output, const std::function<void(const fs::path&)>& fill) {
-  std::error_code error;
-  const auto require_new = [&] {
-    if (fs::exists(output, error) && !fs::is_empty(output, error)) {
-      fail(ExitCode::kUsage, "{} exists and is not empty; choose another --output",
-           output.string());
-    }
-  };
-  require_new();
-  const fs::path absolute = fs::absolute(output / "").parent_path();
-  const fs::path parent = absolute.parent_path();
-  const std::string name = absolute.filename().string();
-  fs::create_directories(parent, error);
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --output",
-         parent.string(), error.message());
-  }
-  Log log(Log::Output::kPrint);
-  const io::DirectoryLock lock(
-      parent,
-      {.name = fmt::format(".{}.lock", name), .setting = "--output", .subject = output.string()},
-      log);
-  require_new();  // another process may have filled it meanwhile
-  const fs::path directory = parent / fmt::format(".{}.partial", name);
-  fs::remove_all(directory, error);
-  fs::create_directories(directory, error);
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --output",
-         directory.string(), error.message());
-  }
-  try {
-    fill(directory);
-    io::publish_directory(directory, absolute);
-  } catch (...) {
-    fs::remove_all(directory, error);
-    throw;
-  }
-}
 
 ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
                            const ExportOptions& options) {
