@@ -32,12 +32,6 @@ using Ink = std::array<std::uint8_t, 3>;
 constexpr Ink kWhite{255, 255, 255};
 constexpr Ink kRed{255, 96, 96};
 
-/// Height and width of the displayed samples.
-struct Size {
-  std::int64_t height;
-  std::int64_t width;
-};
-
 /// A line of text below an image.
 struct Label {
   std::string text;
@@ -55,7 +49,7 @@ Shape image_shape(const DatasetInfo& info) {
   return info.input_shape.rank() == 2 ? info.input_shape.prepended(1) : info.input_shape;
 }
 
-Size shown_size(const Shape& shape) {
+ImageSize shown_size(const Shape& shape) {
   const std::int64_t shorter = std::min(shape[1], shape[2]);
   const std::int64_t longer = std::max(shape[1], shape[2]);
   const std::int64_t larger =
@@ -117,7 +111,8 @@ std::string label_of(const Dataset& dataset, std::int64_t sample) {
 
 /// Draws an image, enlarged to `size`, with its top left corner at (top, left). Pre: the size is a
 /// multiple of the image's.
-void draw(const Image& image, const Size& size, std::int64_t top, std::int64_t left, Image& sheet) {
+void draw(const Image& image, const ImageSize& size, std::int64_t top, std::int64_t left,
+          Image& sheet) {
   for (std::int64_t y = 0; y < size.height; ++y) {
     for (std::int64_t x = 0; x < size.width; ++x) {
       const std::int64_t from =
@@ -162,7 +157,7 @@ Picture picture_of(const Image& image) {
 
 Picture sheet_of(const Dataset& dataset, const std::vector<Cell>& cells) {
   const Shape shape = image_shape(dataset.info());
-  const Size size = shown_size(shape);
+  const ImageSize size = shown_size(shape);
   const std::int64_t count = std::ssize(cells);
   const auto columns = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
   constexpr std::int64_t kLine = kGlyphHeight + kMargin;

@@ -142,14 +142,8 @@ void ImageDecoder::renew_jpeg() {
 }
 
 ImageSize ImageDecoder::size_of(std::span<const std::byte> file) {
-  switch (kind_of(file)) {
-    case FileKind::kJpeg:
-      return checked(read_jpeg_header(file));
-    case FileKind::kPng:
-      break;
-  }
-  const PngHeader png(file);
-  return checked(png.size());
+  return checked(kind_of(file) == FileKind::kJpeg ? read_jpeg_header(file)
+                                                  : PngHeader(file).size());
 }
 
 void ImageDecoder::decode(std::span<const std::byte> file, Image& image) {
