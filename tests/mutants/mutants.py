@@ -57,7 +57,7 @@ MUTANTS = [
            "resume with a larger tensor size: a shard gets elements of its neighbour",
            "unit.io grids mpi.lm_resume mpi.resume mpi.conv_grids"),
     Mutant("directory-not-synced", "io/checkpoint/checkpoint_write.cpp",
-           "  hdf5::sync_directory({directory, ExitCode::kCheckpoint});\n", "",
+           "  sync_file(directory, ExitCode::kCheckpoint);\n", "",
            "a checkpoint is renamed before its directory is on the disk",
            "unit.io mpi.checkpoint_errors mpi.fault_sweep mpi.kill"),
     Mutant("virtual-offset", "io/checkpoint/checkpoint_write.cpp",
