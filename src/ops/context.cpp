@@ -37,14 +37,16 @@ Context Context::planned(Observer& observer) {
 }
 
 bool Context::begin_operation(const OperationWork& work) {
-  const bool left_out = depth_ == 0 && observer_->begin(work);
+  if (depth_ == 0) {
+    leaves_out_ = observer_->begin(work);
+  }
   ++depth_;
-  return left_out;
+  return leaves_out_;
 }
 
-void Context::end_operation(bool left_out) {
+void Context::end_operation() {
   --depth_;
-  if (depth_ == 0 && !left_out && observer_ != nullptr) {
+  if (depth_ == 0 && !leaves_out_ && observer_ != nullptr) {
     observer_->end();
   }
 }

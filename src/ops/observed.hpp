@@ -8,10 +8,11 @@
 #include "strata/ops/observer.hpp"
 
 #include "checks.hpp"
+#include "cuda/dispatch.hpp"
 
 namespace strata::ops {
 
-/// Tells the context's observer of an operation, from construction to destruction.
+/// An operation, from construction to destruction: tells the context's observer of it.
 class Observed {
  public:
   /// An operation that memory bounds.
@@ -36,7 +37,7 @@ class Observed {
   }
   ~Observed() {
     if (begun_) {
-      context_.end_operation(skips_);
+      context_.end_operation();
     }
   }
   Observed(const Observed&) = delete;
@@ -44,6 +45,12 @@ class Observed {
 
   /// Whether to leave the operation out.
   [[nodiscard]] bool skips() const { return skips_; }
+  /// Whether nothing is left to compute on the CPU: the operation is left out, or the context's
+  /// device is a GPU, on which kOperation, a function of cuda::, is then enqueued.
+  template <auto kOperation, typename... Arguments>
+  [[nodiscard]] bool handled_by(const Arguments&... arguments) const {
+    return skips_ || run_on_gpu<kOperation>(context_, arguments...);
+  }
 
   [[nodiscard]] static double bytes_of(const ConstTensorView& tensor) {
     return tensor.empty() ? 0.0 : static_cast<double>(tensor.bytes());

@@ -91,9 +91,9 @@ class Context {
   void set_observer(Observer* observer) { observer_ = observer; }
   [[nodiscard]] bool is_observed() const { return observer_ != nullptr; }
   /// The begin and the end of an operation, which may consist of others. Returns: whether to leave
-  /// it out.
+  /// it out, as all that it consists of.
   [[nodiscard]] bool begin_operation(const OperationWork& work);
-  void end_operation(bool left_out);
+  void end_operation();
 
   /// Device memory allocated for scratch so far; 0 on the CPU.
   [[nodiscard]] std::int64_t scratch_bytes() const;
@@ -120,6 +120,8 @@ class Context {
   Observer* observer_ = nullptr;
   /// Operations that have begun and not ended, each part of the one before.
   int depth_ = 0;
+  /// Whether the first of them is left out, and so all.
+  bool leaves_out_ = false;
   // Destroyed first: its pending work may use the memory above.
   device::Stream stream_;
 };

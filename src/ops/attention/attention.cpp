@@ -241,14 +241,11 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
     return attention_work("attention_forward", 2.0, shape,
                           Observed::bytes_of(qkv) + Observed::bytes_of(y), qkv.dtype());
   });
-  if (observed.skips()) {
-    return;
-  }
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if (run_on_gpu<cuda::causal_attention_forward>(context, shape, qkv, y, log_sums)) {
+  if (observed.handled_by<cuda::causal_attention_forward>(shape, qkv, y, log_sums)) {
     return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
@@ -261,14 +258,11 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
                       const TensorView& y) {
   const Observed observed(context, "cached_attention", qkv, keys, values, y);
-  if (observed.skips()) {
-    return;
-  }
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if (run_on_gpu<cuda::cached_attention>(context, shape, qkv, keys, values, past, y)) {
+  if (observed.handled_by<cuda::cached_attention>(shape, qkv, keys, values, past, y)) {
     return;
   }
   const std::int64_t size = shape.head_size;
@@ -297,13 +291,10 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                      std::int64_t past, const TensorView& keys, const TensorView& values) {
   const Observed observed(context, "append_to_cache", qkv, keys, values);
-  if (observed.skips()) {
-    return;
-  }
   require_qkv(shape, qkv);
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if (run_on_gpu<cuda::append_to_cache>(context, shape, qkv, past, keys, values)) {
+  if (observed.handled_by<cuda::append_to_cache>(shape, qkv, past, keys, values)) {
     return;
   }
   const std::int64_t size = shape.head_size;

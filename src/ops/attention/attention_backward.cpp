@@ -192,9 +192,6 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
     return attention_work("attention_backward", 5.0, shape,
                           2.0 * (Observed::bytes_of(qkv) + Observed::bytes_of(y)), qkv.dtype());
   });
-  if (observed.skips()) {
-    return;
-  }
   require_qkv(shape, qkv);
   const Shape output{shape.rows(), shape.width()};
   require_like(y, qkv.dtype(), output, "attention's y");
@@ -202,7 +199,7 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
   require_like(dqkv, qkv.dtype(), qkv.shape(), "attention's dqkv");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if (run_on_gpu<cuda::causal_attention_backward>(context, shape, qkv, y, log_sums, dy, dqkv)) {
+  if (observed.handled_by<cuda::causal_attention_backward>(shape, qkv, y, log_sums, dy, dqkv)) {
     return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {

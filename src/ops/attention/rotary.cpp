@@ -68,14 +68,11 @@ void rotate_head(Stored* head, std::int64_t half, const T* cosines, const T* sin
 void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
             std::int64_t offset, Rotation rotation, const TensorView& qkv) {
   const Observed observed(context, "rotary", qkv);
-  if (observed.skips()) {
-    return;
-  }
   require_qkv(shape, qkv);
   require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
   require(angles.theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}",
           angles.theta, offset);
-  if (run_on_gpu<cuda::rotary>(context, shape, angles, offset, rotation, qkv)) {
+  if (observed.handled_by<cuda::rotary>(shape, angles, offset, rotation, qkv)) {
     return;
   }
   const std::int64_t half = shape.head_size / 2;

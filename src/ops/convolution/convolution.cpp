@@ -218,9 +218,6 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
                             Observed::bytes_of(x) + Observed::bytes_of(w) + Observed::bytes_of(y),
                             x.dtype());
   });
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   const DType dtype = x.dtype();
   const DType result = result_dtype(y, dtype);
@@ -242,7 +239,7 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   if (shape.images == 0) {
     return;
   }
-  if (run_on_gpu<cuda::convolution_forward>(context, shape, x, w, y, options)) {
+  if (observed.handled_by<cuda::convolution_forward>(shape, x, w, y, options)) {
     return;
   }
   if (dtype == DType::kFloat64) {
@@ -273,9 +270,6 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                             Observed::bytes_of(dy) + Observed::bytes_of(w) + Observed::bytes_of(dx),
                             dy.dtype());
   });
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   const DType dtype = dy.dtype();
   const DType result = result_dtype(dx, dtype);
@@ -288,7 +282,7 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   if (shape.images == 0) {
     return;
   }
-  if (run_on_gpu<cuda::convolution_backward_input>(context, shape, dy, w, dx)) {
+  if (observed.handled_by<cuda::convolution_backward_input>(shape, dy, w, dx)) {
     return;
   }
   if (dtype == DType::kFloat64) {
@@ -315,16 +309,13 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
                             Observed::bytes_of(x) + Observed::bytes_of(dy) + Observed::bytes_of(dw),
                             x.dtype());
   });
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   const DType dtype = x.dtype();
   require(shape.images >= 1, "a weight gradient of {} images", shape.images);
   require_count(x, dtype, shape.input().count(), "a convolution's x");
   require_count(dy, dtype, shape.output().count(), "a convolution's dy");
   require_count(dw, compute_dtype(dtype), shape.weight().count(), "a convolution's dw");
-  if (run_on_gpu<cuda::convolution_backward_weight>(context, shape, x, dy, dw, accumulate)) {
+  if (observed.handled_by<cuda::convolution_backward_weight>(shape, x, dy, dw, accumulate)) {
     return;
   }
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {

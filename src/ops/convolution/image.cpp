@@ -66,12 +66,9 @@ void require_border(const BorderShape& shape, const ConstTensorView& inner,
 void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
                 const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "swap_inner", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_count(x, x.dtype(), images * rows * columns, "swap_inner's x");
   require_count(y, x.dtype(), x.count(), "swap_inner's y");
-  if (run_on_gpu<cuda::swap_inner>(context, images, rows, columns, x, y)) {
+  if (observed.handled_by<cuda::swap_inner>(images, rows, columns, x, y)) {
     return;
   }
   require_memory_space(context, x);
@@ -95,11 +92,8 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
   const Observed observed(context, "add_border", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_border(shape, x, y);
-  if (run_on_gpu<cuda::add_border>(context, shape, x, y)) {
+  if (observed.handled_by<cuda::add_border>(shape, x, y)) {
     return;
   }
   require_memory_space(context, x);
@@ -120,11 +114,8 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
   const Observed observed(context, "remove_border", y, x);
-  if (observed.skips()) {
-    return;
-  }
   require_border(shape, x, y);
-  if (run_on_gpu<cuda::remove_border>(context, shape, y, x)) {
+  if (observed.handled_by<cuda::remove_border>(shape, y, x)) {
     return;
   }
   require_memory_space(context, x);
@@ -141,14 +132,11 @@ void remove_border(Context& context, const BorderShape& shape, const ConstTensor
 
 void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "widen_rows", x, y);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, narrow] = rows_of(x.shape());
   const std::int64_t wide = rows_of(y.shape()).columns;
   require(wide >= narrow, "rows of {} cannot be widened to {}", narrow, wide);
   require_like(y, x.dtype(), Shape{rows, wide}, "widen_rows' y");
-  if (run_on_gpu<cuda::widen_rows>(context, x, y)) {
+  if (observed.handled_by<cuda::widen_rows>(x, y)) {
     return;
   }
   const std::int64_t from_bytes = narrow * size_bytes(x.dtype());
@@ -163,14 +151,11 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
 
 void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x) {
   const Observed observed(context, "narrow_rows", y, x);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, wide] = rows_of(y.shape());
   const std::int64_t narrow = rows_of(x.shape()).columns;
   require(wide >= narrow, "rows of {} cannot be narrowed from {}", narrow, wide);
   require_like(x, y.dtype(), Shape{rows, narrow}, "narrow_rows' x");
-  if (run_on_gpu<cuda::narrow_rows>(context, y, x)) {
+  if (observed.handled_by<cuda::narrow_rows>(y, x)) {
     return;
   }
   const std::int64_t from_bytes = wide * size_bytes(y.dtype());

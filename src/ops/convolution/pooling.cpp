@@ -184,9 +184,6 @@ void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const 
 void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
                       const TensorView& y, const TensorView& at) {
   const Observed observed(context, "max_pool_forward", x, y, at);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   constexpr std::int64_t kPlaces = 256;
   require(shape.height.window * shape.width.window <= kPlaces, "a window of {} x {} elements",
@@ -194,7 +191,7 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
   require_count(x, x.dtype(), shape.input().count(), "max pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "max pooling's y");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
-  if (run_on_gpu<cuda::max_pool_forward>(context, shape, x, y, at)) {
+  if (observed.handled_by<cuda::max_pool_forward>(shape, x, y, at)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -232,14 +229,11 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
 void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
                        const ConstTensorView& at, const TensorView& dx) {
   const Observed observed(context, "max_pool_backward", dy, at, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "max pooling's dy");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
   require_count(dx, dy.dtype(), shape.input().count(), "max pooling's dx");
-  if (run_on_gpu<cuda::max_pool_backward>(context, shape, dy, at, dx)) {
+  if (observed.handled_by<cuda::max_pool_backward>(shape, dy, at, dx)) {
     return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {
@@ -263,13 +257,10 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
 void average_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
                           const TensorView& y) {
   const Observed observed(context, "average_pool_forward", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.input().count(), "average pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "average pooling's y");
-  if (run_on_gpu<cuda::average_pool_forward>(context, shape, x, y)) {
+  if (observed.handled_by<cuda::average_pool_forward>(shape, x, y)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -301,13 +292,10 @@ void average_pool_forward(Context& context, const PoolingShape& shape, const Con
 void average_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
                            const TensorView& dx) {
   const Observed observed(context, "average_pool_backward", dy, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "average pooling's dy");
   require_count(dx, dy.dtype(), shape.input().count(), "average pooling's dx");
-  if (run_on_gpu<cuda::average_pool_backward>(context, shape, dy, dx)) {
+  if (observed.handled_by<cuda::average_pool_backward>(shape, dy, dx)) {
     return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {

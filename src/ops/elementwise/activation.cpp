@@ -79,15 +79,12 @@ void map_slope(Context& context, const ConstTensorView& at, const ConstTensorVie
 void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
                         const TensorView& y) {
   const Observed observed(context, "activation_forward", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_like(y, x.dtype(), x.shape(), "an activation's y");
   if (activation == Activation::kNone) {
     copy(context, x, y);
     return;
   }
-  if (run_on_gpu<cuda::activation_forward>(context, activation, x, y)) {
+  if (observed.handled_by<cuda::activation_forward>(activation, x, y)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -115,9 +112,6 @@ void activation_backward(Context& context, Activation activation, const ConstTen
                          const ConstTensorView& y, const ConstTensorView& dy,
                          const TensorView& dx) {
   const Observed observed(context, "activation_backward", x, y, dy, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_like(dx, dy.dtype(), dy.shape(), "an activation's dx");
   if (activation == Activation::kNone) {
     copy(context, dy, dx);
@@ -125,7 +119,7 @@ void activation_backward(Context& context, Activation activation, const ConstTen
   }
   const ConstTensorView& read = activation == Activation::kGelu ? x : y;
   require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
-  if (run_on_gpu<cuda::activation_backward>(context, activation, x, y, dy, dx)) {
+  if (observed.handled_by<cuda::activation_backward>(activation, x, y, dy, dx)) {
     return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {

@@ -66,9 +66,6 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
                      const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns) {
   const Observed observed(context, "dropout_forward", x, y, mask);
-  if (observed.skips()) {
-    return;
-  }
   require_probability(probability);
   require_like(y, x.dtype(), x.shape(), "dropout's y");
   require_like(mask, DType::kUint8, x.shape(), "dropout's mask");
@@ -81,7 +78,7 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   const std::int64_t run = columns.of == 0 ? n : x.shape().back();
   require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
-  if (run_on_gpu<cuda::dropout_forward>(context, x, probability, stream, first, y, mask, columns)) {
+  if (observed.handled_by<cuda::dropout_forward>(x, probability, stream, first, y, mask, columns)) {
     return;
   }
   const Choice choice{stream, dropout_threshold(probability)};
@@ -105,15 +102,12 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
                            double probability, const RandomStream& stream, const SampleRow& first,
                            const TensorView& y, const TensorView& mask) {
   const Observed observed(context, "bias_dropout_residual", sum, bias, residual, y, mask);
-  if (observed.skips()) {
-    return;
-  }
   require_probability(probability);
   require_bias_residual(sum, bias, residual, y);
   require(y.shape().rank() == 2, "dropout behind a bias of {}", y.shape().text());
   require_like(mask, DType::kUint8, y.shape(), "dropout's mask");
-  if (run_on_gpu<cuda::bias_dropout_residual>(context, sum, bias, residual, probability, stream,
-                                              first, y, mask)) {
+  if (observed.handled_by<cuda::bias_dropout_residual>(sum, bias, residual, probability, stream,
+                                                       first, y, mask)) {
     return;
   }
   add_bias_residual(context, sum, bias, {}, y);
@@ -126,13 +120,10 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx) {
   const Observed observed(context, "dropout_backward", dy, mask, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_probability(probability);
   require_like(mask, DType::kUint8, dy.shape(), "dropout's mask");
   require_like(dx, dy.dtype(), dy.shape(), "dropout's dx");
-  if (run_on_gpu<cuda::dropout_backward>(context, dy, mask, probability, dx)) {
+  if (observed.handled_by<cuda::dropout_backward>(dy, mask, probability, dx)) {
     return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {

@@ -108,10 +108,7 @@ struct BiasResidualRow {
 
 void fill_zero(Context& context, const TensorView& x) {
   const Observed observed(context, "fill_zero", x);
-  if (observed.skips()) {
-    return;
-  }
-  if (run_on_gpu<cuda::fill_zero>(context, x)) {
+  if (observed.handled_by<cuda::fill_zero>(x)) {
     return;
   }
   require_memory_space(context, x);
@@ -122,11 +119,8 @@ void fill_zero(Context& context, const TensorView& x) {
 
 void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "copy", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_count(y, x.dtype(), x.count(), "copy's y");
-  if (run_on_gpu<cuda::copy>(context, x, y)) {
+  if (observed.handled_by<cuda::copy>(x, y)) {
     return;
   }
   require_memory_space(context, x);
@@ -141,11 +135,8 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void add(Context& context, const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "add", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_count(y, x.dtype(), x.count(), "add's y");
-  if (run_on_gpu<cuda::add>(context, x, y)) {
+  if (observed.handled_by<cuda::add>(x, y)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) { add_elements<T>(context, x, y); });
@@ -154,11 +145,8 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y) {
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate) {
   const Observed observed(context, "scaled", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_count(y, x.dtype(), x.count(), "scaled's y");
-  if (run_on_gpu<cuda::scaled>(context, factor, x, y, accumulate)) {
+  if (observed.handled_by<cuda::scaled>(factor, x, y, accumulate)) {
     return;
   }
   const bool adds = accumulate == Accumulate::kAdd;
@@ -179,15 +167,12 @@ void scaled(Context& context, double factor, const ConstTensorView& x, const Ten
 
 void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "convert", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_count(y, y.dtype(), x.count(), "convert's y");
   if (x.dtype() == y.dtype()) {
     copy(context, x, y);
     return;
   }
-  if (run_on_gpu<cuda::convert>(context, x, y)) {
+  if (observed.handled_by<cuda::convert>(x, y)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename From>(From) {
@@ -198,12 +183,9 @@ void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
 void add_bias_residual(Context& context, const ConstTensorView& sum, const ConstTensorView& bias,
                        const ConstTensorView& residual, const TensorView& y) {
   const Observed observed(context, "add_bias_residual", sum, bias, residual, y);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(y.shape());
   require_bias_residual(sum, bias, residual, y);
-  if (run_on_gpu<cuda::add_bias_residual>(context, sum, bias, residual, y)) {
+  if (observed.handled_by<cuda::add_bias_residual>(sum, bias, residual, y)) {
     return;
   }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {

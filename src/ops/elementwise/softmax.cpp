@@ -53,11 +53,8 @@ void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
 
 void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
   const Observed observed(context, "softmax_forward", x, y);
-  if (observed.skips()) {
-    return;
-  }
   require_like(y, x.dtype(), x.shape(), "softmax's y");
-  if (run_on_gpu<cuda::softmax_forward>(context, x, y)) {
+  if (observed.handled_by<cuda::softmax_forward>(x, y)) {
     return;
   }
   const auto [rows, n] = rows_of(x.shape());
@@ -72,12 +69,9 @@ void softmax_forward(Context& context, const ConstTensorView& x, const TensorVie
 void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
                       const TensorView& dx) {
   const Observed observed(context, "softmax_backward", y, dy, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_like(dy, y.dtype(), y.shape(), "softmax's dy");
   require_like(dx, y.dtype(), y.shape(), "softmax's dx");
-  if (run_on_gpu<cuda::softmax_backward>(context, y, dy, dx)) {
+  if (observed.handled_by<cuda::softmax_backward>(y, dy, dx)) {
     return;
   }
   const auto [rows, n] = rows_of(y.shape());

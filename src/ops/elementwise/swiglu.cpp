@@ -14,12 +14,9 @@ namespace strata::ops {
 void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                     const TensorView& y) {
   const Observed observed(context, "swiglu_forward", gate, up, y);
-  if (observed.skips()) {
-    return;
-  }
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(y, gate.dtype(), gate.shape(), "swiglu's y");
-  if (run_on_gpu<cuda::swiglu_forward>(context, gate, up, y)) {
+  if (observed.handled_by<cuda::swiglu_forward>(gate, up, y)) {
     return;
   }
   with_stored(gate.dtype(), [&]<typename T>(T) {
@@ -40,14 +37,11 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
 void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                      const ConstTensorView& dy, const TensorView& dgate, const TensorView& dup) {
   const Observed observed(context, "swiglu_backward", gate, up, dy, dgate, dup);
-  if (observed.skips()) {
-    return;
-  }
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(dy, gate.dtype(), gate.shape(), "swiglu's dy");
   require_like(dgate, gate.dtype(), gate.shape(), "swiglu's dgate");
   require_like(dup, gate.dtype(), gate.shape(), "swiglu's dup");
-  if (run_on_gpu<cuda::swiglu_backward>(context, gate, up, dy, dgate, dup)) {
+  if (observed.handled_by<cuda::swiglu_backward>(gate, up, dy, dgate, dup)) {
     return;
   }
   with_stored(gate.dtype(), [&]<typename T>(T) {

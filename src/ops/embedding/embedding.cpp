@@ -110,16 +110,13 @@ std::int64_t positions_reached(const PositionRows& positions, std::int64_t rows)
 void embedding_forward(Context& context, const ConstTensorView& ids, const ConstTensorView& table,
                        std::int64_t first_id, const TensorView& y, Accumulate accumulate) {
   const Observed observed(context, "embedding_forward", y, y, ids);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(y.shape());
   require_count(ids, DType::kInt64, rows, "an embedding's ids");
   check_table(table, n, "an embedding's table");
   const bool same = y.dtype() == table.dtype();
   require(same || y.dtype() == compute_dtype(table.dtype()), "an embedding of {} into {}",
           name_of(table.dtype()), name_of(y.dtype()));
-  if (run_on_gpu<cuda::embedding_forward>(context, ids, table, first_id, y, accumulate)) {
+  if (observed.handled_by<cuda::embedding_forward>(ids, table, first_id, y, accumulate)) {
     return;
   }
   const std::int64_t table_rows = table.shape()[0];
@@ -144,9 +141,6 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
 void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
   const Observed observed(context, "embedding_backward", dy, dtable, ids);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(dy.shape());
   require_count(ids, DType::kInt64, rows, "an embedding's ids");
   check_table(dtable, n, "an embedding's dtable");
@@ -154,7 +148,7 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable);
   }
-  if (run_on_gpu<cuda::embedding_backward>(context, ids, dy, first_id, dtable, accumulate)) {
+  if (observed.handled_by<cuda::embedding_backward>(ids, dy, first_id, dtable, accumulate)) {
     return;
   }
   const std::vector<TableRow> sorted =
@@ -182,9 +176,6 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
 void add_positions(Context& context, const ConstTensorView& x, const ConstTensorView& table,
                    const PositionRows& positions, const TensorView& y) {
   const Observed observed(context, "add_positions", x, table, y);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(y.shape());
   const bool same = x.dtype() == y.dtype();
   require_count(x, same ? y.dtype() : compute_dtype(y.dtype()), y.count(), "the x of positions");
@@ -194,7 +185,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
               positions_reached(positions, rows) <= table.shape()[0],
           "{} rows of sequences of {} tokens from position {} on and a table of {}", rows,
           positions.tokens, positions.offset, table.shape().text());
-  if (run_on_gpu<cuda::add_positions>(context, x, table, positions, y)) {
+  if (observed.handled_by<cuda::add_positions>(x, table, positions, y)) {
     return;
   }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -221,9 +212,6 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
 void positions_backward(Context& context, const ConstTensorView& dy, std::int64_t tokens,
                         const TensorView& dtable, Accumulate accumulate) {
   const Observed observed(context, "positions_backward", dy, dtable);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(dy.shape());
   check_table(dtable, n, "a table of positions' gradient");
   require_count(dtable, compute_dtype(dy.dtype()), dtable.count(),
@@ -234,7 +222,7 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable.flat_slice(tokens * n, dtable.count() - tokens * n));
   }
-  if (run_on_gpu<cuda::positions_backward>(context, dy, tokens, dtable, accumulate)) {
+  if (observed.handled_by<cuda::positions_backward>(dy, tokens, dtable, accumulate)) {
     return;
   }
   with_stored(dy.dtype(), [&, sequences = rows / tokens, n = n]<typename T>(T) {

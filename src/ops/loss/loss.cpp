@@ -121,9 +121,6 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
                    const TensorView& sums) {
   const Observed observed(context, "cross_entropy", logits, labels, dlogits, sums);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, classes] = rows_of(logits.shape());
   require_count(labels, DType::kInt64, rows, "cross-entropy's labels");
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
@@ -131,8 +128,8 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
   if (!dlogits.empty()) {
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
-  if (run_on_gpu<cuda::cross_entropy>(context, logits, labels, valid_rows, gradient_scale, dlogits,
-                                      sums)) {
+  if (observed.handled_by<cuda::cross_entropy>(logits, labels, valid_rows, gradient_scale, dlogits,
+                                               sums)) {
     return;
   }
   const auto label = labels.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
@@ -159,9 +156,6 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         double gradient_scale, const TensorView& dprediction,
                         const TensorView& sums) {
   const Observed observed(context, "mean_squared_error", prediction, target, dprediction, sums);
-  if (observed.skips()) {
-    return;
-  }
   require(prediction.shape().rank() >= 1, "a squared error of a scalar");
   require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
   require_count(sums, DType::kInt64, kLossElements, "squared error's sums");
@@ -171,8 +165,8 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
     require_like(dprediction, prediction.dtype(), prediction.shape(),
                  "squared error's dprediction");
   }
-  if (run_on_gpu<cuda::mean_squared_error>(context, prediction, target, valid_rows, gradient_scale,
-                                           dprediction, sums)) {
+  if (observed.handled_by<cuda::mean_squared_error>(prediction, target, valid_rows, gradient_scale,
+                                                    dprediction, sums)) {
     return;
   }
   const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;

@@ -63,15 +63,12 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                          const TensorView& parts) {
   const Observed observed(context, "cross_entropy_parts", logits, targets, parts);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
                 "cross-entropy's parts");
-  if (run_on_gpu<cuda::cross_entropy_parts>(context, logits, targets, first_id, ids, parts)) {
+  if (observed.handled_by<cuda::cross_entropy_parts>(logits, targets, first_id, ids, parts)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();
@@ -90,9 +87,6 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums) {
   const Observed observed(context, "combine_cross_entropy", parts, targets, log_sums, sums);
-  if (observed.skips()) {
-    return;
-  }
   require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
           parts.shape().text());
   const std::int64_t shards = parts.shape()[0];
@@ -104,8 +98,8 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   require_steps(steps, shards, "cross-entropy");
-  if (run_on_gpu<cuda::combine_cross_entropy>(context, steps, parts, targets, vocabulary,
-                                              valid_rows, log_sums, sums)) {
+  if (observed.handled_by<cuda::combine_cross_entropy>(steps, parts, targets, vocabulary,
+                                                       valid_rows, log_sums, sums)) {
     return;
   }
   const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
@@ -141,17 +135,14 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits) {
   const Observed observed(context, "cross_entropy_gradient", logits, targets, log_sums, dlogits);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
   require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  if (run_on_gpu<cuda::cross_entropy_gradient>(context, logits, targets, first_id, ids, log_sums,
-                                               valid_rows, gradient_scale, dlogits)) {
+  if (observed.handled_by<cuda::cross_entropy_gradient>(logits, targets, first_id, ids, log_sums,
+                                                        valid_rows, gradient_scale, dlogits)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();

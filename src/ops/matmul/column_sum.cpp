@@ -19,9 +19,6 @@ void column_sums(Context& context, std::span<const ColumnSum> sums, Accumulate a
     return;
   }
   const Observed observed(context, "column_sum", sums.front().x);
-  if (observed.skips()) {
-    return;
-  }
   const DType dtype = sums.front().x.dtype();
   const std::int64_t rows = rows_of(sums.front().x.shape()).rows;
   for (const ColumnSum& each : sums) {
@@ -30,7 +27,7 @@ void column_sums(Context& context, std::span<const ColumnSum> sums, Accumulate a
             shape.rows, name_of(each.x.dtype()), rows, name_of(dtype));
     require_count(each.sum, compute_dtype(dtype), shape.columns, "column_sum's sum");
   }
-  if (run_on_gpu<cuda::column_sums>(context, sums, accumulate)) {
+  if (observed.handled_by<cuda::column_sums>(sums, accumulate)) {
     return;
   }
   with_stored(dtype, [&]<typename T>(T) {

@@ -459,10 +459,7 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   }
   require_options(c, options);
   const Observed observed(context, [&] { return product_work(extents, a, b, c, options); });
-  if (observed.skips()) {
-    return;
-  }
-  if (run_on_gpu<cuda::matmul>(context, a, b, c, options)) {
+  if (observed.handled_by<cuda::matmul>(a, b, c, options)) {
     return;
   }
   MatmulOptions product = options;

@@ -148,15 +148,12 @@ void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance) {
   const Observed observed(context, "combine_statistics", parts, mean, variance);
-  if (observed.skips()) {
-    return;
-  }
   const std::int64_t n = mean.count();
   require_count(variance, mean.dtype(), n, "a variance of parts");
   require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
   require(parts.shape()[0] >= 1, "statistics of no parts");
   require_steps(steps, parts.shape()[0], "a sum of statistics");
-  if (run_on_gpu<cuda::combine_statistics>(context, steps, parts, mean, variance)) {
+  if (observed.handled_by<cuda::combine_statistics>(steps, parts, mean, variance)) {
     return;
   }
   with_floating(mean.dtype(), [&]<typename T>(T) {
@@ -183,14 +180,11 @@ void combine_statistics(Context& context, std::span<const ReductionStep> steps,
 void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
                    const ConstTensorView& parts, const TensorView& mean) {
   const Observed observed(context, "mean_of_parts", parts, mean);
-  if (observed.skips()) {
-    return;
-  }
   const std::int64_t n = mean.count();
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
   require(parts.shape()[0] >= 1, "a mean of no parts");
   require_steps(steps, parts.shape()[0], "a mean of parts");
-  if (run_on_gpu<cuda::mean_of_parts>(context, steps, parts, mean)) {
+  if (observed.handled_by<cuda::mean_of_parts>(steps, parts, mean)) {
     return;
   }
   with_floating(mean.dtype(), [&]<typename T>(T) {
@@ -208,14 +202,11 @@ void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance) {
   const Observed observed(context, "column_statistics", x, mean, variance);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require(rows >= 1, "statistics of {} rows", rows);
   require_count(mean, compute_dtype(x.dtype()), n, "column_statistics' mean");
   require_count(variance, compute_dtype(x.dtype()), n, "column_statistics' variance");
-  if (run_on_gpu<cuda::column_statistics>(context, x, mean, variance)) {
+  if (observed.handled_by<cuda::column_statistics>(x, mean, variance)) {
     return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -257,9 +248,6 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y) {
   const Observed observed(context, "batch_norm_forward", x, mean, variance, weight, bias, y);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_count(weight, x.dtype(), n, "batch norm's weight");
@@ -267,8 +255,8 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
   require_count(y, x.dtype(), x.count(), "batch norm's y");
   require(activation == Activation::kNone || activation == Activation::kRelu, "batch norm with {}",
           name_of(activation));
-  if (run_on_gpu<cuda::batch_norm_forward>(context, x, mean, variance, weight, bias, epsilon,
-                                           activation, y)) {
+  if (observed.handled_by<cuda::batch_norm_forward>(x, mean, variance, weight, bias, epsilon,
+                                                    activation, y)) {
     return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -308,16 +296,13 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const TensorView& dweight, const TensorView& dbias) {
   const Observed observed(context, "batch_norm_backward_sums", x, mean, variance, y, dy, dweight,
                           dbias);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);
   require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
-  if (run_on_gpu<cuda::batch_norm_backward_sums>(context, x, mean, variance, epsilon, y, dy,
-                                                 dweight, dbias)) {
+  if (observed.handled_by<cuda::batch_norm_backward_sums>(x, mean, variance, epsilon, y, dy,
+                                                          dweight, dbias)) {
     return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -361,9 +346,6 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const TensorView& dx) {
   const Observed observed(context, "batch_norm_backward_input", x, mean, variance, weight, y, dy,
                           dweight, dbias, dx);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);
@@ -371,8 +353,8 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
   require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
   require_count(dx, x.dtype(), x.count(), "batch norm's dx");
-  if (run_on_gpu<cuda::batch_norm_backward_input>(context, x, mean, variance, weight, epsilon, y,
-                                                  dy, dweight, dbias, dx)) {
+  if (observed.handled_by<cuda::batch_norm_backward_input>(x, mean, variance, weight, epsilon, y,
+                                                           dy, dweight, dbias, dx)) {
     return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {

@@ -141,9 +141,6 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
                         const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                         const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   const Observed observed(context, "group_norm_forward", x, weight, bias, y, mean, rstd);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(weight, x.dtype(), shape.channels, "group norm's weight");
@@ -151,8 +148,8 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
   require_count(y, x.dtype(), x.count(), "group norm's y");
   require(x.empty() || x.raw() != y.raw(), "group norm in place");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if (run_on_gpu<cuda::group_norm_forward>(context, shape, x, weight, bias, epsilon, y, mean,
-                                           rstd)) {
+  if (observed.handled_by<cuda::group_norm_forward>(shape, x, weight, bias, epsilon, y, mean,
+                                                    rstd)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -176,16 +173,13 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
                                const ConstTensorView& mean, const ConstTensorView& rstd,
                                const ConstTensorView& dy, const TensorView& dx) {
   const Observed observed(context, "group_norm_backward_input", x, weight, mean, rstd, dy, dx);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(weight, x.dtype(), shape.channels, "group norm's weight");
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
   require_count(dx, x.dtype(), x.count(), "group norm's dx");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if (run_on_gpu<cuda::group_norm_backward_input>(context, shape, x, weight, mean, rstd, dy, dx)) {
+  if (observed.handled_by<cuda::group_norm_backward_input>(shape, x, weight, mean, rstd, dy, dx)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -210,17 +204,14 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const TensorView& dweight, const TensorView& dbias,
                                 Accumulate accumulate) {
   const Observed observed(context, "group_norm_backward_weight", x, mean, rstd, dy, dweight, dbias);
-  if (observed.skips()) {
-    return;
-  }
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
   require_count(dweight, compute_dtype(x.dtype()), shape.channels, "group norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), shape.channels, "group norm's dbias");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if (run_on_gpu<cuda::group_norm_backward_weight>(context, shape, x, mean, rstd, dy, dweight,
-                                                   dbias, accumulate)) {
+  if (observed.handled_by<cuda::group_norm_backward_weight>(shape, x, mean, rstd, dy, dweight,
+                                                            dbias, accumulate)) {
     return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {

@@ -40,9 +40,6 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd) {
   const Observed observed(context, "layer_norm_forward", x, weight, bias, y, mean, rstd);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require_count(weight, x.dtype(), n, "layer norm's weight");
   if (!bias.empty()) {
@@ -52,7 +49,7 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
   require(x.empty() || x.raw() != y.raw(), "layer norm in place");
   require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
   require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
-  if (run_on_gpu<cuda::layer_norm_forward>(context, x, weight, bias, epsilon, y, mean, rstd)) {
+  if (observed.handled_by<cuda::layer_norm_forward>(x, weight, bias, epsilon, y, mean, rstd)) {
     return;
   }
   norm_forward<Center::kMean>(context, x, weight, bias, epsilon, y, mean, rstd);
@@ -64,11 +61,8 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& addend, const TensorView& dx) {
   const Observed observed(context, "layer_norm_backward_input", x, weight, mean, rstd, dy, addend,
                           dx);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_input(x, weight, mean, rstd, dy, addend, dx);
-  if (run_on_gpu<cuda::layer_norm_backward_input>(context, x, weight, mean, rstd, dy, addend, dx)) {
+  if (observed.handled_by<cuda::layer_norm_backward_input>(x, weight, mean, rstd, dy, addend, dx)) {
     return;
   }
   norm_backward_input<Center::kMean>(context, x, weight, mean, rstd, dy, addend, dx);
@@ -79,12 +73,9 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate) {
   const Observed observed(context, "layer_norm_backward_weight", x, mean, rstd, dy, dweight, dbias);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_weight(x, mean, rstd, dy, dweight);
-  if (run_on_gpu<cuda::layer_norm_backward_weight>(context, x, mean, rstd, dy, dweight, dbias,
-                                                   accumulate)) {
+  if (observed.handled_by<cuda::layer_norm_backward_weight>(x, mean, rstd, dy, dweight, dbias,
+                                                            accumulate)) {
     return;
   }
   norm_backward_weight<Center::kMean>(context, x, mean, rstd, dy, dweight, accumulate);
@@ -100,13 +91,10 @@ void layer_norm_backward(Context& context, const ConstTensorView& x, const Const
                          Accumulate accumulate) {
   const Observed observed(context, "layer_norm_backward", x, weight, mean, rstd, dy, addend, dx,
                           dweight, dbias);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_input(x, weight, mean, rstd, dy, addend, dx);
   check_backward_weight(x, mean, rstd, dy, dweight);
-  if (run_on_gpu<cuda::layer_norm_backward>(context, x, weight, mean, rstd, dy, addend, dx, dweight,
-                                            dbias, accumulate)) {
+  if (observed.handled_by<cuda::layer_norm_backward>(x, weight, mean, rstd, dy, addend, dx, dweight,
+                                                     dbias, accumulate)) {
     return;
   }
   layer_norm_backward_weight(context, x, mean, rstd, dy, dweight, dbias, accumulate);

@@ -33,14 +33,11 @@ void check_backward_weight(const ConstTensorView& x, const ConstTensorView& rstd
 void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                       double epsilon, const TensorView& y, const TensorView& rstd) {
   const Observed observed(context, "rms_norm_forward", x, weight, y, rstd);
-  if (observed.skips()) {
-    return;
-  }
   const auto [rows, n] = rows_of(x.shape());
   require_count(weight, x.dtype(), n, "rms norm's weight");
   require_like(y, x.dtype(), x.shape(), "rms norm's y");
   require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
-  if (run_on_gpu<cuda::rms_norm_forward>(context, x, weight, epsilon, y, rstd)) {
+  if (observed.handled_by<cuda::rms_norm_forward>(x, weight, epsilon, y, rstd)) {
     return;
   }
   norm_forward<Center::kZero>(context, x, weight, {}, epsilon, y, {}, rstd);
@@ -51,11 +48,8 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& dy, const ConstTensorView& addend,
                              const TensorView& dx) {
   const Observed observed(context, "rms_norm_backward_input", x, weight, rstd, dy, addend, dx);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_input(x, weight, rstd, dy, addend, dx);
-  if (run_on_gpu<cuda::rms_norm_backward_input>(context, x, weight, rstd, dy, addend, dx)) {
+  if (observed.handled_by<cuda::rms_norm_backward_input>(x, weight, rstd, dy, addend, dx)) {
     return;
   }
   norm_backward_input<Center::kZero>(context, x, weight, {}, rstd, dy, addend, dx);
@@ -65,11 +59,8 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dweight, Accumulate accumulate) {
   const Observed observed(context, "rms_norm_backward_weight", x, rstd, dy, dweight);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_weight(x, rstd, dy, dweight);
-  if (run_on_gpu<cuda::rms_norm_backward_weight>(context, x, rstd, dy, dweight, accumulate)) {
+  if (observed.handled_by<cuda::rms_norm_backward_weight>(x, rstd, dy, dweight, accumulate)) {
     return;
   }
   norm_backward_weight<Center::kZero>(context, x, {}, rstd, dy, dweight, accumulate);
@@ -80,13 +71,10 @@ void rms_norm_backward(Context& context, const ConstTensorView& x, const ConstTe
                        const ConstTensorView& addend, const TensorView& dx,
                        const TensorView& dweight, Accumulate accumulate) {
   const Observed observed(context, "rms_norm_backward", x, weight, rstd, dy, addend, dx, dweight);
-  if (observed.skips()) {
-    return;
-  }
   check_backward_input(x, weight, rstd, dy, addend, dx);
   check_backward_weight(x, rstd, dy, dweight);
-  if (run_on_gpu<cuda::rms_norm_backward>(context, x, weight, rstd, dy, addend, dx, dweight,
-                                          accumulate)) {
+  if (observed.handled_by<cuda::rms_norm_backward>(x, weight, rstd, dy, addend, dx, dweight,
+                                                   accumulate)) {
     return;
   }
   rms_norm_backward_weight(context, x, rstd, dy, dweight, accumulate);

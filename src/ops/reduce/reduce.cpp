@@ -52,15 +52,12 @@ void fold(Context& context, std::span<const TensorView> parts,
     return;
   }
   const Observed observed(context, [&] { return fold_work(parts, steps); });
-  if (observed.skips()) {
-    return;
-  }
   for (const TensorView& part : parts) {
     require_count(part, parts[0].dtype(), parts[0].count(), "a fold's part");
   }
   const auto part_count = static_cast<std::int64_t>(parts.size());
   require_steps(steps, part_count, "a fold");
-  if (run_on_gpu<cuda::fold>(context, parts, steps)) {
+  if (observed.handled_by<cuda::fold>(parts, steps)) {
     return;
   }
   with_floating(parts[0].dtype(), [&]<typename T>(T) {
@@ -83,9 +80,6 @@ void fold(Context& context, std::span<const TensorView> parts,
 void fold_into(Context& context, std::span<const TensorView> parts,
                std::span<const ReductionStep> steps, const TensorView& out) {
   const Observed observed(context, [&] { return fold_work(parts, steps); });
-  if (observed.skips()) {
-    return;
-  }
   for (const TensorView& part : parts) {
     require_count(part, DType::kBfloat16, out.count(), "a fold's part");
   }
@@ -93,7 +87,7 @@ void fold_into(Context& context, std::span<const TensorView> parts,
   require_steps(steps, part_count, "a fold");
   require(part_count >= 2 && std::ssize(steps) == part_count - 1, "a fold of {} parts in {} steps",
           part_count, steps.size());
-  if (run_on_gpu<cuda::fold_into>(context, parts, steps, out)) {
+  if (observed.handled_by<cuda::fold_into>(parts, steps, out)) {
     return;
   }
   float* const sums = out.host<float>().data();
@@ -117,14 +111,11 @@ void fold_into(Context& context, std::span<const TensorView> parts,
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out) {
   const Observed observed(context, "sum_of_squares_blocks", x, out);
-  if (observed.skips()) {
-    return;
-  }
   require(block_elements >= 1, "blocks of {} elements", block_elements);
   const std::int64_t count = x.count();
   const std::int64_t blocks = (count + block_elements - 1) / block_elements;
   require_count(out, DType::kFloat64, blocks, "sums of squares");
-  if (run_on_gpu<cuda::sum_of_squares_blocks>(context, x, block_elements, out)) {
+  if (observed.handled_by<cuda::sum_of_squares_blocks>(x, block_elements, out)) {
     return;
   }
   with_floating(x.dtype(), [&]<typename T>(T) {

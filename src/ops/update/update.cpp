@@ -57,9 +57,6 @@ void adam_chunk(T* w, const T* gradient, T* m, T* v, const AdamFactors<T>& facto
 void sgd_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                 const TensorView& momentum, const SgdOptions& options) {
   const Observed observed(context, "sgd_update", weight, gradient, momentum);
-  if (observed.skips()) {
-    return;
-  }
   require_count(gradient, weight.dtype(), weight.count(), "sgd's gradient");
   const bool has_momentum = options.momentum != 0.0;
   if (has_momentum) {
@@ -67,7 +64,7 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
   } else {
     require(options.nesterov == Nesterov::kOff, "Nesterov's form without momentum");
   }
-  if (run_on_gpu<cuda::sgd_update>(context, weight, gradient, momentum, options)) {
+  if (observed.handled_by<cuda::sgd_update>(weight, gradient, momentum, options)) {
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
@@ -91,9 +88,6 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
                  const TensorView& m, const TensorView& v, const AdamOptions& options,
                  const TensorView& rounded) {
   const Observed observed(context, "adam_update", weight, gradient, m, v, rounded);
-  if (observed.skips()) {
-    return;
-  }
   require_count(gradient, weight.dtype(), weight.count(), "adam's gradient");
   require_count(m, weight.dtype(), weight.count(), "adam's m");
   require_count(v, weight.dtype(), weight.count(), "adam's v");
@@ -101,7 +95,7 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
   if (!rounded.empty()) {
     require_count(rounded, rounded.dtype(), weight.count(), "adam's rounded weights");
   }
-  if (run_on_gpu<cuda::adam_update>(context, weight, gradient, m, v, options, rounded)) {
+  if (observed.handled_by<cuda::adam_update>(weight, gradient, m, v, options, rounded)) {
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
@@ -122,12 +116,9 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
 void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                     const TensorView& sum, const AdagradOptions& options) {
   const Observed observed(context, "adagrad_update", weight, gradient, sum);
-  if (observed.skips()) {
-    return;
-  }
   require_count(gradient, weight.dtype(), weight.count(), "adagrad's gradient");
   require_count(sum, weight.dtype(), weight.count(), "adagrad's sum");
-  if (run_on_gpu<cuda::adagrad_update>(context, weight, gradient, sum, options)) {
+  if (observed.handled_by<cuda::adagrad_update>(weight, gradient, sum, options)) {
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
@@ -150,11 +141,8 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
 void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
                     double keep) {
   const Observed observed(context, "average_update", weight, term);
-  if (observed.skips()) {
-    return;
-  }
   require_count(term, weight.dtype(), weight.count(), "a running average's term");
-  if (run_on_gpu<cuda::average_update>(context, weight, term, keep)) {
+  if (observed.handled_by<cuda::average_update>(weight, term, keep)) {
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
