@@ -10,10 +10,10 @@
 #include "strata/ops/context.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/reduce.hpp"
+#include "strata/ops/row_norm.hpp"
 #include "strata/ops/update.hpp"
 
 namespace {
@@ -119,14 +119,15 @@ void layer_norm(benchmark::State& state, NormPass pass) {
   Tensor rstd({kRows});
   measure(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount, [&] {
     if (pass == NormPass::kForward) {
-      ops::layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
-                              mean.view(), rstd.view());
+      ops::row_norm_forward(context, ops::Center::kMean, x.view(), weight.view(), bias.view(), 1e-5,
+                            y.view(), mean.view(), rstd.view());
     } else if (pass == NormPass::kInput) {
-      ops::layer_norm_backward_input(context, x.view(), weight.view(), mean.view(), rstd.view(),
-                                     y.view(), {}, dx.view());
+      ops::row_norm_backward_input(context, ops::Center::kMean, x.view(), weight.view(),
+                                   mean.view(), rstd.view(), y.view(), {}, dx.view());
     } else {
-      ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
-                                      weight.view(), bias.view(), ops::Accumulate::kOverwrite);
+      ops::row_norm_backward_weight(context, ops::Center::kMean, x.view(), mean.view(), rstd.view(),
+                                    y.view(), weight.view(), bias.view(),
+                                    ops::Accumulate::kOverwrite);
     }
   });
 }

@@ -9,9 +9,9 @@
 #include "strata/ops/convert.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/ops/row_norm.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 #include "strata/ops/update.hpp"
 
@@ -159,8 +159,8 @@ void add_layer_norm(Operations& all, const Shape& shape) {
   const auto statistics_of = [rows, columns](Operands& operands, const TensorView& x) {
     const TensorView mean = operands.read(rows, DType::kFloat32);
     const TensorView rstd = operands.read(rows, DType::kFloat32);
-    ops::layer_norm_forward(operands.context(), x, operands.uncounted(columns), {}, kEpsilon,
-                            operands.uncounted(x.shape()), mean, rstd);
+    ops::row_norm_forward(operands.context(), ops::Center::kMean, x, operands.uncounted(columns),
+                          {}, kEpsilon, operands.uncounted(x.shape()), mean, rstd);
     return std::array{mean, rstd};
   };
   all.push_back({"layer norm, forward", 0.0, [=](Operands& operands) -> Call {
@@ -171,7 +171,8 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView mean = operands.written(rows, DType::kFloat32);
                    const TensorView rstd = operands.written(rows, DType::kFloat32);
                    return [&context = operands.context(), x, weight, bias, y, mean, rstd] {
-                     ops::layer_norm_forward(context, x, weight, bias, kEpsilon, y, mean, rstd);
+                     ops::row_norm_forward(context, ops::Center::kMean, x, weight, bias, kEpsilon,
+                                           y, mean, rstd);
                    };
                  }});
   // Added to the gradient that passes the sublayer by.
@@ -184,7 +185,8 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView dx = operands.written(shape);
                    return [&context = operands.context(), x, weight, mean = mean, rstd = rstd, dy,
                            addend, dx] {
-                     ops::layer_norm_backward_input(context, x, weight, mean, rstd, dy, addend, dx);
+                     ops::row_norm_backward_input(context, ops::Center::kMean, x, weight, mean,
+                                                  rstd, dy, addend, dx);
                    };
                  }});
   all.push_back({"layer norm, weight gradient", 0.0, [=](Operands& operands) -> Call {
@@ -195,8 +197,8 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView dbias = operands.updated(columns, DType::kFloat32);
                    return [&context = operands.context(), x, mean = mean, rstd = rstd, dy, dweight,
                            dbias] {
-                     ops::layer_norm_backward_weight(context, x, mean, rstd, dy, dweight, dbias,
-                                                     ops::Accumulate::kAdd);
+                     ops::row_norm_backward_weight(context, ops::Center::kMean, x, mean, rstd, dy,
+                                                   dweight, dbias, ops::Accumulate::kAdd);
                    };
                  }});
 }

@@ -9,10 +9,9 @@
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
 #include "strata/ops/embedding.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
-#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 #include "strata/ops/update.hpp"
 
 #include "op_cases.hpp"
@@ -78,12 +77,12 @@ void layer_norm(Context& context) {
   const Shape rows{c.x.shape()[0]};
   Tensor<Compute<T>> mean(rows);
   Tensor<Compute<T>> rstd(rows);
-  layer_norm_forward(context, c.x.view(), c.weight.view(), c.bias.view(), 1e-5, c.y.view(),
-                     mean.view(), rstd.view());
-  layer_norm_backward_input(context, c.x.view(), c.weight.view(), mean.view(), rstd.view(),
-                            c.dy.view(), {}, c.dx.view());
-  layer_norm_backward_weight(context, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
-                             c.dweight.view(), c.dbias.view(), Accumulate::kOverwrite);
+  row_norm_forward(context, Center::kMean, c.x.view(), c.weight.view(), c.bias.view(), 1e-5,
+                   c.y.view(), mean.view(), rstd.view());
+  row_norm_backward_input(context, Center::kMean, c.x.view(), c.weight.view(), mean.view(),
+                          rstd.view(), c.dy.view(), {}, c.dx.view());
+  row_norm_backward_weight(context, Center::kMean, c.x.view(), mean.view(), rstd.view(),
+                           c.dy.view(), c.dweight.view(), c.dbias.view(), Accumulate::kOverwrite);
   c.write_results(context);
 }
 
@@ -96,10 +95,12 @@ void rms_norm(Context& context) {
   Tensor<T> rstd({x.shape()[0]});
   Tensor<T> dx(x.shape());
   Tensor<T> dweight(weight.shape());
-  rms_norm_forward(context, x.view(), weight.view(), 1e-5, y.view(), rstd.view());
-  rms_norm_backward_input(context, x.view(), weight.view(), rstd.view(), dy.view(), {}, dx.view());
-  rms_norm_backward_weight(context, x.view(), rstd.view(), dy.view(), dweight.view(),
-                           Accumulate::kOverwrite);
+  row_norm_forward(context, Center::kZero, x.view(), weight.view(), {}, 1e-5, y.view(), {},
+                   rstd.view());
+  row_norm_backward_input(context, Center::kZero, x.view(), weight.view(), {}, rstd.view(),
+                          dy.view(), {}, dx.view());
+  row_norm_backward_weight(context, Center::kZero, x.view(), {}, rstd.view(), dy.view(),
+                           dweight.view(), {}, Accumulate::kOverwrite);
   write(y);
   write(dx);
   write(dweight);

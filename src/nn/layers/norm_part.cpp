@@ -1,7 +1,6 @@
 #include "layers/norm_part.hpp"
 
-#include "strata/ops/layer_norm.hpp"
-#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 
 #include "layers/row_pieces.hpp"
 
@@ -57,13 +56,9 @@ LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        const NormStatistics<TensorView>& statistics) const {
-  if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_forward(context, x, weights[0][0],
-                            bias_ == Switch::kOn ? weights[1][0] : TensorView(), epsilon_, y,
-                            statistics.mean, statistics.rstd);
-  } else {
-    ops::rms_norm_forward(context, x, weights[0][0], epsilon_, y, statistics.rstd);
-  }
+  ops::row_norm_forward(context, center(), x, weights[0][0],
+                        parameter_count() == 2 ? weights[1][0] : TensorView(), epsilon_, y,
+                        statistics.mean, statistics.rstd);
 }
 
 void NormPart::backward_input(ops::Context& context, std::span<const ParameterViews> weights,
@@ -71,12 +66,8 @@ void NormPart::backward_input(ops::Context& context, std::span<const ParameterVi
                               const NormStatistics<TensorView>& statistics,
                               const ConstTensorView& dy, const ConstTensorView& addend,
                               const TensorView& dx) const {
-  if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_input(context, x, weights[0][0], statistics.mean, statistics.rstd, dy,
-                                   addend, dx);
-  } else {
-    ops::rms_norm_backward_input(context, x, weights[0][0], statistics.rstd, dy, addend, dx);
-  }
+  ops::row_norm_backward_input(context, center(), x, weights[0][0], statistics.mean,
+                               statistics.rstd, dy, addend, dx);
 }
 
 void NormPart::backward(const LayerPass& pass, const ConstTensorView& x,
@@ -84,26 +75,9 @@ void NormPart::backward(const LayerPass& pass, const ConstTensorView& x,
                         const ConstTensorView& addend, const TensorView& dx,
                         std::span<const ParameterViews> gradients,
                         ops::Accumulate accumulate) const {
-  if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward(pass.context, x, pass.weights[0][0], statistics.mean, statistics.rstd,
-                             dy, addend, dx, gradients[0][0],
-                             bias_ == Switch::kOn ? gradients[1][0] : TensorView(), accumulate);
-  } else {
-    ops::rms_norm_backward(pass.context, x, pass.weights[0][0], statistics.rstd, dy, addend, dx,
-                           gradients[0][0], accumulate);
-  }
-}
-
-void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
-                                const NormStatistics<TensorView>& statistics,
-                                const ConstTensorView& dy, const TensorView& weight,
-                                const TensorView& bias, ops::Accumulate accumulate) const {
-  if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_weight(context, x, statistics.mean, statistics.rstd, dy, weight, bias,
-                                    accumulate);
-  } else {
-    ops::rms_norm_backward_weight(context, x, statistics.rstd, dy, weight, accumulate);
-  }
+  ops::row_norm_backward(pass.context, center(), x, pass.weights[0][0], statistics.mean,
+                         statistics.rstd, dy, addend, dx, gradients[0][0],
+                         parameter_count() == 2 ? gradients[1][0] : TensorView(), accumulate);
 }
 
 void NormPart::backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
@@ -113,8 +87,9 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
                                ops::Accumulate accumulate) const {
   const std::int64_t count = parameter_count();
   if (pass.shards.shards() == 1) {
-    weight_gradients(pass.context, x, statistics, dy, gradients[0][0],
-                     count == 2 ? gradients[1][0] : TensorView(), accumulate);
+    ops::row_norm_backward_weight(pass.context, center(), x, statistics.mean, statistics.rstd, dy,
+                                  gradients[0][0], count == 2 ? gradients[1][0] : TensorView(),
+                                  accumulate);
     return;
   }
   const bool gathers = placement == Placement::kTokens && pass.shards.ranks() > 1;
@@ -130,10 +105,12 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
     for (const RowPiece& piece : pieces) {
       const grid::Range share = grid::even_part(piece.local.count(), blocks, b);
       const grid::Range range{piece.local.begin + share.begin, piece.local.begin + share.end};
-      weight_gradients(pass.context, row_range(x.reshaped(rows), range), rows_at(statistics, range),
-                       row_range(dy.reshaped(rows), range), part.flat_slice(0, width_),
-                       count == 2 ? part.flat_slice(width_, width_) : TensorView(),
-                       piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+      const NormStatistics<TensorView> of_rows = rows_at(statistics, range);
+      ops::row_norm_backward_weight(
+          pass.context, center(), row_range(x.reshaped(rows), range), of_rows.mean, of_rows.rstd,
+          row_range(dy.reshaped(rows), range), part.flat_slice(0, width_),
+          count == 2 ? part.flat_slice(width_, width_) : TensorView(),
+          piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
     }
   }
   std::vector<SharedGradient> sums;

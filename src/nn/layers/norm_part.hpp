@@ -8,6 +8,7 @@
 #include "strata/core/switch.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/nn/layer_line.hpp"
+#include "strata/ops/row_norm.hpp"
 
 #include "layers/shard_parts.hpp"
 
@@ -69,10 +70,9 @@ class NormPart {
 
  private:
   [[nodiscard]] std::int64_t parameter_count() const;
-  void weight_gradients(ops::Context& context, const ConstTensorView& x,
-                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
-                        const TensorView& weight, const TensorView& bias,
-                        ops::Accumulate accumulate) const;
+  [[nodiscard]] ops::Center center() const {
+    return kind_ == NormKind::kLayerNorm ? ops::Center::kMean : ops::Center::kZero;
+  }
 
   NormKind kind_;
   std::int64_t width_;

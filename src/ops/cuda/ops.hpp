@@ -10,12 +10,11 @@
 #include "strata/ops/embedding.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/image.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/pooling.hpp"
 #include "strata/ops/reduce.hpp"
-#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 #include "strata/ops/update.hpp"
 
@@ -49,15 +48,10 @@ decltype(ops::dropout_forward) dropout_forward;
 decltype(ops::bias_dropout_residual) bias_dropout_residual;
 decltype(ops::dropout_backward) dropout_backward;
 
-decltype(ops::layer_norm_forward) layer_norm_forward;
-decltype(ops::layer_norm_backward_input) layer_norm_backward_input;
-decltype(ops::layer_norm_backward_weight) layer_norm_backward_weight;
-decltype(ops::layer_norm_backward) layer_norm_backward;
-
-decltype(ops::rms_norm_forward) rms_norm_forward;
-decltype(ops::rms_norm_backward_input) rms_norm_backward_input;
-decltype(ops::rms_norm_backward_weight) rms_norm_backward_weight;
-decltype(ops::rms_norm_backward) rms_norm_backward;
+decltype(ops::row_norm_forward) row_norm_forward;
+decltype(ops::row_norm_backward_input) row_norm_backward_input;
+decltype(ops::row_norm_backward_weight) row_norm_backward_weight;
+decltype(ops::row_norm_backward) row_norm_backward;
 
 decltype(ops::cross_entropy) cross_entropy;
 decltype(ops::mean_squared_error) mean_squared_error;

@@ -2,14 +2,15 @@
 
 #include <cstdint>
 
+#include "strata/ops/row_norm.hpp"
+
 #include "checks.hpp"
 #include "cuda/chunks.hpp"
 #include "cuda/column_sums.hpp"
 #include "cuda/rows.hpp"
-#include "norm/center.hpp"
 
 // Layer norm and RMS norm on GPUs: both scale a row to unit deviation, measured from its mean or
-// from zero; row_norm.hpp does the same on the CPU. Here is what they do with a row. With
+// from zero; row_norm.cpp does the same on the CPU. Here is what they do with a row. With
 // Center::kZero `means` is null and not read. Included by .cu files alone.
 namespace strata::ops::cuda {
 

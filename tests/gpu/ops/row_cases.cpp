@@ -9,10 +9,9 @@
 #include "strata/ops/convert.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/group_norm.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/reduce.hpp"
-#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "cases.hpp"
@@ -31,25 +30,27 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
            {read(shape), read(n), read(n), written(shape), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             layer_norm_forward(context, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
+             row_norm_forward(context, Center::kMean, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
            });
   add_case(cases, "layer_norm_without_bias" + of,
            {read(shape), read(n), written(shape), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             layer_norm_forward(context, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
+             row_norm_forward(context, Center::kMean, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
            });
   add_case(cases, "layer_norm_backward_input" + of,
            {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
             written(shape)},
            [](Context& context, const Tensors& t) {
-             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], {}, t[5]);
+             row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], {},
+                                     t[5]);
            });
   add_case(cases, "layer_norm_backward_input_added" + of,
            {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
             read(shape), written(shape)},
            [](Context& context, const Tensors& t) {
-             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6]);
+             row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5],
+                                     t[6]);
            });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
@@ -57,14 +58,15 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
              {read(shape), computed(Role::kRead, rows), positive(rows), read(shape),
               computed(Role::kBoth, n), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               layer_norm_backward_weight(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
+               row_norm_backward_weight(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5],
+                                        accumulate);
              });
     add_case(cases, "layer_norm_backward" + added + of,
              {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
               read(shape), written(shape), computed(Role::kBoth, n), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               layer_norm_backward(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8],
-                                   accumulate);
+               row_norm_backward(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+                                 t[7], t[8], accumulate);
              });
   }
 }
@@ -75,30 +77,33 @@ void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::stri
   add_case(cases, "rms_norm_forward" + of,
            {read(shape), read(n), written(shape), computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             rms_norm_forward(context, t[0], t[1], kEpsilon, t[2], t[3]);
+             row_norm_forward(context, Center::kZero, t[0], t[1], {}, kEpsilon, t[2], {}, t[3]);
            });
   add_case(cases, "rms_norm_backward_input" + of,
            {read(shape), read(n), positive(rows), read(shape), written(shape)},
            [](Context& context, const Tensors& t) {
-             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], {}, t[4]);
+             row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[3], {}, t[4]);
            });
   add_case(cases, "rms_norm_backward_input_added" + of,
            {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape)},
            [](Context& context, const Tensors& t) {
-             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5]);
+             row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[3], t[4],
+                                     t[5]);
            });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
     add_case(cases, "rms_norm_backward_weight" + added + of,
              {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               rms_norm_backward_weight(context, t[0], t[1], t[2], t[3], accumulate);
+               row_norm_backward_weight(context, Center::kZero, t[0], {}, t[1], t[2], t[3], {},
+                                        accumulate);
              });
     add_case(cases, "rms_norm_backward" + added + of,
              {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape),
               computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               rms_norm_backward(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6], accumulate);
+               row_norm_backward(context, Center::kZero, t[0], t[1], {}, t[2], t[3], t[4], t[5],
+                                 t[6], {}, accumulate);
              });
   }
 }

@@ -8,8 +8,8 @@
 #include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
-#include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
+#include "strata/ops/row_norm.hpp"
 
 #include "loss_sums.hpp"
 #include "tensors.hpp"
@@ -126,29 +126,29 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
     Tensor<float> rstd({rows});
     Tensor<BFloat16> y(kShape);
     Tensor<float> wide_y(kShape);
-    layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(), mean.view(),
-                       rstd.view());
-    layer_norm_forward(context, wide_x.view(), wide_weight.view(), wide_bias.view(), 1e-5,
-                       wide_y.view(), mean.view(), rstd.view());
+    row_norm_forward(context, Center::kMean, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
+                     mean.view(), rstd.view());
+    row_norm_forward(context, Center::kMean, wide_x.view(), wide_weight.view(), wide_bias.view(),
+                     1e-5, wide_y.view(), mean.view(), rstd.view());
     expect_rounded(y, wide_y);
     for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
       const bool adds = accumulate == Accumulate::kAdd;
       auto dx = randoms<BFloat16>(kShape, 5);
       auto wide_dx = widened(dx);
-      layer_norm_backward_input(context, x.view(), weight.view(), mean.view(), rstd.view(),
-                                dy.view(), adds ? dx.view() : TensorView(), dx.view());
-      layer_norm_backward_input(context, wide_x.view(), wide_weight.view(), mean.view(),
-                                rstd.view(), wide_dy.view(), adds ? wide_dx.view() : TensorView(),
-                                wide_dx.view());
+      row_norm_backward_input(context, Center::kMean, x.view(), weight.view(), mean.view(),
+                              rstd.view(), dy.view(), adds ? dx.view() : TensorView(), dx.view());
+      row_norm_backward_input(context, Center::kMean, wide_x.view(), wide_weight.view(),
+                              mean.view(), rstd.view(), wide_dy.view(),
+                              adds ? wide_dx.view() : TensorView(), wide_dx.view());
       expect_rounded(dx, wide_dx);
       auto dweight = randoms<float>({n}, 6);
       auto dbias = randoms<float>({n}, 7);
       auto wide_dweight = randoms<float>({n}, 6);
       auto wide_dbias = randoms<float>({n}, 7);
-      layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(),
-                                 dweight.view(), dbias.view(), accumulate);
-      layer_norm_backward_weight(context, wide_x.view(), mean.view(), rstd.view(), wide_dy.view(),
-                                 wide_dweight.view(), wide_dbias.view(), accumulate);
+      row_norm_backward_weight(context, Center::kMean, x.view(), mean.view(), rstd.view(),
+                               dy.view(), dweight.view(), dbias.view(), accumulate);
+      row_norm_backward_weight(context, Center::kMean, wide_x.view(), mean.view(), rstd.view(),
+                               wide_dy.view(), wide_dweight.view(), wide_dbias.view(), accumulate);
       EXPECT_TRUE(dweight.values() == wide_dweight.values());
       EXPECT_TRUE(dbias.values() == wide_dbias.values());
     }

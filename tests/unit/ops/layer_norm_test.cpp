@@ -1,4 +1,4 @@
-#include "strata/ops/layer_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 
 #include "norms.hpp"
 
@@ -19,15 +19,15 @@ struct LayerNorm {
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    layer_norm_forward(context, l.x.view(), l.weight.view(), l.bias.view(), kEpsilon, l.y.view(),
-                       l.mean.view(), l.spread.view());
+    row_norm_forward(context, Center::kMean, l.x.view(), l.weight.view(), l.bias.view(), kEpsilon,
+                     l.y.view(), l.mean.view(), l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    layer_norm_backward_input(context, l.x.view(), l.weight.view(), l.mean.view(), l.spread.view(),
-                              l.dy.view(), {}, l.dx.view());
-    layer_norm_backward_weight(context, l.x.view(), l.mean.view(), l.spread.view(), l.dy.view(),
-                               l.dweight.view(), l.dbias.view(), accumulate);
+    row_norm_backward_input(context, Center::kMean, l.x.view(), l.weight.view(), l.mean.view(),
+                            l.spread.view(), l.dy.view(), {}, l.dx.view());
+    row_norm_backward_weight(context, Center::kMean, l.x.view(), l.mean.view(), l.spread.view(),
+                             l.dy.view(), l.dweight.view(), l.dbias.view(), accumulate);
   }
 };
 
@@ -59,12 +59,13 @@ TEST(LayerNorm, WorksWithoutBias) {
   std::fill(with.bias.elements().begin(), with.bias.elements().end(), 0.0F);
   with.forward(context);
   Layer<float> without({5, 40});
-  layer_norm_forward(context, without.x.view(), without.weight.view(), {}, kEpsilon,
-                     without.y.view(), without.mean.view(), without.spread.view());
+  row_norm_forward(context, Center::kMean, without.x.view(), without.weight.view(), {}, kEpsilon,
+                   without.y.view(), without.mean.view(), without.spread.view());
   EXPECT_TRUE(with.y.values() == without.y.values());
   with.backward(context);
-  layer_norm_backward_weight(context, without.x.view(), without.mean.view(), without.spread.view(),
-                             without.dy.view(), without.dweight.view(), {}, Accumulate::kOverwrite);
+  row_norm_backward_weight(context, Center::kMean, without.x.view(), without.mean.view(),
+                           without.spread.view(), without.dy.view(), without.dweight.view(), {},
+                           Accumulate::kOverwrite);
   EXPECT_TRUE(with.dweight.values() == without.dweight.values());
 }
 
@@ -81,13 +82,15 @@ TYPED_TEST(LayerNormTyped, InputGradientsAreAdded) {
     layer.backward(context);
     auto added = randoms<T>({7, 1033}, 9);
     const auto before = added.values();
-    layer_norm_backward_input(context, layer.x.view(), layer.weight.view(), layer.mean.view(),
-                              layer.spread.view(), layer.dy.view(), added.view(), added.view());
+    row_norm_backward_input(context, Center::kMean, layer.x.view(), layer.weight.view(),
+                            layer.mean.view(), layer.spread.view(), layer.dy.view(), added.view(),
+                            added.view());
     test::Tensor<T> sum({7, 1033});
     std::copy(layer.dy.elements().begin(), layer.dy.elements().end(), sum.elements().begin());
     const auto addend = randoms<T>({7, 1033}, 9);
-    layer_norm_backward_input(context, layer.x.view(), layer.weight.view(), layer.mean.view(),
-                              layer.spread.view(), sum.view(), addend.view(), sum.view());
+    row_norm_backward_input(context, Center::kMean, layer.x.view(), layer.weight.view(),
+                            layer.mean.view(), layer.spread.view(), sum.view(), addend.view(),
+                            sum.view());
     for (std::int64_t i = 0; i < 7 * 1033; ++i) {
       ASSERT_EQ(added[i], before[static_cast<std::size_t>(i)] + layer.dx[i]);
     }

@@ -1,4 +1,4 @@
-#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/row_norm.hpp"
 
 #include "norms.hpp"
 
@@ -19,15 +19,16 @@ struct RmsNorm {
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    rms_norm_forward(context, l.x.view(), l.weight.view(), kEpsilon, l.y.view(), l.spread.view());
+    row_norm_forward(context, Center::kZero, l.x.view(), l.weight.view(), {}, kEpsilon, l.y.view(),
+                     {}, l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    rms_norm_backward_input(context, l.x.view(), l.weight.view(), l.spread.view(), l.dy.view(),
-                            accumulate == Accumulate::kAdd ? l.dx.view() : TensorView(),
-                            l.dx.view());
-    rms_norm_backward_weight(context, l.x.view(), l.spread.view(), l.dy.view(), l.dweight.view(),
-                             accumulate);
+    row_norm_backward_input(
+        context, Center::kZero, l.x.view(), l.weight.view(), {}, l.spread.view(), l.dy.view(),
+        accumulate == Accumulate::kAdd ? l.dx.view() : TensorView(), l.dx.view());
+    row_norm_backward_weight(context, Center::kZero, l.x.view(), {}, l.spread.view(), l.dy.view(),
+                             l.dweight.view(), {}, accumulate);
   }
 };
 
@@ -99,12 +100,12 @@ TEST(RmsNorm, ChecksWhatItIsGiven) {
   Context context(1);
   Layer<BFloat16> layer({3, 8});
   Tensor<BFloat16> narrow({3});
-  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), layer.weight.view(), kEpsilon,
-                                layer.y.view(), narrow.view()),
+  EXPECT_THROW(row_norm_forward(context, Center::kZero, layer.x.view(), layer.weight.view(), {},
+                                kEpsilon, layer.y.view(), {}, narrow.view()),
                std::logic_error);
   Tensor<float> weight({8});
-  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), weight.view(), kEpsilon, layer.y.view(),
-                                layer.spread.view()),
+  EXPECT_THROW(row_norm_forward(context, Center::kZero, layer.x.view(), weight.view(), {}, kEpsilon,
+                                layer.y.view(), {}, layer.spread.view()),
                std::logic_error);
 }
 

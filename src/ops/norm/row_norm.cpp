@@ -1,0 +1,246 @@
+#include "strata/ops/row_norm.hpp"
+
+#include <cmath>
+#include <cstdint>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "observed.hpp"
+#include "simd/column_sums.hpp"
+#include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
+
+// With Center::kZero means are empty tensors or null pointers and not read.
+namespace strata::ops {
+namespace {
+
+/// Calls function<center, the type of `dtype`>().
+template <typename Function>
+void with_norm(Center center, DType dtype, const Function& function) {
+  with_stored(dtype, [&]<typename T>(T) {
+    if (center == Center::kMean) {
+      function.template operator()<Center::kMean, T>();
+    } else {
+      function.template operator()<Center::kZero, T>();
+    }
+  });
+}
+
+/// xhat(i) = (x[i] - mean) rstd.
+template <Center kCenter, typename T>
+auto normalised(const T* x, [[maybe_unused]] Compute<T> mean, Compute<T> rstd) {
+  using C = Compute<T>;
+  return [=](std::int64_t i) {
+    if constexpr (kCenter == Center::kMean) {
+      return (static_cast<C>(x[i]) - mean) * rstd;
+    } else {
+      return static_cast<C>(x[i]) * rstd;
+    }
+  };
+}
+
+/// y = xhat weight + bias of one row, and the row's statistics. `bias` may be null.
+template <Center kCenter, typename T, typename C = Compute<T>>
+void norm_forward_row(const T* x, const T* weight, const T* bias, double epsilon, std::int64_t n,
+                      T* y, C* mean, C* rstd) {
+  const double count = static_cast<double>(n);
+  C center{0};
+  if constexpr (kCenter == Center::kMean) {
+    const double sum = simd_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
+    center = static_cast<C>(sum / count);
+    *mean = center;
+  }
+  // A second pass: the difference of two large sums would lose the variance of a narrow row.
+  const double squares = simd_sum<C>(n, [=](std::int64_t i) {
+    const C value = static_cast<C>(x[i]);
+    const C difference = kCenter == Center::kMean ? value - center : value;
+    return difference * difference;
+  });
+  *rstd = static_cast<C>(1.0 / std::sqrt(squares / count + epsilon));
+  const auto xhat = normalised<kCenter>(x, center, *rstd);
+  if (bias == nullptr) {
+    store_terms(y, 0, n, [=](std::int64_t i) { return xhat(i) * static_cast<C>(weight[i]); });
+  } else {
+    store_terms(y, 0, n, [=](std::int64_t i) {
+      return xhat(i) * static_cast<C>(weight[i]) + static_cast<C>(bias[i]);
+    });
+  }
+}
+
+/// dx of one row. kOverwrite does not read `addend`.
+template <Center kCenter, Accumulate kAccumulate, typename T, typename C = Compute<T>>
+void norm_backward_row(const T* x, const T* weight, C mean, C rstd, const T* dy, const T* addend,
+                       std::int64_t n, T* dx) {
+  const double count = static_cast<double>(n);
+  const auto g = [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(weight[i]); };
+  const auto xhat = normalised<kCenter>(x, mean, rstd);
+  C mean_g{0};
+  if constexpr (kCenter == Center::kMean) {
+    mean_g = static_cast<C>(simd_sum<C>(n, g) / count);
+  }
+  const C mean_g_xhat =
+      static_cast<C>(simd_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / count);
+  store_terms(dx, 0, n, [=](std::int64_t i) {
+    const C centered = kCenter == Center::kMean ? g(i) - mean_g : g(i);
+    const C result = rstd * (centered - xhat(i) * mean_g_xhat);
+    return kAccumulate == Accumulate::kAdd ? static_cast<C>(addend[i]) + result : result;
+  });
+}
+
+void require_statistics(Center center, const ConstTensorView& x, const ConstTensorView& mean,
+                        const ConstTensorView& rstd) {
+  const std::int64_t rows = rows_of(x.shape()).rows;
+  if (center == Center::kMean) {
+    require_count(mean, compute_dtype(x.dtype()), rows, "a norm's mean");
+  }
+  require_count(rstd, compute_dtype(x.dtype()), rows, "a norm's rstd");
+}
+
+void check_backward_input(Center center, const ConstTensorView& x, const ConstTensorView& weight,
+                          const ConstTensorView& mean, const ConstTensorView& rstd,
+                          const ConstTensorView& dy, const ConstTensorView& addend,
+                          const TensorView& dx) {
+  require_count(weight, x.dtype(), rows_of(x.shape()).columns, "a norm's weight");
+  require_statistics(center, x, mean, rstd);
+  require_like(dy, x.dtype(), x.shape(), "a norm's dy");
+  if (!addend.empty()) {
+    require_like(addend, x.dtype(), x.shape(), "a norm's addend");
+  }
+  require_like(dx, x.dtype(), x.shape(), "a norm's dx");
+}
+
+void check_backward_weight(Center center, const ConstTensorView& x, const ConstTensorView& mean,
+                           const ConstTensorView& rstd, const ConstTensorView& dy,
+                           const TensorView& dweight) {
+  require_statistics(center, x, mean, rstd);
+  require_like(dy, x.dtype(), x.shape(), "a norm's dy");
+  require_count(dweight, compute_dtype(x.dtype()), rows_of(x.shape()).columns, "a norm's dweight");
+}
+
+}  // namespace
+
+void row_norm_forward(Context& context, Center center, const ConstTensorView& x,
+                      const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
+                      const TensorView& y, const TensorView& mean, const TensorView& rstd) {
+  const Observed observed(context,
+                          center == Center::kMean ? "layer_norm_forward" : "rms_norm_forward", x,
+                          weight, bias, y, mean, rstd);
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(weight, x.dtype(), n, "a norm's weight");
+  if (!bias.empty()) {
+    require_count(bias, x.dtype(), n, "a norm's bias");
+  }
+  require_like(y, x.dtype(), x.shape(), "a norm's y");
+  require(x.empty() || x.raw() != y.raw(), "a norm in place");
+  require_statistics(center, x, mean, rstd);
+  if (observed.handled_by<cuda::row_norm_forward>(center, x, weight, bias, epsilon, y, mean,
+                                                  rstd)) {
+    return;
+  }
+  with_norm(center, x.dtype(), [&, rows = rows, n = n]<Center kCenter, typename T>() {
+    using C = Compute<T>;
+    const T* from = x.host<T>().data();
+    const T* weights = weight.host<T>().data();
+    const T* biases = host_or_null<T>(bias);
+    T* to = y.host<T>().data();
+    C* means = host_or_null<C>(mean);
+    C* rstds = rstd.host<C>().data();
+    parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+      norm_forward_row<kCenter>(from + row * n, weights, biases, epsilon, n, to + row * n,
+                                kCenter == Center::kMean ? means + row : nullptr, rstds + row);
+    });
+  });
+}
+
+void row_norm_backward_input(Context& context, Center center, const ConstTensorView& x,
+                             const ConstTensorView& weight, const ConstTensorView& mean,
+                             const ConstTensorView& rstd, const ConstTensorView& dy,
+                             const ConstTensorView& addend, const TensorView& dx) {
+  const Observed observed(
+      context, center == Center::kMean ? "layer_norm_backward_input" : "rms_norm_backward_input", x,
+      weight, mean, rstd, dy, addend, dx);
+  check_backward_input(center, x, weight, mean, rstd, dy, addend, dx);
+  if (observed.handled_by<cuda::row_norm_backward_input>(center, x, weight, mean, rstd, dy, addend,
+                                                         dx)) {
+    return;
+  }
+  const auto [rows, n] = rows_of(x.shape());
+  with_norm(center, x.dtype(), [&, rows = rows, n = n]<Center kCenter, typename T>() {
+    using C = Compute<T>;
+    const T* from = x.host<T>().data();
+    const T* weights = weight.host<T>().data();
+    const C* means = host_or_null<C>(mean);
+    const C* rstds = rstd.host<C>().data();
+    const T* incoming = dy.host<T>().data();
+    const T* added = host_or_null<T>(addend);
+    T* outgoing = dx.host<T>().data();
+    parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+      const std::int64_t first = row * n;
+      const C mean_of_row = kCenter == Center::kMean ? means[row] : C{0};
+      if (added == nullptr) {
+        norm_backward_row<kCenter, Accumulate::kOverwrite>(from + first, weights, mean_of_row,
+                                                           rstds[row], incoming + first, added, n,
+                                                           outgoing + first);
+      } else {
+        norm_backward_row<kCenter, Accumulate::kAdd>(from + first, weights, mean_of_row, rstds[row],
+                                                     incoming + first, added + first, n,
+                                                     outgoing + first);
+      }
+    });
+  });
+}
+
+void row_norm_backward_weight(Context& context, Center center, const ConstTensorView& x,
+                              const ConstTensorView& mean, const ConstTensorView& rstd,
+                              const ConstTensorView& dy, const TensorView& dweight,
+                              const TensorView& dbias, Accumulate accumulate) {
+  const Observed observed(
+      context, center == Center::kMean ? "layer_norm_backward_weight" : "rms_norm_backward_weight",
+      x, mean, rstd, dy, dweight, dbias);
+  check_backward_weight(center, x, mean, rstd, dy, dweight);
+  if (observed.handled_by<cuda::row_norm_backward_weight>(center, x, mean, rstd, dy, dweight, dbias,
+                                                          accumulate)) {
+    return;
+  }
+  const auto [rows, n] = rows_of(x.shape());
+  with_norm(center, x.dtype(), [&, rows = rows, n = n]<Center kCenter, typename T>() {
+    using C = Compute<T>;
+    const T* from = x.host<T>().data();
+    const C* means = host_or_null<C>(mean);
+    const C* rstds = rstd.host<C>().data();
+    const T* incoming = dy.host<T>().data();
+    sum_over_rows<C>(context, rows, n, accumulate, dweight.host<C>().data(),
+                     [=](std::int64_t row, std::int64_t j) {
+                       const C mean_of_row = kCenter == Center::kMean ? means[row] : C{0};
+                       const auto xhat =
+                           normalised<kCenter>(from + row * n, mean_of_row, rstds[row]);
+                       return static_cast<C>(incoming[row * n + j]) * xhat(j);
+                     });
+  });
+  if (!dbias.empty()) {
+    column_sum(context, dy, dbias, accumulate);
+  }
+}
+
+void row_norm_backward(Context& context, Center center, const ConstTensorView& x,
+                       const ConstTensorView& weight, const ConstTensorView& mean,
+                       const ConstTensorView& rstd, const ConstTensorView& dy,
+                       const ConstTensorView& addend, const TensorView& dx,
+                       const TensorView& dweight, const TensorView& dbias, Accumulate accumulate) {
+  const Observed observed(context,
+                          center == Center::kMean ? "layer_norm_backward" : "rms_norm_backward", x,
+                          weight, mean, rstd, dy, addend, dx, dweight, dbias);
+  check_backward_input(center, x, weight, mean, rstd, dy, addend, dx);
+  check_backward_weight(center, x, mean, rstd, dy, dweight);
+  if (observed.handled_by<cuda::row_norm_backward>(center, x, weight, mean, rstd, dy, addend, dx,
+                                                   dweight, dbias, accumulate)) {
+    return;
+  }
+  row_norm_backward_weight(context, center, x, mean, rstd, dy, dweight, dbias, accumulate);
+  row_norm_backward_input(context, center, x, weight, mean, rstd, dy, addend, dx);
+}
+
+}  // namespace strata::ops
