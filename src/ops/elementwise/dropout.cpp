@@ -131,12 +131,9 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
     const T* incoming = dy.host<T>().data();
     const std::uint8_t* kept = mask.host<std::uint8_t>().data();
     T* outgoing = dx.host<T>().data();
-    parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
-        outgoing[i] = to_storage<T>(kept[i] != 0 ? scaled : Compute<T>{0});
-      }
+    for_each_element(context, dy.count(), [=](std::int64_t i) {
+      const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
+      outgoing[i] = to_storage<T>(kept[i] != 0 ? scaled : Compute<T>{0});
     });
   });
 }

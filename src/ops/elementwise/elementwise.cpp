@@ -26,11 +26,8 @@ template <typename T>
 void add_elements(Context& context, const ConstTensorView& x, const TensorView& y) {
   const T* from = x.host<T>().data();
   T* into = y.host<T>().data();
-  parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      into[i] = to_storage<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
-    }
+  for_each_element(context, x.count(), [=](std::int64_t i) {
+    into[i] = to_storage<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
   });
 }
 
@@ -61,12 +58,7 @@ template <typename From, typename To>
 void convert_elements(Context& context, const ConstTensorView& x, const TensorView& y) {
   const From* from = x.host<From>().data();
   To* to = y.host<To>().data();
-  parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      to[i] = converted<To>(from[i]);
-    }
-  });
+  for_each_element(context, x.count(), [=](std::int64_t i) { to[i] = converted<To>(from[i]); });
 }
 
 /// Inputs of a row of add_bias_residual(); bias and residual may be null.
@@ -155,12 +147,9 @@ void scaled(Context& context, double factor, const ConstTensorView& x, const Ten
     const T* from = x.host<T>().data();
     T* into = y.host<T>().data();
     const C times = static_cast<C>(factor);
-    parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        into[i] = to_storage<T>(times * static_cast<C>(from[i]) +
-                                (adds ? static_cast<C>(into[i]) : C{0}));
-      }
+    for_each_element(context, x.count(), [=](std::int64_t i) {
+      into[i] =
+          to_storage<T>(times * static_cast<C>(from[i]) + (adds ? static_cast<C>(into[i]) : C{0}));
     });
   });
 }

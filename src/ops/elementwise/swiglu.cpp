@@ -24,12 +24,9 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
     const T* g = gate.host<T>().data();
     const T* u = up.host<T>().data();
     T* to = y.host<T>().data();
-    parallel_for(context, gate.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const C x = static_cast<C>(g[i]);
-        to[i] = to_storage<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
-      }
+    for_each_element(context, gate.count(), [=](std::int64_t i) {
+      const C x = static_cast<C>(g[i]);
+      to[i] = to_storage<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
     });
   });
 }
@@ -51,17 +48,14 @@ void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstT
     const T* incoming = dy.host<T>().data();
     T* to_gate = dgate.host<T>().data();
     T* to_up = dup.host<T>().data();
-    parallel_for(context, gate.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const C x = static_cast<C>(g[i]);
-        const C d = static_cast<C>(incoming[i]);
-        const C sigmoid = fast_sigmoid(x);
-        const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
-        const C through_up = d * static_cast<C>(u[i]);
-        to_gate[i] = to_storage<T>(through_up * slope);
-        to_up[i] = to_storage<T>(d * (x * sigmoid));
-      }
+    for_each_element(context, gate.count(), [=](std::int64_t i) {
+      const C x = static_cast<C>(g[i]);
+      const C d = static_cast<C>(incoming[i]);
+      const C sigmoid = fast_sigmoid(x);
+      const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
+      const C through_up = d * static_cast<C>(u[i]);
+      to_gate[i] = to_storage<T>(through_up * slope);
+      to_up[i] = to_storage<T>(d * (x * sigmoid));
     });
   });
 }

@@ -29,6 +29,20 @@ void parallel_for_rows(Context& context, std::int64_t rows, std::int64_t columns
   });
 }
 
+/// Calls function(i) for each element i of `count` on the context's threads, in SIMD loops. Calls
+/// do not depend on one another.
+template <typename Function>
+void for_each_element(Context& context, std::int64_t count, const Function& function) {
+  parallel_for(context, count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+    // A copy that no other code knows stays in registers.
+    const Function own = function;
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      own(i);
+    }
+  });
+}
+
 /// Tree reduction of the first kLanes lanes: combines halves.
 template <std::size_t kLanes, typename T, std::size_t kAll, typename Combine>
 T tree_reduce(std::array<T, kAll>& lanes, const Combine& combine) {

@@ -1,55 +1,25 @@
 #include "strata/ops/update.hpp"
 
-#include <cmath>
+#include <cstdint>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/convert.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "observed.hpp"
 #include "simd/simd_reduction.hpp"
-#include "update/update_factors.hpp"
+#include "update/update_formulas.hpp"
 
 namespace strata::ops {
 namespace {
 
-template <Nesterov kNesterov, typename T>
-void momentum_chunk(T* w, const T* gradient, T* velocity, const SgdFactors<T>& factor,
-                    std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T g = gradient[i] * factor.scale + factor.decay * w[i];
-    const T v = factor.momentum * velocity[i] + g;
-    velocity[i] = v;
-    w[i] -= factor.rate * (kNesterov == Nesterov::kOn ? g + factor.momentum * v : v);
-  }
-}
-
-template <typename T>
-void plain_chunk(T* w, const T* gradient, const SgdFactors<T>& factor, std::int64_t begin,
-                 std::int64_t end) {
-#pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    w[i] -= factor.rate * (gradient[i] * factor.scale + factor.decay * w[i]);
-  }
-}
-
-template <typename T>
-void adam_chunk(T* w, const T* gradient, T* m, T* v, const AdamFactors<T>& factor,
-                std::int64_t begin, std::int64_t end) {
-  const AdamFactors<T> f = factor;
-#pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T g = gradient[i] * f.scale + f.decay * w[i];
-    const T first = f.beta1 * m[i] + f.rest1 * g;
-    const T second = f.beta2 * v[i] + f.rest2 * (g * g);
-    m[i] = first;
-    v[i] = second;
-    w[i] = f.keep * w[i] - f.rate * (first / (std::sqrt(second) / f.root + f.epsilon));
-  }
+/// formula(gradient[i], state[i]...) for each element.
+template <typename Formula, typename T, typename... State>
+void update_each(Context& context, std::int64_t count, const Formula& formula, const T* gradient,
+                 State*... state) {
+  for_each_element(context, count, [=](std::int64_t i) { formula(gradient[i], state[i]...); });
 }
 
 }  // namespace
@@ -71,16 +41,16 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
     const SgdFactors<T> factor(options);
     T* w = weight.host<T>().data();
     const T* g = gradient.host<T>().data();
-    T* v = has_momentum ? momentum.host<T>().data() : nullptr;
-    parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-      if (!has_momentum) {
-        plain_chunk(w, g, factor, begin, end);
-      } else if (options.nesterov == Nesterov::kOn) {
-        momentum_chunk<Nesterov::kOn>(w, g, v, factor, begin, end);
-      } else {
-        momentum_chunk<Nesterov::kOff>(w, g, v, factor, begin, end);
-      }
-    });
+    if (!has_momentum) {
+      update_each(context, weight.count(), PlainSgd<T>{factor}, g, w);
+      return;
+    }
+    T* v = momentum.host<T>().data();
+    if (options.nesterov == Nesterov::kOn) {
+      update_each(context, weight.count(), MomentumSgd<T, Nesterov::kOn>{factor}, g, v, w);
+    } else {
+      update_each(context, weight.count(), MomentumSgd<T, Nesterov::kOff>{factor}, g, v, w);
+    }
   });
 }
 
@@ -99,14 +69,9 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
-    const AdamFactors<T> factor(options);
-    T* w = weight.host<T>().data();
-    const T* g = gradient.host<T>().data();
-    T* first = m.host<T>().data();
-    T* second = v.host<T>().data();
-    parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-      adam_chunk(w, g, first, second, factor, begin, end);
-    });
+    update_each(context, weight.count(), Adam<T>{AdamFactors<T>(options)},
+                gradient.host<T>().data(), m.host<T>().data(), v.host<T>().data(),
+                weight.host<T>().data());
   });
   if (!rounded.empty()) {
     convert(context, weight, rounded);
@@ -122,19 +87,8 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
-    T* w = weight.host<T>().data();
-    const T* gradients = gradient.host<T>().data();
-    T* s = sum.host<T>().data();
-    const AdagradFactors<T> f(options);
-    parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const T g = gradients[i] * f.scale + f.decay * w[i];
-        const T total = s[i] + g * g;
-        s[i] = total;
-        w[i] -= f.rate * (g / (std::sqrt(total) + f.epsilon));
-      }
-    });
+    update_each(context, weight.count(), Adagrad<T>{AdagradFactors<T>(options)},
+                gradient.host<T>().data(), sum.host<T>().data(), weight.host<T>().data());
   });
 }
 
@@ -146,15 +100,8 @@ void average_update(Context& context, const TensorView& weight, const ConstTenso
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
-    T* w = weight.host<T>().data();
-    const T* terms = term.host<T>().data();
-    const T kept = static_cast<T>(keep);
-    parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        w[i] = kept * w[i] + terms[i];
-      }
-    });
+    update_each(context, weight.count(), Average<T>{static_cast<T>(keep)}, term.host<T>().data(),
+                weight.host<T>().data());
   });
 }
 

@@ -3,45 +3,10 @@
 
 #include "cuda/map.hpp"
 #include "cuda/ops.hpp"
-#include "update/update_factors.hpp"
+#include "update/update_formulas.hpp"
 
 namespace strata::ops::cuda {
 namespace {
-
-// The formulas of update.cpp, rounded at the same places.
-
-template <typename T>
-struct PlainSgd {
-  SgdFactors<T> factor;
-
-  __device__ void operator()(T gradient, T& w) const {
-    w -= factor.rate * (gradient * factor.scale + factor.decay * w);
-  }
-};
-
-template <typename T, Nesterov kNesterov>
-struct MomentumSgd {
-  SgdFactors<T> factor;
-
-  __device__ void operator()(T gradient, T& velocity, T& w) const {
-    const T g = gradient * factor.scale + factor.decay * w;
-    const T v = factor.momentum * velocity + g;
-    velocity = v;
-    w -= factor.rate * (kNesterov == Nesterov::kOn ? g + factor.momentum * v : v);
-  }
-};
-
-template <typename T>
-struct Adam {
-  AdamFactors<T> factor;
-
-  __device__ void operator()(T gradient, T& m, T& v, T& w) const {
-    const T g = gradient * factor.scale + factor.decay * w;
-    m = factor.beta1 * m + factor.rest1 * g;
-    v = factor.beta2 * v + factor.rest2 * (g * g);
-    w = factor.keep * w - factor.rate * (m / (sqrt(v) / factor.root + factor.epsilon));
-  }
-};
 
 /// An update of the last operand, which is then rounded.
 template <typename Update>
@@ -53,24 +18,6 @@ struct Rounded {
     update(gradient, m, v, w);
     rounded = to_storage<__nv_bfloat16>(static_cast<float>(w));
   }
-};
-
-template <typename T>
-struct Adagrad {
-  AdagradFactors<T> factor;
-
-  __device__ void operator()(T gradient, T& sum, T& w) const {
-    const T g = gradient * factor.scale + factor.decay * w;
-    sum += g * g;
-    w -= factor.rate * (g / (sqrt(sum) + factor.epsilon));
-  }
-};
-
-template <typename T>
-struct Average {
-  T keep;
-
-  __device__ void operator()(T term, T& w) const { w = keep * w + term; }
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "strata/ops/update.hpp"
 
-// The factors of the updates on every device, in the type that an update computes in.
+// The updates of one element on every device, in the type that they compute in, and their factors.
 namespace strata::ops {
 
 /// The factors of every update without decoupled weight decay.
@@ -67,6 +67,61 @@ struct AdagradFactors : GradientFactors<T> {
       : GradientFactors<T>(options), epsilon(static_cast<T>(options.epsilon)) {}
 
   T epsilon;
+};
+
+template <typename T>
+struct PlainSgd {
+  SgdFactors<T> factor;
+
+  constexpr void operator()(T gradient, T& w) const {
+    w -= factor.rate * (gradient * factor.scale + factor.decay * w);
+  }
+};
+
+template <typename T, Nesterov kNesterov>
+struct MomentumSgd {
+  SgdFactors<T> factor;
+
+  constexpr void operator()(T gradient, T& velocity, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    const T v = factor.momentum * velocity + g;
+    velocity = v;
+    w -= factor.rate * (kNesterov == Nesterov::kOn ? g + factor.momentum * v : v);
+  }
+};
+
+template <typename T>
+struct Adam {
+  AdamFactors<T> factor;
+
+  constexpr void operator()(T gradient, T& m, T& v, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    const T first = factor.beta1 * m + factor.rest1 * g;
+    const T second = factor.beta2 * v + factor.rest2 * (g * g);
+    m = first;
+    v = second;
+    w = factor.keep * w -
+        factor.rate * (first / (std::sqrt(second) / factor.root + factor.epsilon));
+  }
+};
+
+template <typename T>
+struct Adagrad {
+  AdagradFactors<T> factor;
+
+  constexpr void operator()(T gradient, T& sum, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    const T total = sum + g * g;
+    sum = total;
+    w -= factor.rate * (g / (std::sqrt(total) + factor.epsilon));
+  }
+};
+
+template <typename T>
+struct Average {
+  T keep;
+
+  constexpr void operator()(T term, T& w) const { w = keep * w + term; }
 };
 
 }  // namespace strata::ops
