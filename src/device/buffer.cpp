@@ -3,12 +3,12 @@
 #include <atomic>
 #include <cstring>
 #include <new>
-#include <utility>
 
 #include <sys/mman.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/device/gpu_info.hpp"
 
 #include "cuda_calls.hpp"
 
@@ -58,17 +58,6 @@ std::byte* allocate(const Device& device, std::int64_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-void release(const Device& device, std::byte* memory, std::int64_t bytes) noexcept {
-  if (memory == nullptr) {
-    return;
-  }
-  if (device.kind() == DeviceKind::kCuda) {
-    cuda::release(device.index(), memory);
-  } else if (!device.is_planned()) {
-    ::operator delete(memory, alignment_of(bytes));
-  }
-}
-
 void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream) {
   require(from.dtype() == to.dtype() && from.count() == to.count(),
           "copy of {} {} to {} {} elements", from.count(), name_of(from.dtype()), to.count(),
@@ -85,54 +74,39 @@ void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream)
 
 }  // namespace
 
-Buffer::Buffer(const Device& device, std::int64_t bytes) : device_(device), bytes_(bytes) {
+void Buffer::Release::operator()(std::byte* memory) const noexcept {
+  if (device.kind() == DeviceKind::kCuda) {
+    cuda::release(device.index(), memory);
+  } else if (!device.is_planned()) {
+    ::operator delete(memory, alignment_of(bytes));
+  }
+}
+
+Buffer::Buffer(const Device& device, std::int64_t bytes) : memory_(nullptr, {device, bytes}) {
   require(bytes >= 0, "a buffer of {} bytes", bytes);
   if (bytes == 0) {
     return;
   }
-  data_ = allocate(device, bytes);
-  if (data_ == nullptr) {
+  memory_.reset(allocate(device, bytes));
+  if (memory_ == nullptr) {
     fail(ExitCode::kPeer,
          "cannot allocate {} on {}{}; use more ranks, a smaller batch.micro, train.recompute or a "
          "smaller model",
          bytes_text(bytes), device.text(),
          device.kind() == DeviceKind::kCuda
-             ? ": " + bytes_text(cuda::free_memory_bytes(device.index())) + " are free"
+             ? ": " + bytes_text(free_memory_bytes(device.index())) + " are free"
              : "");
   }
 }
 
-Buffer::~Buffer() {
-  release(device_, data_, bytes_);
-}
-
-Buffer::Buffer(Buffer&& other) noexcept
-    : device_(other.device_),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  if (this != &other) {
-    release(device_, data_, bytes_);
-    device_ = other.device_;
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-  }
-  return *this;
-}
-
 TensorView Buffer::view(std::int64_t offset_bytes, const Shape& shape, DType dtype) const {
-  const TensorView tensor(data_ + offset_bytes, shape, dtype, device_.memory_space());
-  require(offset_bytes >= 0 && offset_bytes + tensor.bytes() <= bytes_,
+  const TensorView tensor(raw() + offset_bytes, shape, dtype, device().memory_space());
+  require(offset_bytes >= 0 && offset_bytes + tensor.bytes() <= bytes(),
           "a tensor of {} bytes at {} in a buffer of {} bytes", tensor.bytes(), offset_bytes,
-          bytes_);
+          bytes());
   require(offset_bytes % size_bytes(dtype) == 0, "a {} tensor at byte {}", name_of(dtype),
           offset_bytes);
   return tensor;
-}
-
-void limit_release_waits(double seconds) {
-  cuda::limit_release_waits(seconds);
 }
 
 void copy_tensor(const ConstTensorView& from, const TensorView& to) {

@@ -18,7 +18,10 @@
 #include <nccl.h>
 #endif
 
+#include "strata/device/buffer.hpp"
+#include "strata/device/build_info.hpp"
 #include "strata/device/failure.hpp"
+#include "strata/device/profile_range.hpp"
 #include "strata/device/shared_library.hpp"
 
 #include "cuda_calls.hpp"
@@ -121,29 +124,10 @@ std::string dotted(std::size_t version, std::size_t major_unit, std::size_t mino
 
 }  // namespace
 
-std::int64_t device_count() noexcept {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
 const char* absence_reason() noexcept {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   return status == cudaSuccess ? "this node has fewer GPUs than that" : cudaGetErrorString(status);
-}
-
-const char* trouble() noexcept {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  int driver = 0;
-  const bool has_driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
-  return status == cudaSuccess || status == cudaErrorNoDevice || !has_driver
-             ? ""
-             : cudaGetErrorString(status);
-}
-
-void limit_release_waits(double seconds) noexcept {
-  open_streams().limit_waits(seconds);
 }
 
 void* allocate(std::int64_t device, std::int64_t bytes) {
@@ -211,23 +195,13 @@ bool is_idle(std::int64_t device, void* stream) {
   return is_done(cudaStreamQuery(static_cast<cudaStream_t>(stream)), "work on a stream");
 }
 
-namespace {
-
-void* make_event_with(std::int64_t device, unsigned flags) {
+void* make_event(std::int64_t device, EventTiming timing) {
   use(device);
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, flags), "making an event");
+  check(cudaEventCreateWithFlags(
+            &event, timing == EventTiming::kOn ? cudaEventDefault : cudaEventDisableTiming),
+        "making an event");
   return event;
-}
-
-}  // namespace
-
-void* make_event(std::int64_t device) {
-  return make_event_with(device, cudaEventDisableTiming);
-}
-
-void* make_timed_event(std::int64_t device) {
-  return make_event_with(device, cudaEventDefault);
 }
 
 void destroy_event(std::int64_t device, void* event) noexcept {
@@ -315,14 +289,32 @@ void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
   }
 }
 
-void begin_range(const char* name) noexcept {
-  static_cast<void>(nvtxRangePushA(name));
+GpuInfo gpu_info(std::int64_t device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, static_cast<int>(device)), "asking what it is");
+  char bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, static_cast<int>(device)),
+        "asking for its bus");
+  // As nvidia-smi writes it.
+  std::string uuid = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+    uuid += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    uuid += kDigits[byte / 16];
+    uuid += kDigits[byte % 16];
+  }
+  return {.name = properties.name,
+          .bus_id = bus_id,
+          .uuid = uuid,
+          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+          .capability = std::to_string(properties.major) + "." + std::to_string(properties.minor),
+          .multiprocessors = properties.multiProcessorCount};
 }
 
-void end_range() noexcept {
-  static_cast<void>(nvtxRangePop());
-}
+}  // namespace strata::device::cuda
 
+namespace strata::device {
 namespace {
 
 /// Or why it does not compile. cuDNN compiles kernels with it; without it own kernels run instead,
@@ -333,7 +325,7 @@ std::string nvrtc_version() {
   int major = 0;
   int minor = 0;
   if (version == nullptr || version(&major, &minor) != 0) {
-    return kMissing;
+    return cuda::kMissing;
   }
   // As nvrtc.h declares them; a build without that header needs them too.
   using Program = void*;
@@ -360,22 +352,50 @@ std::string nvrtc_version() {
 
 }  // namespace
 
-std::vector<LibraryVersion> libraries() {
+std::int64_t cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::string gpu_trouble() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  int driver = 0;
+  const bool has_driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  return status == cudaSuccess || status == cudaErrorNoDevice || !has_driver
+             ? ""
+             : cudaGetErrorString(status);
+}
+
+void limit_release_waits(double seconds) {
+  cuda::open_streams().limit_waits(seconds);
+}
+
+ProfileRange::ProfileRange(const std::string& name) {
+  static_cast<void>(nvtxRangePushA(name.c_str()));
+}
+
+ProfileRange::~ProfileRange() {
+  static_cast<void>(nvtxRangePop());
+}
+
+std::vector<LibraryVersion> cuda_libraries() {
   std::vector<LibraryVersion> found;
   int runtime = 0;
-  check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  cuda::check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   found.push_back(
       {"CUDA", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)});
 
   const SharedLibrary cublas("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000));
   const auto cublas_version = cublas.function<decltype(&cublasLtGetVersion)>("cublasLtGetVersion");
-  found.push_back(
-      {"cuBLAS", cublas_version == nullptr ? kMissing : dotted(cublas_version(), 10000, 100)});
+  found.push_back({"cuBLAS", cublas_version == nullptr
+                                 ? cuda::kMissing
+                                 : cuda::dotted(cublas_version(), 10000, 100)});
 #ifdef STRATA_HAVE_CUDNN
   const SharedLibrary cudnn("libcudnn.so." + std::to_string(CUDNN_MAJOR));
   const auto cudnn_version = cudnn.function<decltype(&cudnnGetVersion)>("cudnnGetVersion");
-  found.push_back(
-      {"cuDNN", cudnn_version == nullptr ? kMissing : dotted(cudnn_version(), 10000, 100)});
+  found.push_back({"cuDNN", cudnn_version == nullptr ? cuda::kMissing
+                                                     : cuda::dotted(cudnn_version(), 10000, 100)});
   found.push_back({"NVRTC", nvrtc_version()});
 #endif
 #ifdef STRATA_HAVE_NCCL
@@ -383,53 +403,30 @@ std::vector<LibraryVersion> libraries() {
   const auto nccl_version = nccl.function<decltype(&ncclGetVersion)>("ncclGetVersion");
   int version = 0;
   if (nccl_version == nullptr || nccl_version(&version) != ncclSuccess) {
-    found.push_back({"NCCL", kMissing});
+    found.push_back({"NCCL", cuda::kMissing});
   } else {
-    found.push_back({"NCCL", dotted(static_cast<std::size_t>(version), 10000, 100)});
+    found.push_back({"NCCL", cuda::dotted(static_cast<std::size_t>(version), 10000, 100)});
   }
 #endif
   return found;
 }
 
-GpuInfo gpu_info(std::int64_t device) {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, static_cast<int>(device)), "asking what it is");
-  char bus_id[32] = {};
-  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, static_cast<int>(device)),
-        "asking for its bus");
-  // As nvidia-smi writes it.
-  std::string uuid = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    constexpr const char* kDigits = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
-    uuid += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-    uuid += kDigits[byte / 16];
-    uuid += kDigits[byte % 16];
-  }
-  return {.name = properties.name,
-          .bus_id = bus_id,
-          .uuid = uuid,
-          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
-          .capability = std::to_string(properties.major) + "." + std::to_string(properties.minor),
-          .multiprocessors = properties.multiProcessorCount};
-}
-
-std::int64_t free_memory_bytes(std::int64_t device) {
-  use(device);
+std::int64_t free_memory_bytes(std::int64_t index) {
+  cuda::use(index);
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for its memory");
+  cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for its memory");
   return static_cast<std::int64_t>(free_bytes);
 }
 
-bool has_peer_access(std::int64_t device, std::int64_t other) {
+bool has_peer_access(std::int64_t index, std::int64_t other) {
   int access = 0;
-  check(cudaDeviceCanAccessPeer(&access, static_cast<int>(device), static_cast<int>(other)),
-        "asking for access to another GPU");
+  cuda::check(cudaDeviceCanAccessPeer(&access, static_cast<int>(index), static_cast<int>(other)),
+              "asking for access to another GPU");
   return access != 0;
 }
 
-CudaVersions versions() noexcept {
+CudaVersions cuda_versions() {
   int driver = 0;
   int runtime = 0;
   static_cast<void>(cudaDriverGetVersion(&driver));
@@ -437,4 +434,4 @@ CudaVersions versions() noexcept {
   return {.driver = driver, .runtime = runtime};
 }
 
-}  // namespace strata::device::cuda
+}  // namespace strata::device

@@ -1,4 +1,7 @@
 #include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/build_info.hpp"
+#include "strata/device/profile_range.hpp"
 
 #include "cuda_calls.hpp"
 
@@ -11,20 +14,10 @@ namespace {
 
 }  // namespace
 
-std::int64_t device_count() noexcept {
-  return 0;
-}
-
 const char* absence_reason() noexcept {
   return "this executable was built without CUDA: build it where nvcc is found, or use "
          "run.device = cpu";
 }
-
-const char* trouble() noexcept {
-  return "";
-}
-
-void limit_release_waits(double) noexcept {}
 
 void* allocate(std::int64_t, std::int64_t) {
   refuse();
@@ -56,11 +49,7 @@ bool is_reached(std::int64_t, void*) {
   refuse();
 }
 
-void* make_event(std::int64_t) {
-  refuse();
-}
-
-void* make_timed_event(std::int64_t) {
+void* make_event(std::int64_t, EventTiming) {
   refuse();
 }
 
@@ -102,28 +91,42 @@ void copy(void*, const void*, std::int64_t, void*) {
   refuse();
 }
 
-void begin_range(const char*) noexcept {}
-
-void end_range() noexcept {}
-
-std::vector<LibraryVersion> libraries() {
-  return {};
-}
-
 GpuInfo gpu_info(std::int64_t) {
   refuse();
 }
 
-std::int64_t free_memory_bytes(std::int64_t) {
-  refuse();
+}  // namespace strata::device::cuda
+
+namespace strata::device {
+
+std::int64_t cuda_device_count() {
+  return 0;
 }
 
-bool has_peer_access(std::int64_t, std::int64_t) {
-  refuse();
+std::string gpu_trouble() {
+  return "";
 }
 
-CudaVersions versions() noexcept {
+void limit_release_waits(double /*seconds*/) {}
+
+ProfileRange::ProfileRange(const std::string& /*name*/) {}
+
+ProfileRange::~ProfileRange() {}
+
+std::vector<LibraryVersion> cuda_libraries() {
   return {};
 }
 
-}  // namespace strata::device::cuda
+std::int64_t free_memory_bytes(std::int64_t /*index*/) {
+  cuda::refuse();
+}
+
+bool has_peer_access(std::int64_t /*index*/, std::int64_t /*other*/) {
+  cuda::refuse();
+}
+
+CudaVersions cuda_versions() {
+  return {};
+}
+
+}  // namespace strata::device

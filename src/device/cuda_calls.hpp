@@ -1,23 +1,20 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/device/stream.hpp"
 
 // The CUDA calls of `device` as plain functions, implemented in cuda.cu, and in cuda_absent.cpp for
-// builds without CUDA. All except the noexcept ones throw Error(kPeer) where the device fails.
+// builds without CUDA, as are those of its public functions that CUDA answers. All except the
+// noexcept ones throw Error(kPeer) where the device fails.
 namespace strata::device::cuda {
 
-[[nodiscard]] std::int64_t device_count() noexcept;
+/// Whether an event knows when it was reached.
+enum class EventTiming { kOff, kOn };
+
 /// The reason why there is no GPU, for error texts.
 [[nodiscard]] const char* absence_reason() noexcept;
-/// The reason why GPUs cannot be counted; empty where they can, or without a driver.
-[[nodiscard]] const char* trouble() noexcept;
-/// device::limit_release_waits().
-void limit_release_waits(double seconds) noexcept;
 /// Zeroed device memory, or null when out of memory.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
@@ -30,9 +27,7 @@ void destroy_stream(std::int64_t device, void* stream) noexcept;
 void synchronize_stream(std::int64_t device, void* stream);
 [[nodiscard]] bool is_idle(std::int64_t device, void* stream);
 
-[[nodiscard]] void* make_event(std::int64_t device);
-/// One that knows when it was reached.
-[[nodiscard]] void* make_timed_event(std::int64_t device);
+[[nodiscard]] void* make_event(std::int64_t device, EventTiming timing);
 void destroy_event(std::int64_t device, void* event) noexcept;
 void record_event(std::int64_t device, void* event, void* stream);
 void stream_waits_for(std::int64_t device, void* stream, void* event);
@@ -54,15 +49,6 @@ void launch_graph(std::int64_t device, void* graph, void* stream);
 /// call returns when the copy is done.
 void copy(void* to, const void* from, std::int64_t bytes, void* stream);
 
-/// Marks where a profiler's range begins and ends.
-void begin_range(const char* name) noexcept;
-void end_range() noexcept;
-
-[[nodiscard]] std::vector<LibraryVersion> libraries();
-
 [[nodiscard]] GpuInfo gpu_info(std::int64_t device);
-[[nodiscard]] std::int64_t free_memory_bytes(std::int64_t device);
-[[nodiscard]] bool has_peer_access(std::int64_t device, std::int64_t other);
-[[nodiscard]] CudaVersions versions() noexcept;
 
 }  // namespace strata::device::cuda

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
-#include "strata/device/build_info.hpp"
 #include "strata/device/failure.hpp"
 
 #include "cuda_calls.hpp"
@@ -27,14 +26,6 @@ Device Device::cuda(std::int64_t index) {
 std::string Device::text() const {
   return kind_ == DeviceKind::kCpu ? std::string(name_of(kind_))
                                    : fmt::format("{}:{}", name_of(kind_), index_);
-}
-
-std::int64_t cuda_device_count() {
-  return cuda::device_count();
-}
-
-std::vector<LibraryVersion> cuda_libraries() {
-  return cuda::libraries();
 }
 
 }  // namespace strata::device

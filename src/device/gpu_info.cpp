@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/device/device.hpp"
 
 #include "cuda_calls.hpp"
 
@@ -34,26 +35,10 @@ std::optional<PeakFlops> published_peak(const GpuInfo& gpu) {
 
 std::vector<GpuInfo> gpus() {
   std::vector<GpuInfo> found;
-  for (std::int64_t index = 0; index < cuda::device_count(); ++index) {
+  for (std::int64_t index = 0; index < cuda_device_count(); ++index) {
     found.push_back(cuda::gpu_info(index));
   }
   return found;
-}
-
-std::string gpu_trouble() {
-  return cuda::trouble();
-}
-
-std::int64_t free_memory_bytes(std::int64_t index) {
-  return cuda::free_memory_bytes(index);
-}
-
-bool has_peer_access(std::int64_t index, std::int64_t other) {
-  return cuda::has_peer_access(index, other);
-}
-
-CudaVersions cuda_versions() {
-  return cuda::versions();
 }
 
 std::string cuda_version_text(std::int64_t version) {

@@ -1,7 +1,5 @@
 #include "strata/device/stream.hpp"
 
-#include <utility>
-
 #include "strata/core/error.hpp"
 
 #include "cuda_calls.hpp"
@@ -10,61 +8,27 @@ namespace strata::device {
 
 Stream::Stream(const Device& device, StreamPriority priority) : device_(device) {
   if (device.kind() == DeviceKind::kCuda) {
-    raw_ = cuda::make_stream(device.index(), priority);
+    handle_ = {cuda::make_stream(device.index(), priority), {device.index(), cuda::destroy_stream}};
   }
-}
-
-Stream::~Stream() {
-  if (raw_ != nullptr) {
-    cuda::destroy_stream(device_.index(), raw_);
-  }
-}
-
-Stream::Stream(Stream&& other) noexcept
-    : device_(other.device_), raw_(std::exchange(other.raw_, nullptr)) {}
-
-Stream& Stream::operator=(Stream&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(raw_, other.raw_);
-  return *this;
 }
 
 void Stream::synchronize() {
-  if (raw_ != nullptr) {
-    cuda::synchronize_stream(device_.index(), raw_);
+  if (handle_ != nullptr) {
+    cuda::synchronize_stream(device_.index(), handle_.get());
   }
 }
 
 bool Stream::idle() const {
-  return raw_ == nullptr || cuda::is_idle(device_.index(), raw_);
+  return handle_ == nullptr || cuda::is_idle(device_.index(), handle_.get());
 }
 
 Event::Event(const Device& device, std::int64_t consumers)
     : device_(device), consumers_(consumers) {
   require(consumers >= 1, "an event with {} consumers", consumers);
   if (device.kind() == DeviceKind::kCuda) {
-    raw_ = cuda::make_event(device.index());
+    handle_ = {cuda::make_event(device.index(), cuda::EventTiming::kOff),
+               {device.index(), cuda::destroy_event}};
   }
-}
-
-Event::~Event() {
-  if (raw_ != nullptr) {
-    cuda::destroy_event(device_.index(), raw_);
-  }
-}
-
-Event::Event(Event&& other) noexcept
-    : device_(other.device_),
-      consumers_(other.consumers_),
-      waits_due_(std::exchange(other.waits_due_, 0)),
-      raw_(std::exchange(other.raw_, nullptr)) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(consumers_, other.consumers_);
-  std::swap(waits_due_, other.waits_due_);
-  std::swap(raw_, other.raw_);
-  return *this;
 }
 
 void Event::record(Stream& stream) {
@@ -73,30 +37,30 @@ void Event::record(Stream& stream) {
   require(waits_due_ == 0,
           "an event was recorded again while {} of its {} consumers had not waited", waits_due_,
           consumers_);
-  if (raw_ != nullptr) {
-    cuda::record_event(device_.index(), raw_, stream.raw());
+  if (handle_ != nullptr) {
+    cuda::record_event(device_.index(), handle_.get(), stream.raw());
   }
   waits_due_ = consumers_;
 }
 
 void Event::wait(Stream& stream) {
   consume();
-  if (raw_ != nullptr && stream.raw() != nullptr) {
-    cuda::stream_waits_for(stream.device().index(), stream.raw(), raw_);
-  } else if (raw_ != nullptr) {
-    cuda::host_waits_for(device_.index(), raw_);
+  if (handle_ != nullptr && stream.raw() != nullptr) {
+    cuda::stream_waits_for(stream.device().index(), stream.raw(), handle_.get());
+  } else if (handle_ != nullptr) {
+    cuda::host_waits_for(device_.index(), handle_.get());
   }
 }
 
 void Event::wait_on_host() {
   consume();
-  if (raw_ != nullptr) {
-    cuda::host_waits_for(device_.index(), raw_);
+  if (handle_ != nullptr) {
+    cuda::host_waits_for(device_.index(), handle_.get());
   }
 }
 
 bool Event::reached() const {
-  return raw_ == nullptr || cuda::is_reached(device_.index(), raw_);
+  return handle_ == nullptr || cuda::is_reached(device_.index(), handle_.get());
 }
 
 void Event::consume() {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
@@ -21,26 +22,28 @@ class Buffer {
   Buffer() = default;
   /// Throws: Error(kPeer) where the device has not that much memory left.
   Buffer(const Device& device, std::int64_t bytes);
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
 
-  [[nodiscard]] const Device& device() const { return device_; }
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-  [[nodiscard]] bool empty() const { return bytes_ == 0; }
+  [[nodiscard]] const Device& device() const { return memory_.get_deleter().device; }
+  [[nodiscard]] std::int64_t bytes() const {
+    return memory_ == nullptr ? 0 : memory_.get_deleter().bytes;
+  }
+  [[nodiscard]] bool empty() const { return memory_ == nullptr; }
   /// The address, for libraries and launches only.
-  [[nodiscard]] std::byte* raw() const { return data_; }
+  [[nodiscard]] std::byte* raw() const { return memory_.get(); }
 
   /// A tensor of this memory that begins `offset_bytes` into it.
   /// Pre: the tensor lies within the buffer and its beginning is aligned for its dtype.
   [[nodiscard]] TensorView view(std::int64_t offset_bytes, const Shape& shape, DType dtype) const;
 
  private:
-  Device device_ = Device::cpu();
-  std::byte* data_ = nullptr;
-  std::int64_t bytes_ = 0;
+  struct Release {
+    Device device;
+    std::int64_t bytes;
+
+    void operator()(std::byte* memory) const noexcept;
+  };
+
+  std::unique_ptr<std::byte, Release> memory_{nullptr, {Device::cpu(), 0}};
 };
 
 /// Limits the time that the release of GPU and pinned memory waits for the work that may use it. A

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "strata/device/device.hpp"
+#include "strata/device/handle.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::device {
@@ -16,18 +17,13 @@ class Graph {
   /// The graph keeps the addresses and numbers of the capture. Pre: `stream` is a GPU's.
   /// Throws: Error(kPeer) where the capture fails; what `work` throws.
   Graph(Stream& stream, const std::function<void()>& work);
-  ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  Graph(Graph&& other) noexcept;
-  Graph& operator=(Graph&& other) noexcept;
 
   /// Launches the graph on the stream that it was captured from. Throws: Error(kPeer).
   void launch(Stream& stream) const;
 
  private:
   Device device_;
-  void* raw_ = nullptr;
+  Handle handle_;
 };
 
 }  // namespace strata::device

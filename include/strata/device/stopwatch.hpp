@@ -1,6 +1,7 @@
 #pragma once
 
 #include "strata/device/device.hpp"
+#include "strata/device/handle.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::device {
@@ -10,11 +11,6 @@ class Stopwatch {
  public:
   /// Pre: `device` is a GPU.
   explicit Stopwatch(const Device& device);
-  ~Stopwatch();
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  Stopwatch(Stopwatch&& other) noexcept;
-  Stopwatch& operator=(Stopwatch&& other) noexcept;
 
   /// Starts after the work that is on `stream` now.
   void start(Stream& stream);
@@ -25,8 +21,8 @@ class Stopwatch {
 
  private:
   Device device_;
-  void* start_ = nullptr;
-  void* stop_ = nullptr;
+  Handle start_;
+  Handle stop_;
 };
 
 }  // namespace strata::device

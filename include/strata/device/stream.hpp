@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "strata/device/device.hpp"
+#include "strata/device/handle.hpp"
 
 namespace strata::device {
 
@@ -14,11 +15,6 @@ enum class StreamPriority { kNormal, kHigh };
 class Stream {
  public:
   explicit Stream(const Device& device, StreamPriority priority = StreamPriority::kNormal);
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  Stream(Stream&& other) noexcept;
-  Stream& operator=(Stream&& other) noexcept;
 
   [[nodiscard]] const Device& device() const { return device_; }
   /// Waits for all enqueued work. Throws: Error(kPeer) where any of it failed.
@@ -26,11 +22,11 @@ class Stream {
   /// Whether all enqueued work has completed. Throws as synchronize().
   [[nodiscard]] bool idle() const;
   /// The cudaStream_t, for libraries and launches only; null on the CPU.
-  [[nodiscard]] void* raw() const { return raw_; }
+  [[nodiscard]] void* raw() const { return handle_.get(); }
 
  private:
   Device device_;
-  void* raw_ = nullptr;
+  Handle handle_;
 };
 
 /// A point in a stream that other streams or the host wait for. It counts the expected waits of
@@ -39,11 +35,6 @@ class Event {
  public:
   /// Pre: consumers >= 1.
   Event(const Device& device, std::int64_t consumers);
-  ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
 
   /// Records the point after the work that is on `stream` now.
   /// Throws: std::logic_error where a consumer of the last recording has not waited.
@@ -67,7 +58,7 @@ class Event {
   Device device_;
   std::int64_t consumers_;
   std::int64_t waits_due_ = 0;
-  void* raw_ = nullptr;
+  Handle handle_;
 };
 
 }  // namespace strata::device
