@@ -330,14 +330,10 @@ std::string nvrtc_version() {
   // As nvrtc.h declares them; a build without that header needs them too.
   using Program = void*;
   int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*) =
-      nullptr;
-  int (*compile)(Program, int, const char* const*) = nullptr;
-  int (*destroy)(Program*) = nullptr;
-  const char* (*error_text)(int) = nullptr;
-  nvrtc.find("nvrtcCreateProgram", create);
-  nvrtc.find("nvrtcCompileProgram", compile);
-  nvrtc.find("nvrtcDestroyProgram", destroy);
-  nvrtc.find("nvrtcGetErrorString", error_text);
+      nvrtc.find("nvrtcCreateProgram");
+  int (*compile)(Program, int, const char* const*) = nvrtc.find("nvrtcCompileProgram");
+  int (*destroy)(Program*) = nvrtc.find("nvrtcDestroyProgram");
+  const char* (*error_text)(int) = nvrtc.find("nvrtcGetErrorString");
   Program program = nullptr;
   int status = create(&program, "", "empty.cu", 0, nullptr, nullptr);
   if (status == 0) {

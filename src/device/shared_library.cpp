@@ -37,11 +37,15 @@ bool SharedLibrary::load_beside(const std::string& file) const {
   return dlopen(path.c_str(), RTLD_NOW) != nullptr;
 }
 
-void SharedLibrary::missing(const char* name) const {
-  if (loaded()) {
+FoundFunction SharedLibrary::find(const char* name) const {
+  if (!loaded()) {
+    fail(ExitCode::kPeer, "{} was not found on this node; {}", file_, remedy_);
+  }
+  const FoundFunction found(address(name));
+  if (static_cast<void*>(found) == nullptr) {
     fail(ExitCode::kPeer, "{} on this node has no {}; {}", file_, name, remedy_);
   }
-  fail(ExitCode::kPeer, "{} was not found on this node; {}", file_, remedy_);
+  return found;
 }
 
 SharedLibrary nvrtc_library(int cuda_major) {

@@ -5,6 +5,19 @@
 
 namespace strata::device {
 
+/// The address of a library's function, which becomes a pointer to a function of any type.
+class FoundFunction {
+ public:
+  explicit FoundFunction(void* address) : address_(address) {}
+  template <typename Pointer>
+  operator Pointer() const {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Pointer>(address_);
+  }
+
+ private:
+  void* address_;
+};
+
 /// A library that is loaded at first use: the CUDA libraries cost a process 150 MB once mapped, and
 /// a run on CPU cores never calls them (docs/decisions/0001-cuda-libraries-on-demand.md). Stays
 /// loaded.
@@ -26,21 +39,14 @@ class SharedLibrary {
   /// The function of this name, or null.
   template <typename Function>
   [[nodiscard]] Function function(const char* name) const {
-    return reinterpret_cast<Function>(address(name));
+    return FoundFunction(address(name));
   }
-  /// Looks up a required function.
+  /// A required function.
   /// Throws: Error(kPeer) where the library was not found or does not have it.
-  template <typename Function>
-  void find(const char* name, Function& found) const {
-    found = function<Function>(name);
-    if (found == nullptr) {
-      missing(name);
-    }
-  }
+  [[nodiscard]] FoundFunction find(const char* name) const;
 
  private:
   [[nodiscard]] void* address(const char* name) const;
-  [[noreturn]] void missing(const char* name) const;
 
   std::string file_;
   std::string remedy_;

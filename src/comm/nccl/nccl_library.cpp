@@ -22,28 +22,15 @@ std::string version_text(int version) {
 
 }  // namespace
 
-NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR), kRemedy) {
-  file_.find("ncclGetVersion", get_version);
+device::SharedLibrary NcclLibrary::opened() {
+  device::SharedLibrary file("libnccl.so." + std::to_string(NCCL_MAJOR), kRemedy);
+  const decltype(&ncclGetVersion) get_version = file.find("ncclGetVersion");
   int version = 0;
   if (get_version(&version) != ncclSuccess || version < kOldest) {
     fail(ExitCode::kPeer, "this node has NCCL {}, but this executable needs {} or newer; {}",
          version_text(version), version_text(kOldest), kRemedy);
   }
-  file_.find("ncclGetUniqueId", get_unique_id);
-  file_.find("ncclCommInitRankConfig", comm_init_rank_config);
-  file_.find("ncclCommAbort", comm_abort);
-  file_.find("ncclCommGetAsyncError", comm_get_async_error);
-  file_.find("ncclGetErrorString", get_error_string);
-  file_.find("ncclGetLastError", get_last_error);
-  file_.find("ncclGroupStart", group_start);
-  file_.find("ncclGroupEnd", group_end);
-  file_.find("ncclSend", send);
-  file_.find("ncclRecv", recv);
-  file_.find("ncclBroadcast", broadcast);
-  file_.find("ncclAllGather", all_gather);
-  file_.find("ncclAllReduce", all_reduce);
-  file_.find("ncclReduce", reduce);
-  file_.find("ncclReduceScatter", reduce_scatter);
+  return file;
 }
 
 }  // namespace strata::comm

@@ -83,30 +83,6 @@ std::string text_of(const CudnnConvolution& convolution) {
 
 }  // namespace
 
-CudnnConvolutionPlans::CudnnConvolutionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels)
-    : cudnn_(cudnn), kernels_(kernels) {
-  if (!cudnn.loaded()) {
-    return;
-  }
-  cudnn.find("cudnnCreateTensorDescriptor", functions_.tensor_create);
-  cudnn.find("cudnnDestroyTensorDescriptor", functions_.tensor_destroy);
-  cudnn.find("cudnnSetTensor4dDescriptor", functions_.tensor_set);
-  cudnn.find("cudnnCreateFilterDescriptor", functions_.filter_create);
-  cudnn.find("cudnnDestroyFilterDescriptor", functions_.filter_destroy);
-  cudnn.find("cudnnSetFilter4dDescriptor", functions_.filter_set);
-  cudnn.find("cudnnCreateConvolutionDescriptor", functions_.desc_create);
-  cudnn.find("cudnnDestroyConvolutionDescriptor", functions_.desc_destroy);
-  cudnn.find("cudnnSetConvolution2dDescriptor", functions_.desc_set);
-  cudnn.find("cudnnSetConvolutionGroupCount", functions_.desc_set_groups);
-  cudnn.find("cudnnSetConvolutionMathType", functions_.desc_set_math);
-  cudnn.find("cudnnGetConvolutionForwardWorkspaceSize", functions_.forward_bytes);
-  cudnn.find("cudnnGetConvolutionBackwardDataWorkspaceSize", functions_.input_bytes);
-  cudnn.find("cudnnGetConvolutionBackwardFilterWorkspaceSize", functions_.weight_bytes);
-  cudnn.find("cudnnConvolutionForward", functions_.forward);
-  cudnn.find("cudnnConvolutionBackwardData", functions_.input);
-  cudnn.find("cudnnConvolutionBackwardFilter", functions_.weight);
-}
-
 template <typename Handle>
 CudnnConvolutionPlans::Owned<Handle> CudnnConvolutionPlans::made(
     cudnnStatus_t (*create)(Handle*), cudnnStatus_t (*destroy)(Handle)) const {

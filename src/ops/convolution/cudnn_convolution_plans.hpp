@@ -61,7 +61,8 @@ class CudnnConvolutionPlans {
  public:
   /// Notes in `kernels` what runs each shape; it outlives this.
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  CudnnConvolutionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels);
+  CudnnConvolutionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels)
+      : cudnn_(cudnn), kernels_(kernels) {}
   CudnnConvolutionPlans(const CudnnConvolutionPlans&) = delete;
   CudnnConvolutionPlans& operator=(const CudnnConvolutionPlans&) = delete;
 
@@ -76,23 +77,37 @@ class CudnnConvolutionPlans {
  private:
   /// The library's entry points.
   struct Functions {
-    decltype(&cudnnCreateTensorDescriptor) tensor_create = nullptr;
-    decltype(&cudnnDestroyTensorDescriptor) tensor_destroy = nullptr;
-    decltype(&cudnnSetTensor4dDescriptor) tensor_set = nullptr;
-    decltype(&cudnnCreateFilterDescriptor) filter_create = nullptr;
-    decltype(&cudnnDestroyFilterDescriptor) filter_destroy = nullptr;
-    decltype(&cudnnSetFilter4dDescriptor) filter_set = nullptr;
-    decltype(&cudnnCreateConvolutionDescriptor) desc_create = nullptr;
-    decltype(&cudnnDestroyConvolutionDescriptor) desc_destroy = nullptr;
-    decltype(&cudnnSetConvolution2dDescriptor) desc_set = nullptr;
-    decltype(&cudnnSetConvolutionGroupCount) desc_set_groups = nullptr;
-    decltype(&cudnnSetConvolutionMathType) desc_set_math = nullptr;
-    decltype(&cudnnGetConvolutionForwardWorkspaceSize) forward_bytes = nullptr;
-    decltype(&cudnnGetConvolutionBackwardDataWorkspaceSize) input_bytes = nullptr;
-    decltype(&cudnnGetConvolutionBackwardFilterWorkspaceSize) weight_bytes = nullptr;
-    decltype(&cudnnConvolutionForward) forward = nullptr;
-    decltype(&cudnnConvolutionBackwardData) input = nullptr;
-    decltype(&cudnnConvolutionBackwardFilter) weight = nullptr;
+    const CudnnLibrary& cudnn;
+
+    decltype(&cudnnCreateTensorDescriptor) tensor_create =
+        cudnn.find("cudnnCreateTensorDescriptor");
+    decltype(&cudnnDestroyTensorDescriptor) tensor_destroy =
+        cudnn.find("cudnnDestroyTensorDescriptor");
+    decltype(&cudnnSetTensor4dDescriptor) tensor_set = cudnn.find("cudnnSetTensor4dDescriptor");
+    decltype(&cudnnCreateFilterDescriptor) filter_create =
+        cudnn.find("cudnnCreateFilterDescriptor");
+    decltype(&cudnnDestroyFilterDescriptor) filter_destroy =
+        cudnn.find("cudnnDestroyFilterDescriptor");
+    decltype(&cudnnSetFilter4dDescriptor) filter_set = cudnn.find("cudnnSetFilter4dDescriptor");
+    decltype(&cudnnCreateConvolutionDescriptor) desc_create =
+        cudnn.find("cudnnCreateConvolutionDescriptor");
+    decltype(&cudnnDestroyConvolutionDescriptor) desc_destroy =
+        cudnn.find("cudnnDestroyConvolutionDescriptor");
+    decltype(&cudnnSetConvolution2dDescriptor) desc_set =
+        cudnn.find("cudnnSetConvolution2dDescriptor");
+    decltype(&cudnnSetConvolutionGroupCount) desc_set_groups =
+        cudnn.find("cudnnSetConvolutionGroupCount");
+    decltype(&cudnnSetConvolutionMathType) desc_set_math =
+        cudnn.find("cudnnSetConvolutionMathType");
+    decltype(&cudnnGetConvolutionForwardWorkspaceSize) forward_bytes =
+        cudnn.find("cudnnGetConvolutionForwardWorkspaceSize");
+    decltype(&cudnnGetConvolutionBackwardDataWorkspaceSize) input_bytes =
+        cudnn.find("cudnnGetConvolutionBackwardDataWorkspaceSize");
+    decltype(&cudnnGetConvolutionBackwardFilterWorkspaceSize) weight_bytes =
+        cudnn.find("cudnnGetConvolutionBackwardFilterWorkspaceSize");
+    decltype(&cudnnConvolutionForward) forward = cudnn.find("cudnnConvolutionForward");
+    decltype(&cudnnConvolutionBackwardData) input = cudnn.find("cudnnConvolutionBackwardData");
+    decltype(&cudnnConvolutionBackwardFilter) weight = cudnn.find("cudnnConvolutionBackwardFilter");
   };
   /// An owning handle of a library descriptor.
   template <typename Handle>
@@ -114,7 +129,7 @@ class CudnnConvolutionPlans {
 
   const CudnnLibrary& cudnn_;
   KernelsUsed& kernels_;
-  Functions functions_;
+  Functions functions_{cudnn_};
   /// Empty where the library does not support the key.
   std::map<CudnnConvolution, std::optional<Prepared>> prepared_;
 };

@@ -10,23 +10,17 @@
 namespace strata::ops::cuda {
 
 CudnnLibrary::CudnnLibrary() : library_("libcudnn.so." + std::to_string(CUDNN_MAJOR)) {
-  if (!loaded()) {
-    return;
+  if (loaded()) {
+    static_cast<void>(device::nvrtc_library(CUDART_VERSION / 1000));
   }
-  find("cudnnDestroy", destroy_handle_);
-  find("cudnnGetVersion", version_);
-  find("cudnnGetErrorString", error_string_);
-  static_cast<void>(device::nvrtc_library(CUDART_VERSION / 1000));
 }
 
 CudnnLibrary::CudnnLibrary(cudaStream_t stream) : CudnnLibrary() {
   if (!loaded()) {
     return;
   }
-  decltype(&cudnnCreate) create = nullptr;
-  decltype(&cudnnSetStream) set_stream = nullptr;
-  find("cudnnCreate", create);
-  find("cudnnSetStream", set_stream);
+  const decltype(&cudnnCreate) create = find("cudnnCreate");
+  const decltype(&cudnnSetStream) set_stream = find("cudnnSetStream");
   check(create(&handle_), "starting cuDNN");
   check(set_stream(handle_, stream), "giving cuDNN a stream");
 }

@@ -36,10 +36,9 @@ class CudnnLibrary {
   [[nodiscard]] std::int64_t version() const;
   /// The handle on the context's stream; null where the library was not found.
   [[nodiscard]] cudnnHandle_t handle() const { return handle_; }
-  /// Looks up a function; the library was found. Throws: Error(kPeer) where it lacks it.
-  template <typename Function>
-  void find(const char* name, Function& function) const {
-    library_.find(name, function);
+  /// A function; null where the library was not found. Throws: Error(kPeer) where it lacks it.
+  [[nodiscard]] device::FoundFunction find(const char* name) const {
+    return loaded() ? library_.find(name) : device::FoundFunction(nullptr);
   }
   /// Throws: Error(kPeer) that names `what` unless the status is success.
   void check(cudnnStatus_t status, const std::string& what) const;
@@ -48,9 +47,9 @@ class CudnnLibrary {
 
  private:
   device::SharedLibrary library_;
-  decltype(&cudnnDestroy) destroy_handle_ = nullptr;
-  decltype(&cudnnGetVersion) version_ = nullptr;
-  decltype(&cudnnGetErrorString) error_string_ = nullptr;
+  decltype(&cudnnDestroy) destroy_handle_ = find("cudnnDestroy");
+  decltype(&cudnnGetVersion) version_ = find("cudnnGetVersion");
+  decltype(&cudnnGetErrorString) error_string_ = find("cudnnGetErrorString");
   cudnnHandle_t handle_ = nullptr;
 };
 

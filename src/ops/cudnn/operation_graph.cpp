@@ -10,18 +10,6 @@
 
 namespace strata::ops::cuda {
 
-GraphLibrary::GraphLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
-  if (!cudnn.loaded()) {
-    return;
-  }
-  cudnn.find("cudnnBackendCreateDescriptor", create);
-  cudnn.find("cudnnBackendDestroyDescriptor", destroy);
-  cudnn.find("cudnnBackendSetAttribute", set);
-  cudnn.find("cudnnBackendGetAttribute", get);
-  cudnn.find("cudnnBackendFinalize", finalize);
-  cudnn.find("cudnnBackendExecute", execute);
-}
-
 GraphDescriptor::GraphDescriptor(const GraphLibrary& library, cudnnBackendDescriptorType_t type)
     : library_(&library), raw_(nullptr, library.destroy) {
   cudnnBackendDescriptor_t raw = nullptr;

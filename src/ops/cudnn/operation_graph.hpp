@@ -21,21 +21,20 @@ namespace strata::ops::cuda {
 
 /// cuDNN with its functions for graphs. It outlives this.
 class GraphLibrary {
+  const CudnnLibrary& cudnn_;
+
  public:
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  explicit GraphLibrary(const CudnnLibrary& cudnn);
+  explicit GraphLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn) {}
 
   [[nodiscard]] const CudnnLibrary& cudnn() const { return cudnn_; }
 
-  decltype(&cudnnBackendCreateDescriptor) create = nullptr;
-  decltype(&cudnnBackendDestroyDescriptor) destroy = nullptr;
-  decltype(&cudnnBackendSetAttribute) set = nullptr;
-  decltype(&cudnnBackendGetAttribute) get = nullptr;
-  decltype(&cudnnBackendFinalize) finalize = nullptr;
-  decltype(&cudnnBackendExecute) execute = nullptr;
-
- private:
-  const CudnnLibrary& cudnn_;
+  decltype(&cudnnBackendCreateDescriptor) create = cudnn_.find("cudnnBackendCreateDescriptor");
+  decltype(&cudnnBackendDestroyDescriptor) destroy = cudnn_.find("cudnnBackendDestroyDescriptor");
+  decltype(&cudnnBackendSetAttribute) set = cudnn_.find("cudnnBackendSetAttribute");
+  decltype(&cudnnBackendGetAttribute) get = cudnn_.find("cudnnBackendGetAttribute");
+  decltype(&cudnnBackendFinalize) finalize = cudnn_.find("cudnnBackendFinalize");
+  decltype(&cudnnBackendExecute) execute = cudnn_.find("cudnnBackendExecute");
 };
 
 /// cuDNN's name for the type of an attribute's value.

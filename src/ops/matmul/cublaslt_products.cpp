@@ -62,19 +62,6 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
 
 CublasLtProducts::CublasLtProducts()
     : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
-  library_.find("cublasLtCreate", functions_.create);
-  library_.find("cublasLtDestroy", functions_.destroy);
-  library_.find("cublasLtGetStatusString", functions_.status_string);
-  library_.find("cublasLtMatmul", functions_.matmul);
-  library_.find("cublasLtMatmulDescCreate", functions_.desc_create);
-  library_.find("cublasLtMatmulDescDestroy", functions_.desc_destroy);
-  library_.find("cublasLtMatmulDescSetAttribute", functions_.desc_set);
-  library_.find("cublasLtMatrixLayoutCreate", functions_.layout_create);
-  library_.find("cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
-  library_.find("cublasLtMatmulPreferenceCreate", functions_.preference_create);
-  library_.find("cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
-  library_.find("cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
-  library_.find("cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
   check(functions_.create(&handle_), "starting cuBLASLt");
 }
 

@@ -82,19 +82,28 @@ class CublasLtProducts {
  private:
   /// The library's entry points.
   struct Functions {
-    decltype(&cublasLtCreate) create = nullptr;
-    decltype(&cublasLtDestroy) destroy = nullptr;
-    decltype(&cublasLtGetStatusString) status_string = nullptr;
-    decltype(&cublasLtMatmul) matmul = nullptr;
-    decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-    decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-    decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-    decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-    decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+    const device::SharedLibrary& library;
+
+    decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
+    decltype(&cublasLtDestroy) destroy = library.find("cublasLtDestroy");
+    decltype(&cublasLtGetStatusString) status_string = library.find("cublasLtGetStatusString");
+    decltype(&cublasLtMatmul) matmul = library.find("cublasLtMatmul");
+    decltype(&cublasLtMatmulDescCreate) desc_create = library.find("cublasLtMatmulDescCreate");
+    decltype(&cublasLtMatmulDescDestroy) desc_destroy = library.find("cublasLtMatmulDescDestroy");
+    decltype(&cublasLtMatmulDescSetAttribute) desc_set =
+        library.find("cublasLtMatmulDescSetAttribute");
+    decltype(&cublasLtMatrixLayoutCreate) layout_create =
+        library.find("cublasLtMatrixLayoutCreate");
+    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy =
+        library.find("cublasLtMatrixLayoutDestroy");
+    decltype(&cublasLtMatmulPreferenceCreate) preference_create =
+        library.find("cublasLtMatmulPreferenceCreate");
+    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy =
+        library.find("cublasLtMatmulPreferenceDestroy");
+    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set =
+        library.find("cublasLtMatmulPreferenceSetAttribute");
+    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic =
+        library.find("cublasLtMatmulAlgoGetHeuristic");
   };
   /// An owning handle of a library descriptor.
   template <typename Handle>
@@ -120,7 +129,7 @@ class CublasLtProducts {
                                                                  const Prepared& parts) const;
 
   device::SharedLibrary library_;
-  Functions functions_;
+  Functions functions_{library_};
   cublasLtHandle_t handle_ = nullptr;
   std::map<CublasLtProduct, Prepared> prepared_;
 };
