@@ -119,13 +119,18 @@ std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag
                      name_of(kind_of(tag)), chunk == 0 ? "" : fmt::format(" for chunk {}", chunk));
 }
 
+void Communicator::require_peer(std::string_view what, std::int64_t peer) const {
+  require(peer >= 0 && peer < size_ && peer != rank_, "a message {} rank {} of {}", what, peer,
+          size_);
+}
+
 Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {
-  require(peer >= 0 && peer < size_ && peer != rank_, "a message to rank {} of {}", peer, size_);
+  require_peer("to", peer);
   return {begin_send(payload, peer, tag), describe("send to", peer, tag), timeout_, activity_};
 }
 
 Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
-  require(peer >= 0 && peer < size_ && peer != rank_, "a message from rank {} of {}", peer, size_);
+  require_peer("from", peer);
   return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), timeout_,
           activity_};
 }
@@ -136,12 +141,10 @@ Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const 
     return {};
   }
   for (const Outgoing& message : sends) {
-    require(message.peer >= 0 && message.peer < size_ && message.peer != rank_,
-            "a message to rank {} of {}", message.peer, size_);
+    require_peer("to", message.peer);
   }
   for (const Incoming& message : receives) {
-    require(message.peer >= 0 && message.peer < size_ && message.peer != rank_,
-            "a message from rank {} of {}", message.peer, size_);
+    require_peer("from", message.peer);
   }
   return {begin_exchange(sends, receives, tag),
           describe_collective(fmt::format("exchange of {}s", name_of(kind_of(tag)))), timeout_,

@@ -1,7 +1,6 @@
 #include "strata/comm/groups.hpp"
 
 #include <map>
-#include <numeric>
 
 #include "strata/core/error.hpp"
 
@@ -32,12 +31,6 @@ std::vector<Route> pipeline_routes(std::span<const std::int64_t> stages) {
     routes.push_back({.from = stages.front(), .to = stages.back(), .tag = Tag::kGather});
   }
   return routes;
-}
-
-Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid& grid) {
-  std::vector<std::int64_t> stages(static_cast<std::size_t>(grid.pipeline));
-  std::iota(stages.begin(), stages.end(), 0);
-  return make_groups(world, engine, grid, pipeline_routes(stages));
 }
 
 Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid& grid,

@@ -4,18 +4,6 @@
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
-namespace {
-
-std::vector<ReductionStep> steps_over_leaves(const grid::SumTree& tree) {
-  std::vector<grid::Range> leaves;
-  for (std::int64_t p = 0; p < tree.leaves(); ++p) {
-    leaves.push_back({p, p + 1});
-  }
-  return grid::reduction_steps(tree, leaves);
-}
-
-}  // namespace
-
 PartitionedGroup::PartitionedGroup(Communicator& group, const ProgressEngine& engine,
                                    std::int64_t parts)
     : group_(&group),
@@ -23,7 +11,7 @@ PartitionedGroup::PartitionedGroup(Communicator& group, const ProgressEngine& en
       engine_(&engine),
       tree_(parts),
       own_(grid::even_part(parts, group.size(), group.rank())),
-      steps_(steps_over_leaves(tree_)) {}
+      steps_(grid::reduction_steps(tree_)) {}
 
 PartitionedGroup::PartitionedGroup(std::int64_t parts)
     : group_(nullptr),
@@ -31,7 +19,7 @@ PartitionedGroup::PartitionedGroup(std::int64_t parts)
       engine_(nullptr),
       tree_(parts),
       own_{0, parts},
-      steps_(steps_over_leaves(tree_)) {}
+      steps_(grid::reduction_steps(tree_)) {}
 
 void PartitionedGroup::set_group(Communicator& group) {
   require(group_ != nullptr && group.size() == ranks_, "another group of {} ranks where {} were",

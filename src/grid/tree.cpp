@@ -54,6 +54,15 @@ std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
   return steps;
 }
 
+std::vector<ReductionStep> reduction_steps(const SumTree& tree) {
+  std::vector<Range> leaves;
+  for (std::int64_t leaf = 0; leaf < tree.leaves(); ++leaf) {
+    leaves.push_back({leaf, leaf + 1});
+  }
+  const Range all{0, tree.leaves()};
+  return reduction_steps(leaves, std::span(&all, 1));
+}
+
 RunningReduction running_reduction(const SumTree& tree, const Range& leaves) {
   RunningReduction reduction;
   reduction.nodes = tree.nodes_within(leaves);
@@ -106,14 +115,11 @@ RunningReduction joint_reduction(const SumTree& tree, const Range& leaves) {
 double sum_in_tree(const SumTree& tree, std::span<const double> leaves) {
   require(static_cast<std::int64_t>(leaves.size()) == tree.leaves(), "{} values for {} leaves",
           leaves.size(), tree.leaves());
-  const std::function<double(const Range&)> reduce = [&](const Range& node) {
-    if (node.count() == 1) {
-      return leaves[static_cast<std::size_t>(node.begin)];
-    }
-    const std::int64_t middle = node.begin + node.count() / 2;
-    return reduce({node.begin, middle}) + reduce({middle, node.end});
-  };
-  return reduce({0, tree.leaves()});
+  std::vector<double> parts(leaves.begin(), leaves.end());
+  for (const ReductionStep& step : reduction_steps(tree)) {
+    parts[static_cast<std::size_t>(step.into)] += parts[static_cast<std::size_t>(step.from)];
+  }
+  return parts.front();
 }
 
 }  // namespace strata::grid

@@ -256,11 +256,7 @@ void OuterOptimizer::start(std::size_t fragment, std::vector<std::int64_t> prese
 }
 
 void OuterOptimizer::fold(std::span<const TensorView> parts) {
-  std::vector<grid::Range> leaves;
-  for (std::int64_t i = 0; i < std::ssize(parts); ++i) {
-    leaves.push_back({i, i + 1});
-  }
-  ops::fold(context_, parts, grid::reduction_steps(grid::SumTree(std::ssize(parts)), leaves));
+  ops::fold(context_, parts, grid::reduction_steps(grid::SumTree(std::ssize(parts))));
 }
 
 void OuterOptimizer::average(std::span<const std::int64_t> present, const ReadDifference& read) {

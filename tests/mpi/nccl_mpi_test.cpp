@@ -185,6 +185,13 @@ void ordered_sums_have_the_cpus_bits(Ranks& ranks, Findings& findings) {
   findings.require_that(nodes_sum.values() == mine, "sums of other bits in two levels");
 }
 
+/// The routes between stages of one chunk each.
+std::vector<Route> routes_of(std::int64_t stages) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(stages));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return pipeline_routes(numbers);
+}
+
 /// Neighbours send both ways at once, several messages ahead of the receives' waits, over memory
 /// that is written again as soon as the send is waited for.
 void routes_carry_messages_in_order(Ranks& ranks, Findings& findings) {
@@ -193,7 +200,8 @@ void routes_carry_messages_in_order(Ranks& ranks, Findings& findings) {
   const auto message = [](std::int64_t from, std::int64_t number) {
     return std::vector<float>(kCount, static_cast<float>(100 * from + number));
   };
-  const Groups groups = make_groups(ranks.nccl, ranks.engine, {.pipeline = ranks.size()});
+  const Groups groups =
+      make_groups(ranks.nccl, ranks.engine, {.pipeline = ranks.size()}, routes_of(ranks.size()));
   Communicator& line = *groups.pipeline;
   struct Direction {
     std::int64_t to;
@@ -245,8 +253,8 @@ void groups_work_at_once(Ranks& ranks, Findings& findings) {
   if (ranks.size() % 2 != 0) {
     return;
   }
-  const Groups groups =
-      make_groups(ranks.nccl, ranks.engine, {.data = ranks.size() / 2, .pipeline = 2});
+  const Groups groups = make_groups(ranks.nccl, ranks.engine,
+                                    {.data = ranks.size() / 2, .pipeline = 2}, routes_of(2));
   groups.data->connect(Summation::kLibrary);
   groups.pipeline->connect(Summation::kInvariant);
   std::vector<float> in_data = numbers<float>(ranks.rank(), 1000);
@@ -254,7 +262,7 @@ void groups_work_at_once(Ranks& ranks, Findings& findings) {
   const OnGpu<float> data(ranks, in_data);
   const OnGpu<float> pipeline(ranks, in_pipeline);
   const Groups on_host_groups =
-      make_groups(ranks.mpi, ranks.engine, {.data = ranks.size() / 2, .pipeline = 2});
+      make_groups(ranks.mpi, ranks.engine, {.data = ranks.size() / 2, .pipeline = 2}, routes_of(2));
   on_host_groups.data->all_reduce(on_host(in_data));
   on_host_groups.pipeline->all_reduce(on_host(in_pipeline));
   groups.data->all_reduce(data.view());

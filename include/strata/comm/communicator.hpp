@@ -218,6 +218,9 @@ class Communicator {
   [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;
 
  private:
+  /// Throws std::logic_error unless `peer` is another rank; `what` is "to" or "from".
+  void require_peer(std::string_view what, std::int64_t peer) const;
+
   std::int64_t rank_;
   std::int64_t size_;
   std::string name_;

@@ -45,8 +45,5 @@ struct Groups {
 /// Pre: grid.ranks() == world.size(). Communication: collective over the world.
 [[nodiscard]] Groups make_groups(Communicator& world, ProgressEngine& engine,
                                  const grid::Grid& grid, std::span<const Route> routes);
-/// The same with one chunk a stage.
-[[nodiscard]] Groups make_groups(Communicator& world, ProgressEngine& engine,
-                                 const grid::Grid& grid);
 
 }  // namespace strata::comm

@@ -34,12 +34,8 @@ class SumTree {
 /// leaves of `sums`, which are nodes too.
 [[nodiscard]] std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
                                                          std::span<const Range> sums);
-/// The same for the sum over all leaves, in part 0.
-[[nodiscard]] inline std::vector<ReductionStep> reduction_steps(const SumTree& tree,
-                                                                std::span<const Range> nodes) {
-  const Range all{0, tree.leaves()};
-  return reduction_steps(nodes, std::span(&all, 1));
-}
+/// The same for the sum of one part a leaf, in part 0.
+[[nodiscard]] std::vector<ReductionStep> reduction_steps(const SumTree& tree);
 
 /// How a holder of consecutive leaves adds them as they come, one after the other, with few
 /// accumulators: leaf i is accumulated in accumulator[i]; after it, the additions after[i] are

@@ -74,30 +74,44 @@ class BlockingCalls {
   Serial serial_;
 };
 
-int bytes_of(const ConstTensorView& payload) {
+void require_host(const ConstTensorView& payload) {
   require(payload.memory_space() == MemorySpace::kHost,
           "MPI sends host memory, this tensor is in {} memory", name_of(payload.memory_space()));
+}
+
+int bytes_of(const ConstTensorView& payload) {
+  require_host(payload);
   return checked_int(payload.bytes(), "the size of a message in bytes");
 }
 
 MPI_Datatype mpi_type_of(const ConstTensorView& summand) {
-  require(summand.memory_space() == MemorySpace::kHost,
-          "MPI sends host memory, this tensor is in {} memory", name_of(summand.memory_space()));
+  require_host(summand);
   return with_floating(summand.dtype(), []<typename T>(T) {
     return std::is_same_v<T, float> ? MPI_FLOAT : MPI_DOUBLE;
   });
+}
+
+/// Lets MPI advance the messages of this process.
+void advance() {
+  const Serial serial;
+  int arrived = 0;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
+        "MPI_Iprobe");
+}
+
+/// Whether a request is complete, which then is MPI_REQUEST_NULL.
+bool is_complete(MPI_Request& request) {
+  const Serial serial;
+  int done = 0;
+  check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  return done != 0;
 }
 
 class MpiOperation final : public Request::Operation {
  public:
   explicit MpiOperation(MPI_Request request) : request_(request) {}
 
-  bool test() override {
-    const Serial serial;
-    int done = 0;
-    check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    return done != 0;
-  }
+  bool test() override { return is_complete(request_); }
 
  private:
   MPI_Request request_;
@@ -119,13 +133,11 @@ class MpiReduceScatter final : public Request::Operation {
   }
 
   bool test() override {
-    const Serial serial;
-    int done = 0;
-    check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done != 0) {
+    const bool done = is_complete(request_);
+    if (done) {
       std::copy(sums_.begin(), sums_.end(), own_.raw());
     }
-    return done != 0;
+    return done;
   }
 
  private:
@@ -158,25 +170,11 @@ class MpiWindow final : public Window {
   MpiWindow& operator=(const MpiWindow&) = delete;
 
   void get(std::int64_t rank, std::int64_t first, std::span<Word> into) override {
-    const Serial serial;
-    for_pieces(into, [&](std::size_t at, std::span<Word> piece) {
-      check(MPI_Get(piece.data(), static_cast<int>(piece.size()), MPI_UINT64_T,
-                    static_cast<int>(rank), first + static_cast<MPI_Aint>(at),
-                    static_cast<int>(piece.size()), MPI_UINT64_T, window_),
-            "MPI_Get");
-    });
-    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
+    transfer(MPI_Get, "MPI_Get", rank, first, into);
   }
 
   void put(std::int64_t rank, std::int64_t first, std::span<const Word> words) override {
-    const Serial serial;
-    for_pieces(words, [&](std::size_t at, std::span<const Word> piece) {
-      check(MPI_Put(piece.data(), static_cast<int>(piece.size()), MPI_UINT64_T,
-                    static_cast<int>(rank), first + static_cast<MPI_Aint>(at),
-                    static_cast<int>(piece.size()), MPI_UINT64_T, window_),
-            "MPI_Put");
-    });
-    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
+    transfer(MPI_Put, "MPI_Put", rank, first, words);
   }
 
   Word fetch_add(std::int64_t rank, std::int64_t word, Word summand) override {
@@ -191,9 +189,7 @@ class MpiWindow final : public Window {
 
   void progress() override {
     const Serial serial;
-    int arrived = 0;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
-          "MPI_Iprobe");
+    advance();
     check(MPI_Win_sync(window_), "MPI_Win_sync");
   }
 
@@ -204,13 +200,20 @@ class MpiWindow final : public Window {
   }
 
  private:
-  /// Calls function(first, words) for pieces that MPI counts in 32 bits.
-  template <typename T, typename Function>
-  static void for_pieces(std::span<T> words, const Function& function) {
+  /// Copies words from or to a rank, in pieces that MPI counts in 32 bits.
+  template <typename Call, typename T>
+  void transfer(Call* call, const char* name, std::int64_t rank, std::int64_t first,
+                std::span<T> words) {
     constexpr std::size_t kMost = std::size_t{1} << 27U;
+    const Serial serial;
     for (std::size_t at = 0; at < words.size(); at += kMost) {
-      function(at, words.subspan(at, std::min(kMost, words.size() - at)));
+      const std::span<T> piece = words.subspan(at, std::min(kMost, words.size() - at));
+      const int count = static_cast<int>(piece.size());
+      check(call(piece.data(), count, MPI_UINT64_T, static_cast<int>(rank),
+                 first + static_cast<MPI_Aint>(at), count, MPI_UINT64_T, window_),
+            name);
     }
+    check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
   }
 
   MPI_Win window_ = MPI_WIN_NULL;
@@ -244,52 +247,32 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   void barrier() override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    record("barrier", ++collectives_, -1, 0);
-    {
-      const Serial serial;
-      check(MPI_Ibarrier(communicator_, &request), "MPI_Ibarrier");
-    }
-    wait_for(request, "barrier");
+    collective("barrier", "MPI_Ibarrier", 0,
+               [&](MPI_Request* request) { return MPI_Ibarrier(communicator_, request); });
   }
 
   void broadcast(TensorView payload, std::int64_t root) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    record("broadcast", ++collectives_, -1, payload.bytes());
-    {
-      const Serial serial;
-      check(MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
-                       communicator_, &request),
-            "MPI_Ibcast");
-    }
-    wait_for(request, "broadcast");
+    collective("broadcast", "MPI_Ibcast", payload.bytes(), [&](MPI_Request* request) {
+      return MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
+                        communicator_, request);
+    });
   }
 
   void all_gather(ConstTensorView mine, TensorView all) override {
     require(all.bytes() == size() * mine.bytes(), "{} bytes gathered from {} ranks with {} each",
             all.bytes(), size(), mine.bytes());
-    MPI_Request request = MPI_REQUEST_NULL;
-    record("all-gather", ++collectives_, -1, all.bytes());
-    {
-      const Serial serial;
-      check(MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine),
-                           MPI_BYTE, communicator_, &request),
-            "MPI_Iallgather");
-    }
-    wait_for(request, "all-gather");
+    collective("all-gather", "MPI_Iallgather", all.bytes(), [&](MPI_Request* request) {
+      return MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine),
+                            MPI_BYTE, communicator_, request);
+    });
   }
 
   void all_reduce(TensorView sum) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    record("all-reduce", ++collectives_, -1, sum.bytes());
-    {
-      const Serial serial;
-      check(
-          MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
-                         mpi_type_of(sum), MPI_SUM, communicator_, &request),
-          "MPI_Iallreduce");
-    }
-    wait_for(request, "all-reduce");
+    collective("all-reduce", "MPI_Iallreduce", sum.bytes(), [&](MPI_Request* request) {
+      return MPI_Iallreduce(MPI_IN_PLACE, sum.raw(),
+                            checked_int(sum.count(), "the elements of a sum"), mpi_type_of(sum),
+                            MPI_SUM, communicator_, request);
+    });
   }
 
   std::unique_ptr<Window> make_window(std::int64_t words) override {
@@ -346,7 +329,15 @@ class MpiCommunicator final : public Communicator {
           name);
     return std::make_unique<MpiOperation>(request);
   }
-  void wait_for(MPI_Request request, const char* what) {
+  /// Starts a collective with `start`, which is MPI's `call`, and waits for it.
+  template <typename Start>
+  void collective(const char* what, const char* call, std::int64_t bytes, const Start& start) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    record(what, ++collectives_, -1, bytes);
+    {
+      const Serial serial;
+      check(start(&request), call);
+    }
     Request(std::make_unique<MpiOperation>(request), describe_collective(what), timeout(),
             activity())
         .wait();
@@ -365,12 +356,7 @@ class MpiCommunicator final : public Communicator {
 
 class MpiProgress final : public ProgressEngine {
  public:
-  void progress() override {
-    const Serial serial;
-    int arrived = 0;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
-          "MPI_Iprobe");
-  }
+  void progress() override { advance(); }
 };
 
 /// The first of these variables that is set to a number.

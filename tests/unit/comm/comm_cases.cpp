@@ -186,7 +186,7 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
     }
     const grid::Grid grid{.data = data, .pipeline = world.size() / data};
     ProgressEngine engine;
-    const Groups groups = make_groups(world, engine, grid);
+    const Groups groups = make_groups(world, engine, grid, {});
     findings.require_that(groups.coordinates == grid.coordinates_of(world.rank()),
                           "coordinates on the grid");
     findings.require_equal(groups.data->rank(), groups.coordinates.data, "rank in the data group");
