@@ -150,7 +150,7 @@ __global__ void append_kernel(std::int64_t count, AttentionShape shape, const St
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums) {
-  if (cudnn_attention_forward(context, shape, qkv, y, log_sums)) {
+  if (run_by_cudnn<cudnn_attention_forward>(context, shape, qkv, y, log_sums)) {
     return;
   }
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {

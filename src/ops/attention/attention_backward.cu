@@ -175,7 +175,7 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv) {
-  if (cudnn_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv)) {
+  if (run_by_cudnn<cudnn_attention_backward>(context, shape, qkv, y, log_sums, dy, dqkv)) {
     return;
   }
   const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;

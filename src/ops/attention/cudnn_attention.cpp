@@ -112,21 +112,4 @@ bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
 
 }  // namespace strata::ops::cuda
 
-#else
-
-namespace strata::ops::cuda {
-
-bool cudnn_attention_forward(Context&, const AttentionShape&, const ConstTensorView&,
-                             const TensorView&, const TensorView&) {
-  return false;
-}
-
-bool cudnn_attention_backward(Context&, const AttentionShape&, const ConstTensorView&,
-                              const ConstTensorView&, const ConstTensorView&,
-                              const ConstTensorView&, const TensorView&) {
-  return false;
-}
-
-}  // namespace strata::ops::cuda
-
 #endif

@@ -4,7 +4,7 @@
 #include "strata/ops/attention.hpp"
 #include "strata/ops/context.hpp"
 
-// Attention by cuDNN.
+// Attention by cuDNN. Defined where cuDNN is built (run_by_cudnn).
 namespace strata::ops::cuda {
 
 /// The passes of causal_attention_forward() and ..._backward() by cuDNN. False, with nothing

@@ -28,17 +28,18 @@ void require_shape(const ConvolutionShape& shape) {
           shape.groups);
 }
 
-OperationWork convolution_work(std::string_view name, const ConvolutionShape& shape, double bytes,
-                               DType dtype) {
+OperationWork convolution_work(std::string_view name, const ConvolutionShape& shape,
+                               const ConstTensorView& from, const ConstTensorView& with,
+                               const ConstTensorView& to) {
   const std::int64_t pixels = shape.images * shape.height.out * shape.width.out;
   const std::int64_t window =
       shape.in_channels / shape.groups * shape.height.window * shape.width.window;
   return {.name = name,
-          .dtype = dtype,
+          .dtype = from.dtype(),
           .extents = {pixels, shape.out_channels, window},
           .flops = 2.0 * static_cast<double>(pixels) * static_cast<double>(shape.out_channels) *
                    static_cast<double>(window),
-          .bytes = bytes};
+          .bytes = Observed::bytes_of(from) + Observed::bytes_of(with) + Observed::bytes_of(to)};
 }
 
 /// A result has the operands' dtype, or float32 where they are bfloat16.
@@ -213,11 +214,8 @@ class WeightSum {
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
-  const Observed observed(context, [&] {
-    return convolution_work("convolution_forward", shape,
-                            Observed::bytes_of(x) + Observed::bytes_of(w) + Observed::bytes_of(y),
-                            x.dtype());
-  });
+  const Observed observed(context,
+                          [&] { return convolution_work("convolution_forward", shape, x, w, y); });
   require_shape(shape);
   const DType dtype = x.dtype();
   const DType result = result_dtype(y, dtype);
@@ -265,11 +263,8 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
 void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                                 const ConstTensorView& dy, const ConstTensorView& w,
                                 const TensorView& dx) {
-  const Observed observed(context, [&] {
-    return convolution_work("convolution_backward_input", shape,
-                            Observed::bytes_of(dy) + Observed::bytes_of(w) + Observed::bytes_of(dx),
-                            dy.dtype());
-  });
+  const Observed observed(
+      context, [&] { return convolution_work("convolution_backward_input", shape, dy, w, dx); });
   require_shape(shape);
   const DType dtype = dy.dtype();
   const DType result = result_dtype(dx, dtype);
@@ -304,11 +299,8 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
 void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
                                  const ConstTensorView& x, const ConstTensorView& dy,
                                  const TensorView& dw, Accumulate accumulate) {
-  const Observed observed(context, [&] {
-    return convolution_work("convolution_backward_weight", shape,
-                            Observed::bytes_of(x) + Observed::bytes_of(dy) + Observed::bytes_of(dw),
-                            x.dtype());
-  });
+  const Observed observed(
+      context, [&] { return convolution_work("convolution_backward_weight", shape, x, dy, dw); });
   require_shape(shape);
   const DType dtype = x.dtype();
   require(shape.images >= 1, "a weight gradient of {} images", shape.images);

@@ -170,7 +170,7 @@ void with_types(const ConstTensorView& operand, const TensorView& result,
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
-  if (library_forward(context, shape, x, w, y)) {
+  if (run_by_cudnn<library_forward>(context, shape, x, w, y)) {
     if (options.activation == Activation::kRelu || !options.bias.empty()) {
       with_device_type(y.dtype(), [&]<typename T>(T) {
         add_bias<T>(context, "a convolution's bias", y, shape.out_channels,
@@ -195,7 +195,7 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
 void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                                 const ConstTensorView& dy, const ConstTensorView& w,
                                 const TensorView& dx) {
-  if (library_backward_input(context, shape, dy, w, dx)) {
+  if (run_by_cudnn<library_backward_input>(context, shape, dy, w, dx)) {
     return;
   }
   const Images images(shape);
@@ -213,7 +213,7 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
 void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
                                  const ConstTensorView& x, const ConstTensorView& dy,
                                  const TensorView& dw, Accumulate accumulate) {
-  if (library_backward_weight(context, shape, x, dy, dw, accumulate)) {
+  if (run_by_cudnn<library_backward_weight>(context, shape, x, dy, dw, accumulate)) {
     return;
   }
   const Images images(shape);

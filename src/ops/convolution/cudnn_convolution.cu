@@ -187,25 +187,4 @@ bool library_backward_weight(Context& context, const ConvolutionShape& shape,
 
 }  // namespace strata::ops::cuda
 
-#else
-
-namespace strata::ops::cuda {
-
-bool library_forward(Context&, const ConvolutionShape&, const ConstTensorView&,
-                     const ConstTensorView&, const TensorView&) {
-  return false;
-}
-
-bool library_backward_input(Context&, const ConvolutionShape&, const ConstTensorView&,
-                            const ConstTensorView&, const TensorView&) {
-  return false;
-}
-
-bool library_backward_weight(Context&, const ConvolutionShape&, const ConstTensorView&,
-                             const ConstTensorView&, const TensorView&, Accumulate) {
-  return false;
-}
-
-}  // namespace strata::ops::cuda
-
 #endif

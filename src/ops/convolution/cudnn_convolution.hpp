@@ -5,7 +5,8 @@
 namespace strata::ops::cuda {
 
 // The passes of the same names by cuDNN, without bias and activation. False, with nothing enqueued,
-// where cuDNN does not support the shape and dtypes, is missing, or is switched off.
+// where cuDNN does not support the shape and dtypes, is missing, or is switched off. Defined where
+// cuDNN is built (run_by_cudnn).
 // Throws: Error(kPeer) where cuDNN fails.
 
 [[nodiscard]] bool library_forward(Context& context, const ConvolutionShape& shape,

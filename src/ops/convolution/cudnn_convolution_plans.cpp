@@ -30,10 +30,8 @@ cudnnDataType_t library_type(DType dtype) {
     case DType::kBfloat16:
       return CUDNN_DATA_BFLOAT16;
     default:
-      break;
+      refuse_dtype(dtype);
   }
-  require(false, "a convolution of {}", name_of(dtype));
-  return CUDNN_DATA_FLOAT;
 }
 
 /// The units that multiply.

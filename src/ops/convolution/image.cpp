@@ -61,6 +61,21 @@ void require_border(const BorderShape& shape, const ConstTensorView& inner,
   require_count(outer, inner.dtype(), padded * shape.channels, "images with a border");
 }
 
+/// Copies rows that may be longer or shorter than those of `to`; further elements become 0.
+void fit_rows(Context& context, const ConstTensorView& from, const TensorView& to) {
+  const auto [rows, columns] = rows_of(from.shape());
+  const std::int64_t from_bytes = columns * size_bytes(from.dtype());
+  const std::int64_t to_bytes = rows_of(to.shape()).columns * size_bytes(to.dtype());
+  const std::int64_t copied_bytes = std::min(from_bytes, to_bytes);
+  parallel_for(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::byte* const rest =
+          std::copy_n(from.raw() + row * from_bytes, copied_bytes, to.raw() + row * to_bytes);
+      std::fill_n(rest, to_bytes - copied_bytes, std::byte{0});
+    }
+  });
+}
+
 }  // namespace
 
 void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
@@ -139,14 +154,7 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
   if (observed.handled_by<cuda::widen_rows>(x, y)) {
     return;
   }
-  const std::int64_t from_bytes = narrow * size_bytes(x.dtype());
-  const std::int64_t to_bytes = wide * size_bytes(x.dtype());
-  parallel_for(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::byte* to = std::copy_n(x.raw() + row * from_bytes, from_bytes, y.raw() + row * to_bytes);
-      std::fill_n(to, to_bytes - from_bytes, std::byte{0});
-    }
-  });
+  fit_rows(context, x, y);
 }
 
 void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x) {
@@ -158,13 +166,7 @@ void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x
   if (observed.handled_by<cuda::narrow_rows>(y, x)) {
     return;
   }
-  const std::int64_t from_bytes = wide * size_bytes(y.dtype());
-  const std::int64_t to_bytes = narrow * size_bytes(y.dtype());
-  parallel_for(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::copy_n(y.raw() + row * from_bytes, to_bytes, x.raw() + row * to_bytes);
-    }
-  });
+  fit_rows(context, y, x);
 }
 
 }  // namespace strata::ops

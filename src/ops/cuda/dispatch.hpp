@@ -10,6 +10,12 @@ inline constexpr bool kHasCuda = true;
 #else
 inline constexpr bool kHasCuda = false;
 #endif
+/// The same of cuDNN.
+#ifdef STRATA_HAVE_CUDNN
+inline constexpr bool kHasCudnn = true;
+#else
+inline constexpr bool kHasCudnn = false;
+#endif
 
 [[nodiscard]] bool on_gpu(const Context& context);
 
@@ -22,6 +28,15 @@ template <auto kOperation, typename... Arguments>
       kOperation(context, arguments...);
       return true;
     }
+  }
+  return false;
+}
+
+/// Whether cuDNN runs kPass.
+template <auto kPass, typename... Arguments>
+[[nodiscard]] bool run_by_cudnn(Context& context, const Arguments&... arguments) {
+  if constexpr (kHasCudnn) {
+    return kPass(context, arguments...);
   }
   return false;
 }

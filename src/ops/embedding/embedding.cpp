@@ -1,7 +1,6 @@
 #include "strata/ops/embedding.hpp"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -46,21 +45,9 @@ void sum_rows(const T* x, std::int64_t n, std::int64_t count, const Function& ro
               Accumulate accumulate, Compute<T>* out) {
   using C = Compute<T>;
   for (std::int64_t begin = 0; begin < n; begin += kSumColumns) {
-    const std::int64_t columns = std::min(kSumColumns, n - begin);
-    std::array<C, kSumColumns> sums{};
-    C* const sum = sums.data();
-    for (std::int64_t i = 0; i < count; ++i) {
-      const T* const row = x + row_of(i) * n + begin;
-#pragma omp simd
-      for (std::int64_t j = 0; j < columns; ++j) {
-        sum[j] += static_cast<C>(row[j]);
-      }
-    }
-    C* const to = out + begin;
-#pragma omp simd
-    for (std::int64_t j = 0; j < columns; ++j) {
-      to[j] = accumulate == Accumulate::kAdd ? to[j] + sum[j] : sum[j];
-    }
+    sum_columns(
+        begin, std::min(begin + kSumColumns, n), count, accumulate, out,
+        [&](std::int64_t i, std::int64_t j) { return static_cast<C>(x[row_of(i) * n + j]); });
   }
 }
 

@@ -25,10 +25,8 @@ cudaDataType_t library_type(DType dtype) {
     case DType::kBfloat16:
       return CUDA_R_16BF;
     default:
-      break;
+      refuse_dtype(dtype);
   }
-  require(false, "a product of {}", name_of(dtype));
-  return CUDA_R_32F;
 }
 
 cublasOperation_t library_operation(Transpose transpose) {

@@ -10,6 +10,7 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/ops/elementwise.hpp"
+#include "strata/ops/image.hpp"
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
@@ -414,18 +415,6 @@ void host_product(Context& context, const Extents& extents, const ConstTensorVie
   }
 }
 
-/// Copies the first `columns` elements of each row; further elements of a row of `to` become 0.
-void copy_rows(const ConstTensorView& from, std::int64_t columns, const TensorView& to) {
-  const std::int64_t element = size_bytes(from.dtype());
-  const std::int64_t from_row = from.shape()[1] * element;
-  const std::int64_t to_row = to.shape()[1] * element;
-  for (std::int64_t row = 0; row < to.shape()[0]; ++row) {
-    std::byte* const at = to.raw() + row * to_row;
-    std::memcpy(at, from.raw() + row * from_row, static_cast<std::size_t>(columns * element));
-    std::memset(at + columns * element, 0, static_cast<std::size_t>(to_row - columns * element));
-  }
-}
-
 /// A product with longer rows, which only GPUs' models have: their tensors are packed first.
 void product_of_padded(Context& context, const Extents& extents, const ConstTensorView& a,
                        const ConstTensorView& b, const TensorView& c, MatmulOptions options) {
@@ -438,7 +427,7 @@ void product_of_padded(Context& context, const Extents& extents, const ConstTens
   };
   const device::Buffer a_memory(context.device(), bytes_of(packed_a, a.dtype()));
   const TensorView left = a_memory.view(0, packed_a, a.dtype());
-  copy_rows(a, packed_a[1], left);
+  narrow_rows(context, a, left);
   if (c.shape() == packed_c) {
     matmul(context, left, b, c, options);
     return;
@@ -446,7 +435,7 @@ void product_of_padded(Context& context, const Extents& extents, const ConstTens
   const device::Buffer c_memory(context.device(), bytes_of(packed_c, c.dtype()));
   const TensorView result = c_memory.view(0, packed_c, c.dtype());
   matmul(context, left, b, result, options);
-  copy_rows(result, extents.n, c);
+  widen_rows(context, result, c);
 }
 
 }  // namespace
