@@ -37,6 +37,16 @@ auto host_or_null(const View& view) {
   return view.empty() ? nullptr : view.template host<T>().data();
 }
 
+/// Calls function(address) with a tensor's elements, which are of type T or its compute type.
+template <typename T, typename View, typename Function>
+void with_elements(const View& tensor, const Function& function) {
+  if (tensor.dtype() == kDTypeOf<T>) {
+    function(tensor.template host<T>().data());
+  } else {
+    function(tensor.template host<Compute<T>>().data());
+  }
+}
+
 /// A tensor as a matrix: the last dimension is the columns, all others are rows.
 struct Rows {
   std::int64_t rows = 0;

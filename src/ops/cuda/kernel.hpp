@@ -55,6 +55,16 @@ auto device_or_null(const View& view) {
   return view.empty() ? nullptr : view.template device<T>();
 }
 
+/// Calls function(address) with a tensor's elements, which are of type T or its compute type.
+template <typename T, typename View, typename Function>
+void with_device_elements(const View& tensor, const Function& function) {
+  if (tensor.dtype() == kDTypeOf<T>) {
+    function(tensor.template device<T>());
+  } else {
+    function(tensor.template device<Compute<T>>());
+  }
+}
+
 /// Launch configuration: blocks, threads of a block and dynamic shared memory.
 struct Grid {
   std::int64_t blocks = 0;

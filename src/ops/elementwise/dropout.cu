@@ -208,19 +208,14 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
   runs.runs_of_row = 1;
   runs.run = shape.columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
-    const auto run = [&]<typename From>(const From* from) {
+    with_device_elements<T>(sum, [&]<typename From>(const From* from) {
       launch_forward(context, "bias_dropout_residual", runs, first, stream, probability,
                      Operands<From, T>{.x = from,
                                        .bias = device_or_null<T>(bias),
                                        .residual = device_or_null<T>(residual),
                                        .y = y.device<T>(),
                                        .mask = mask.device<std::uint8_t>()});
-    };
-    if (sum.dtype() == y.dtype()) {
-      run(sum.device<T>());
-    } else {
-      run(sum.device<Compute<T>>());
-    }
+    });
   });
 }
 

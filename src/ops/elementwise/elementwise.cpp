@@ -181,15 +181,12 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
     const T* b = host_or_null<T>(bias);
     const T* r = host_or_null<T>(residual);
     T* to = y.host<T>().data();
-    const auto run = [&]<typename From>(const From* from) {
+    with_elements<T>(sum, [&]<typename From>(const From* from) {
       parallel_for_rows(context, rows, n, [=](std::int64_t row) {
         const T* residual_row = r == nullptr ? nullptr : r + row * n;
         BiasResidualRow<From, T>{from + row * n, b, residual_row, to + row * n}.run(n);
       });
-    };
-    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
-    const bool is_wide = sum.dtype() == compute_dtype(y.dtype());
-    is_wide ? run(sum.host<Compute<T>>().data()) : run(sum.host<T>().data());
+    });
   });
 }
 

@@ -132,7 +132,7 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
                        const ConstTensorView& residual, const TensorView& y) {
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
-    const auto run = [&]<typename From>(const From* from) {
+    with_device_elements<T>(sum, [&]<typename From>(const From* from) {
       const T* const offsets = device_or_null<T>(bias);
       const T* const others = device_or_null<T>(residual);
       T* const to = y.device<T>();
@@ -144,12 +144,7 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
                    others, to);
           },
           from, offsets, others, to);
-    };
-    if (sum.dtype() == y.dtype()) {
-      run(sum.device<T>());
-    } else {
-      run(sum.device<Compute<T>>());
-    }
+    });
   });
 }
 

@@ -100,9 +100,8 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   const auto [rows, n] = rows_of(y.shape());
   require_count(ids, DType::kInt64, rows, "an embedding's ids");
   check_table(table, n, "an embedding's table");
-  const bool same = y.dtype() == table.dtype();
-  require(same || y.dtype() == compute_dtype(table.dtype()), "an embedding of {} into {}",
-          name_of(table.dtype()), name_of(y.dtype()));
+  require(y.dtype() == table.dtype() || y.dtype() == compute_dtype(table.dtype()),
+          "an embedding of {} into {}", name_of(table.dtype()), name_of(y.dtype()));
   if (observed.handled_by<cuda::embedding_forward>(ids, table, first_id, y, accumulate)) {
     return;
   }
@@ -110,7 +109,7 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   const std::int64_t* id = ids.host<std::int64_t>().data();
   with_stored(table.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* from = table.host<T>().data();
-    const auto run = [&]<typename To>(To* to) {
+    with_elements<T>(y, [&]<typename To>(To* to) {
       parallel_for_rows(context, rows, n, [=](std::int64_t row) {
         const std::int64_t at = id[row] - first_id;
         if (at >= 0 && at < table_rows) {
@@ -119,9 +118,7 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
           std::fill_n(to + row * n, n, To{});
         }
       });
-    };
-    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
-    same ? run(y.host<T>().data()) : run(y.host<Compute<T>>().data());
+    });
   });
 }
 
@@ -164,8 +161,8 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
                    const PositionRows& positions, const TensorView& y) {
   const Observed observed(context, "add_positions", x, table, y);
   const auto [rows, n] = rows_of(y.shape());
-  const bool same = x.dtype() == y.dtype();
-  require_count(x, same ? y.dtype() : compute_dtype(y.dtype()), y.count(), "the x of positions");
+  require_count(x, x.dtype() == y.dtype() ? y.dtype() : compute_dtype(y.dtype()), y.count(),
+                "the x of positions");
   check_table(table, n, "a table of positions");
   require_count(table, y.dtype(), table.count(), "a table of positions");
   require(positions.tokens >= 1 && positions.first_row >= 0 && positions.offset >= 0 &&
@@ -179,7 +176,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
     using C = Compute<T>;
     const T* rows_of_table = table.host<T>().data();
     T* to = y.host<T>().data();
-    const auto run = [&]<typename From>(const From* from) {
+    with_elements<T>(x, [&]<typename From>(const From* from) {
       parallel_for_rows(context, rows, n, [=](std::int64_t row) {
         const std::int64_t token = (positions.first_row + row) % positions.tokens;
         const T* position = rows_of_table + (token + positions.offset) * n;
@@ -190,9 +187,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
           out[i] = to_storage<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
         }
       });
-    };
-    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
-    same ? run(x.host<T>().data()) : run(x.host<C>().data());
+    });
   });
 }
 

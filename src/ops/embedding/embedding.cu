@@ -92,7 +92,7 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
                        std::int64_t first_id, const TensorView& y, Accumulate accumulate) {
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(table.dtype(), [&]<typename T>(T) {
-    const auto run = [&]<typename To>(To* to) {
+    with_device_elements<T>(y, [&]<typename To>(To* to) {
       const T* const from = table.device<T>();
       with_width(
           columns,
@@ -102,12 +102,7 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
                    first_id, table.shape()[0], from, accumulate == Accumulate::kAdd, to);
           },
           from, to);
-    };
-    if (y.dtype() == table.dtype()) {
-      run(y.device<T>());
-    } else {
-      run(y.device<Compute<T>>());
-    }
+    });
   });
 }
 
@@ -115,7 +110,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
                    const PositionRows& rows, const TensorView& y) {
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
-    const auto run = [&]<typename From>(const From* from) {
+    with_device_elements<T>(x, [&]<typename From>(const From* from) {
       const T* const added = table.device<T>();
       T* const to = y.device<T>();
       with_width(
@@ -125,12 +120,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
                    positions_kernel<width(), From, T>, y.count(), columns, from, added, rows, to);
           },
           from, added, to);
-    };
-    if (x.dtype() == y.dtype()) {
-      run(x.device<T>());
-    } else {
-      run(x.device<Compute<T>>());
-    }
+    });
   });
 }
 

@@ -63,39 +63,23 @@ struct Problem {
 
 dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const Problem& of,
                                                   const Desc& weight, bool has_bias) {
-  const auto kind = dnnl::prop_kind::forward_training;
-  const auto operation =
-      has_bias ? dnnl::convolution_forward::desc(kind, kAlgorithm, of.x, weight, of.bias, of.y,
-                                                 of.strides, of.dilations, of.before, of.after)
-               : dnnl::convolution_forward::desc(kind, kAlgorithm, of.x, weight, of.y, of.strides,
-                                                 of.dilations, of.before, of.after);
-  return {operation, primitive_attributes(), engine};
+  const auto made = [&](const auto&... tensors) {
+    return described<dnnl::convolution_forward>(
+        engine, primitive_attributes(), dnnl::prop_kind::forward_training, kAlgorithm, tensors...,
+        of.strides, of.dilations, of.before, of.after);
+  };
+  return has_bias ? made(of.x, weight, of.bias, of.y) : made(of.x, weight, of.y);
 }
 
-/// The forward hint that backward primitive descriptors need.
-dnnl::convolution_forward::primitive_desc hint(const dnnl::engine& engine, ConvolutionKey key,
-                                               std::int64_t images) {
+/// A backward pass, dnnl::convolution_backward_data or ..._weights.
+template <typename Pass>
+typename Pass::primitive_desc backward(const dnnl::engine& engine, ConvolutionKey key,
+                                       const Problem& of, const Desc& weight) {
   key.result = key.operands;
-  const Problem like(key, images);
-  return forward(engine, like, {like.weight_dims, library_type(key.operands), Format::any}, false);
-}
-
-dnnl::convolution_backward_data::primitive_desc backward_input(const dnnl::engine& engine,
-                                                               const ConvolutionKey& key,
-                                                               const Problem& of,
-                                                               const Desc& weight) {
-  const dnnl::convolution_backward_data::desc operation(kAlgorithm, of.x, weight, of.y, of.strides,
-                                                        of.dilations, of.before, of.after);
-  return {operation, primitive_attributes(), engine, hint(engine, key, of.x.dims()[0])};
-}
-
-dnnl::convolution_backward_weights::primitive_desc backward_weight(const dnnl::engine& engine,
-                                                                   const ConvolutionKey& key,
-                                                                   const Problem& of,
-                                                                   const Desc& weight) {
-  const dnnl::convolution_backward_weights::desc operation(
-      kAlgorithm, of.x, weight, of.y, of.strides, of.dilations, of.before, of.after);
-  return {operation, primitive_attributes(), engine, hint(engine, key, of.x.dims()[0])};
+  const Problem like(key, of.x.dims()[0]);
+  const Desc any(like.weight_dims, library_type(key.operands), Format::any);
+  return described_backward<Pass>(engine, forward(engine, like, any, false), kAlgorithm, of.x,
+                                  weight, of.y, of.strides, of.dilations, of.before, of.after);
 }
 
 /// The weight layout that oneDNN chooses for the key's packed_images.
@@ -107,12 +91,13 @@ Desc packed_weight(const dnnl::engine& engine, const ConvolutionKey& key) {
       return forward(engine, of, of.packed(), key.has_bias).weights_desc();
     case ConvolutionStep::kPackBackwardInput:
     case ConvolutionStep::kBackwardInput:
-      return backward_input(engine, key, of, of.packed()).weights_desc();
+      return backward<dnnl::convolution_backward_data>(engine, key, of, of.packed()).weights_desc();
     case ConvolutionStep::kBackwardWeight:
     case ConvolutionStep::kUnpackWeight:
       break;
   }
-  return backward_weight(engine, key, of, of.packed()).diff_weights_desc();
+  return backward<dnnl::convolution_backward_weights>(engine, key, of, of.packed())
+      .diff_weights_desc();
 }
 
 PrimitiveDescription reorder(const dnnl::engine& engine, const Desc& from, const Desc& to) {
@@ -143,7 +128,7 @@ PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& 
       return description;
     }
     case ConvolutionStep::kBackwardInput: {
-      const auto made = backward_input(engine, key, of, packed);
+      const auto made = backward<dnnl::convolution_backward_data>(engine, key, of, packed);
       return {dnnl::convolution_backward_data(made),
               {{DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_SRC, of.x}},
               made.scratchpad_desc()};
@@ -151,7 +136,7 @@ PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& 
     case ConvolutionStep::kBackwardWeight:
       break;
   }
-  const auto made = backward_weight(engine, key, of, packed);
+  const auto made = backward<dnnl::convolution_backward_weights>(engine, key, of, packed);
   return {dnnl::convolution_backward_weights(made),
           {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_DIFF_WEIGHTS, packed}},
           made.scratchpad_desc()};

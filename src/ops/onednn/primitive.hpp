@@ -16,6 +16,21 @@ namespace strata::ops {
 /// Attributes of every primitive: the caller provides scratch memory.
 [[nodiscard]] dnnl::primitive_attr primitive_attributes();
 
+/// The descriptor of a primitive of this kind, as dnnl::matmul, from the arguments of its
+/// operation; a backward pass has the forward descriptor as its hint. The one place that makes
+/// them.
+template <typename Kind, typename... Arguments>
+typename Kind::primitive_desc described(const dnnl::engine& engine,
+                                        const dnnl::primitive_attr& attributes,
+                                        const Arguments&... arguments) {
+  return {typename Kind::desc(arguments...), attributes, engine};
+}
+template <typename Kind, typename Hint, typename... Arguments>
+typename Kind::primitive_desc described_backward(const dnnl::engine& engine, const Hint& hint,
+                                                 const Arguments&... arguments) {
+  return {typename Kind::desc(arguments...), primitive_attributes(), engine, hint};
+}
+
 /// A tensor that a primitive reads or writes.
 struct PrimitiveArgument {
   int name = 0;  ///< one of DNNL_ARG_...

@@ -23,9 +23,8 @@ PrimitiveDescription describe(const dnnl::engine& engine, const ProductKey& key)
     sum.append_sum(1.0F);
     attributes.set_post_ops(sum);
   }
-  const auto operation =
-      key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc made(operation, attributes, engine);
+  const auto made = key.has_bias ? described<dnnl::matmul>(engine, attributes, a, b, bias, c)
+                                 : described<dnnl::matmul>(engine, attributes, a, b, c);
   PrimitiveDescription description{dnnl::matmul(made),
                                    {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}},
                                    made.scratchpad_desc()};
