@@ -6,7 +6,7 @@
 
 #include "strata/core/random.hpp"
 #include "strata/device/host_copy.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 
 namespace strata::bench {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "strata/ops/activation.hpp"
 #include "strata/ops/attention.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"
 #include "strata/ops/loss.hpp"

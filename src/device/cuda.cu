@@ -19,8 +19,8 @@
 #endif
 
 #include "strata/device/buffer.hpp"
-#include "strata/device/build_info.hpp"
 #include "strata/device/failure.hpp"
+#include "strata/device/pinned_buffer.hpp"
 #include "strata/device/profile_range.hpp"
 #include "strata/device/shared_library.hpp"
 
@@ -154,18 +154,6 @@ void release(std::int64_t device, void* memory) noexcept {
   }
 }
 
-void* allocate_pinned(std::int64_t bytes) {
-  void* memory = nullptr;
-  check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "allocating pinned memory");
-  return memory;
-}
-
-void release_pinned(void* memory) noexcept {
-  if (open_streams().end_work()) {
-    static_cast<void>(cudaFreeHost(memory));
-  }
-}
-
 void* make_stream(std::int64_t device, StreamPriority priority) {
   use(device);
   int lowest = 0;
@@ -231,32 +219,30 @@ bool is_reached(std::int64_t device, void* event) {
   return is_done(cudaEventQuery(static_cast<cudaEvent_t>(event)), "work before an event");
 }
 
-void begin_recording(std::int64_t device, void* stream) {
+void* record_graph(std::int64_t device, void* stream, const std::function<void()>& work) {
   use(device);
   // Thread-local capture mode: other threads, such as a library's, are not restricted.
   check(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal),
         "beginning to record work");
-}
-
-void* end_recording(std::int64_t device, void* stream) {
-  use(device);
   cudaGraph_t recorded = nullptr;
+  try {
+    work();
+  } catch (...) {
+    static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+    if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess) {
+      static_cast<void>(cudaGraphDestroy(recorded));
+    }
+    // A failed capture stays as the last error.
+    static_cast<void>(cudaGetLastError());
+    throw;
+  }
+  use(device);
   check(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded), "recording work");
   cudaGraphExec_t ready = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&ready, recorded, 0);
   static_cast<void>(cudaGraphDestroy(recorded));
   check(status, "making a graph of recorded work");
   return ready;
-}
-
-void drop_recording(std::int64_t device, void* stream) noexcept {
-  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
-  cudaGraph_t recorded = nullptr;
-  if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess) {
-    static_cast<void>(cudaGraphDestroy(recorded));
-  }
-  // A failed capture stays as the last error.
-  static_cast<void>(cudaGetLastError());
 }
 
 void destroy_graph(std::int64_t device, void* graph) noexcept {
@@ -365,6 +351,18 @@ std::string gpu_trouble() {
 
 void limit_release_waits(double seconds) {
   cuda::open_streams().limit_waits(seconds);
+}
+
+PinnedBuffer::PinnedBuffer(std::int64_t bytes) : bytes_(bytes) {
+  void* memory = nullptr;
+  cuda::check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "allocating pinned memory");
+  data_ = static_cast<std::byte*>(memory);
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (cuda::open_streams().end_work()) {
+    static_cast<void>(cudaFreeHost(data_));
+  }
 }
 
 ProfileRange::ProfileRange(const std::string& name) {

@@ -1,6 +1,6 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
-#include "strata/device/build_info.hpp"
+#include "strata/device/pinned_buffer.hpp"
 #include "strata/device/profile_range.hpp"
 
 #include "cuda_calls.hpp"
@@ -24,12 +24,6 @@ void* allocate(std::int64_t, std::int64_t) {
 }
 
 void release(std::int64_t, void*) noexcept {}
-
-void* allocate_pinned(std::int64_t) {
-  refuse();
-}
-
-void release_pinned(void*) noexcept {}
 
 void* make_stream(std::int64_t, StreamPriority) {
   refuse();
@@ -71,15 +65,9 @@ void host_waits_for(std::int64_t, void*) {
   refuse();
 }
 
-void begin_recording(std::int64_t, void*) {
+void* record_graph(std::int64_t, void*, const std::function<void()>&) {
   refuse();
 }
-
-void* end_recording(std::int64_t, void*) {
-  refuse();
-}
-
-void drop_recording(std::int64_t, void*) noexcept {}
 
 void destroy_graph(std::int64_t, void*) noexcept {}
 
@@ -108,6 +96,12 @@ std::string gpu_trouble() {
 }
 
 void limit_release_waits(double /*seconds*/) {}
+
+PinnedBuffer::PinnedBuffer(std::int64_t /*bytes*/) {
+  cuda::refuse();
+}
+
+PinnedBuffer::~PinnedBuffer() {}
 
 ProfileRange::ProfileRange(const std::string& /*name*/) {}
 

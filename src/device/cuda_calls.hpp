@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "strata/device/gpu_info.hpp"
 #include "strata/device/stream.hpp"
@@ -18,9 +19,6 @@ enum class EventTiming { kOff, kOn };
 /// Zeroed device memory, or null when out of memory.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
-/// Pinned host memory.
-[[nodiscard]] void* allocate_pinned(std::int64_t bytes);
-void release_pinned(void* memory) noexcept;
 
 [[nodiscard]] void* make_stream(std::int64_t device, StreamPriority priority);
 void destroy_stream(std::int64_t device, void* stream) noexcept;
@@ -36,12 +34,10 @@ void host_waits_for(std::int64_t device, void* event);
 /// Pre: both are timed and reached.
 [[nodiscard]] double seconds_between(std::int64_t device, void* first, void* second);
 
-/// Begins stream capture: work that the calling thread enqueues is recorded, not executed.
-void begin_recording(std::int64_t device, void* stream);
-/// Ends the capture and returns the instantiated cudaGraphExec_t.
-[[nodiscard]] void* end_recording(std::int64_t device, void* stream);
-/// Ends a recording that is not wanted.
-void drop_recording(std::int64_t device, void* stream) noexcept;
+/// Captures what `work` enqueues on the stream, which is not executed. Returns: the instantiated
+/// cudaGraphExec_t. Throws: what `work` throws.
+[[nodiscard]] void* record_graph(std::int64_t device, void* stream,
+                                 const std::function<void()>& work);
 void destroy_graph(std::int64_t device, void* graph) noexcept;
 void launch_graph(std::int64_t device, void* graph, void* stream);
 

@@ -8,14 +8,7 @@ namespace strata::device {
 
 Graph::Graph(Stream& stream, const std::function<void()>& work) : device_(stream.device()) {
   require(device_.kind() == DeviceKind::kCuda, "a CUDA graph of work on {}", device_.text());
-  cuda::begin_recording(device_.index(), stream.raw());
-  try {
-    work();
-  } catch (...) {
-    cuda::drop_recording(device_.index(), stream.raw());
-    throw;
-  }
-  handle_ = {cuda::end_recording(device_.index(), stream.raw()),
+  handle_ = {cuda::record_graph(device_.index(), stream.raw(), work),
              {device_.index(), cuda::destroy_graph}};
 }
 

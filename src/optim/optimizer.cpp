@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "strata/core/error.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 
 namespace strata::optim {
 

@@ -51,6 +51,15 @@ struct PeakFlops {
 /// Throws: Error(kPeer) where there are no such GPUs.
 [[nodiscard]] bool has_peer_access(std::int64_t index, std::int64_t other);
 
+/// A library of the CUDA part and the version that is linked.
+struct LibraryVersion {
+  std::string name;
+  std::string version;
+};
+/// The libraries of the CUDA part, as they answer at run time; empty in a build without CUDA. Needs
+/// no GPU.
+[[nodiscard]] std::vector<LibraryVersion> cuda_libraries();
+
 /// Versions in CUDA's encoding, 1000 x major + 10 x minor; 0 where there is none.
 struct CudaVersions {
   /// The newest version that the node's driver supports.

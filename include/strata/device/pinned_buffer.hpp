@@ -19,8 +19,8 @@ class PinnedBuffer {
   [[nodiscard]] std::byte* raw() const { return data_; }
 
  private:
-  std::byte* data_;
-  std::int64_t bytes_;
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
 };
 
 }  // namespace strata::device

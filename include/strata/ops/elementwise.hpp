@@ -21,6 +21,10 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y);
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate);
 
+/// y = x in y's dtype, rounded to nearest, ties to even.
+/// Shapes: equal counts; each float32, float64 or bfloat16.
+void convert(Context& context, const ConstTensorView& x, const TensorView& y);
+
 /// y = sum + bias + residual, added in this order in compute_dtype() and rounded once; bias and
 /// residual may be empty. In place (y is sum) is allowed where the dtypes are equal. Shapes: sum
 /// rows x n, in y's dtype or its compute_dtype(); bias n; residual, y rows x n.

@@ -14,7 +14,6 @@
 #include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-#include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/comm/mpi.hpp"
-#include "strata/device/build_info.hpp"
+#include "strata/device/gpu_info.hpp"
 #include "strata/ops/instruction_set.hpp"
 
 namespace strata::app {

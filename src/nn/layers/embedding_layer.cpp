@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "strata/core/random.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"
 
 #include "layers/layer_kinds.hpp"

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/switch.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 
 #include "layers/layer_kinds.hpp"
 #include "layers/shard_sum.hpp"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "strata/nn/layer.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 
 #include "layers/row_pieces.hpp"
 

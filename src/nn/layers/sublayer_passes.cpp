@@ -1,4 +1,3 @@
-#include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 

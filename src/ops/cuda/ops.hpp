@@ -3,7 +3,6 @@
 #include "strata/ops/activation.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/batch_norm.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
@@ -29,9 +28,8 @@ decltype(ops::fill_zero) fill_zero;
 decltype(ops::copy) copy;
 decltype(ops::add) add;
 decltype(ops::scaled) scaled;
-decltype(ops::add_bias_residual) add_bias_residual;
-
 decltype(ops::convert) convert;
+decltype(ops::add_bias_residual) add_bias_residual;
 
 decltype(ops::activation_forward) activation_forward;
 decltype(ops::activation_backward) activation_backward;

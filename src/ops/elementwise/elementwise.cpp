@@ -8,7 +8,6 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"

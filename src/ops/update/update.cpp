@@ -4,7 +4,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"

@@ -16,7 +16,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "strata/device/host_copy.hpp"
-#include "strata/ops/convert.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/train/stop_signal.hpp"

@@ -6,7 +6,6 @@
 #include "strata/core/random.hpp"
 #include "strata/ops/activation.hpp"
 #include "strata/ops/batch_norm.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"

@@ -2,7 +2,6 @@
 
 #include "strata/core/random.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/update.hpp"

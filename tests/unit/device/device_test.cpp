@@ -12,7 +12,6 @@
 
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
-#include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"

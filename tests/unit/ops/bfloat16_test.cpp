@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "strata/ops/activation.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/loss.hpp"
