@@ -56,6 +56,7 @@ std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
 
 std::vector<ReductionStep> reduction_steps(const SumTree& tree) {
   std::vector<Range> leaves;
+  leaves.reserve(static_cast<std::size_t>(tree.leaves()));
   for (std::int64_t leaf = 0; leaf < tree.leaves(); ++leaf) {
     leaves.push_back({leaf, leaf + 1});
   }

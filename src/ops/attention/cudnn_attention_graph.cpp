@@ -16,33 +16,35 @@ class Builder {
  public:
   Builder(const AttentionPart& part, OperationGraph& graph) : part_(part), graph_(graph) {}
 
+  /// A matrix of m x n elements for each of `heads` heads.
+  Tensor matrices(std::int64_t heads, std::int64_t m, std::int64_t n,
+                  const std::array<std::int64_t, 4>& strides, cudnnDataType_t type,
+                  GraphStorage place) {
+    return graph_.tensor({{part_.batches, heads, m, n}, strides, type, place});
+  }
+  /// The same, row-major and contiguous, between operations.
+  Tensor virtual_matrices(std::int64_t m, std::int64_t n, cudnnDataType_t type) {
+    return matrices(part_.heads, m, n, {part_.heads * m * n, m * n, n, 1}, type,
+                    GraphStorage::kVirtual);
+  }
   /// In memory: a row of `head_size` elements for each token of `heads` heads.
-  Tensor rows(std::int64_t heads, const Strides& strides) {
-    return graph_.tensor({{part_.batches, heads, part_.tokens, part_.head_size},
-                          {strides[0], strides[1], strides[2], 1},
-                          CUDNN_DATA_BFLOAT16,
-                          GraphStorage::kDevice});
+  Tensor rows(std::int64_t heads, const Strides& s, GraphStorage place = GraphStorage::kDevice) {
+    return matrices(heads, part_.tokens, part_.head_size, {s[0], s[1], s[2], 1},
+                    CUDNN_DATA_BFLOAT16, place);
   }
   /// The same with a column for each token.
-  Tensor columns(std::int64_t heads, const Strides& strides) {
-    return graph_.tensor({{part_.batches, heads, part_.head_size, part_.tokens},
-                          {strides[0], strides[1], 1, strides[2]},
-                          CUDNN_DATA_BFLOAT16,
-                          GraphStorage::kDevice});
+  Tensor columns(std::int64_t heads, const Strides& s) {
+    return matrices(heads, part_.head_size, part_.tokens, {s[0], s[1], 1, s[2]},
+                    CUDNN_DATA_BFLOAT16, GraphStorage::kDevice);
   }
   /// A number for each token of each query head.
   Tensor numbers(GraphStorage place) {
     const std::int64_t t = part_.tokens;
-    return graph_.tensor(
-        {{part_.batches, part_.heads, t, 1}, {part_.heads * t, t, 1, 1}, CUDNN_DATA_FLOAT, place});
+    return matrices(part_.heads, t, 1, {part_.heads * t, t, 1, 1}, CUDNN_DATA_FLOAT, place);
   }
   /// Between operations: a matrix of queries and keys for each query head.
   Tensor scores(cudnnDataType_t type = CUDNN_DATA_FLOAT) {
-    const std::int64_t t = part_.tokens;
-    return graph_.tensor({{part_.batches, part_.heads, t, t},
-                          {part_.heads * t * t, t * t, t, 1},
-                          type,
-                          GraphStorage::kVirtual});
+    return virtual_matrices(part_.tokens, part_.tokens, type);
   }
   /// What both passes read first. Forward multiplies with the values by rows, backward by columns.
   AttentionTensors operands(AttentionPass pass) {
@@ -77,10 +79,8 @@ class Builder {
   /// The transposed scores, rounded.
   Tensor turned(Tensor score) {
     const std::int64_t t = part_.tokens;
-    const Tensor result = graph_.tensor({{part_.batches, part_.heads, t, t},
-                                         {part_.heads * t * t, t * t, 1, t},
-                                         CUDNN_DATA_BFLOAT16,
-                                         GraphStorage::kVirtual});
+    const Tensor result = matrices(part_.heads, t, t, {part_.heads * t * t, t * t, 1, t},
+                                   CUDNN_DATA_BFLOAT16, GraphStorage::kVirtual);
     graph_.reshape(score, result);
     return result;
   }
@@ -91,12 +91,7 @@ class Builder {
       graph_.matmul(transposed_scores, rows_of_queries, result);
       return;
     }
-    const std::int64_t t = part_.tokens;
-    const std::int64_t size = part_.head_size;
-    const Tensor of_queries = graph_.tensor({{part_.batches, part_.heads, t, size},
-                                             {part_.heads * t * size, t * size, size, 1},
-                                             CUDNN_DATA_BFLOAT16,
-                                             GraphStorage::kVirtual});
+    const Tensor of_queries = virtual_matrices(part_.tokens, part_.head_size, CUDNN_DATA_BFLOAT16);
     graph_.matmul(transposed_scores, rows_of_queries, of_queries);
     graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, of_queries, result);
   }
@@ -146,12 +141,8 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   all.one = build.value();
 
   // Another kernel computes the corrections first, so they are in memory.
-  const std::int64_t size = part.head_size;
   const Tensor products_of_y =
-      graph.tensor({{part.batches, part.heads, part.tokens, size},
-                    {part.heads * part.tokens * size, part.tokens * size, size, 1},
-                    CUDNN_DATA_FLOAT,
-                    GraphStorage::kVirtual});
+      build.virtual_matrices(part.tokens, part.head_size, CUDNN_DATA_FLOAT);
   graph.pointwise(CUDNN_POINTWISE_MUL, all.dy, all.y, products_of_y);
   const Tensor sums_of_y = build.numbers(GraphStorage::kVirtual);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, sums_of_y);
@@ -174,11 +165,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   const Tensor dscores = build.scored(CUDNN_POINTWISE_MUL, dscaled, all.scale);
   build.into_kv(build.turned(dscores), all.queries, all.dkeys);
 
-  const Tensor key_rows =
-      graph.tensor({{part.batches, part.kv_heads, part.tokens, size},
-                    {part.qkv_strides[0], part.qkv_strides[1], part.qkv_strides[2], 1},
-                    CUDNN_DATA_BFLOAT16,
-                    GraphStorage::kVirtual});
+  const Tensor key_rows = build.rows(part.kv_heads, part.qkv_strides, GraphStorage::kVirtual);
   graph.reshape(all.keys, key_rows);
   graph.matmul(dscores, key_rows, all.dqueries);
   return all;

@@ -10,7 +10,7 @@
 #include "cuda/rows.hpp"
 
 // Layer norm and RMS norm on GPUs: both scale a row to unit deviation, measured from its mean or
-// from zero; row_norm.cpp does the same on the CPU. Here is what they do with a row. With
+// from zero; norm_rows.hpp does the same on the CPU. Here is what they do with a row. With
 // Center::kZero `means` is null and not read. Included by .cu files alone.
 namespace strata::ops::cuda {
 

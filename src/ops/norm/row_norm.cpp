@@ -1,6 +1,5 @@
 #include "strata/ops/row_norm.hpp"
 
-#include <cmath>
 #include <cstdint>
 
 #include "strata/core/dtype.hpp"
@@ -8,12 +7,10 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "norm/norm_rows.hpp"
 #include "observed.hpp"
 #include "simd/column_sums.hpp"
-#include "simd/simd_reduction.hpp"
-#include "simd/to_storage.hpp"
 
-// With Center::kZero means are empty tensors or null pointers and not read.
 namespace strata::ops {
 namespace {
 
@@ -26,67 +23,6 @@ void with_norm(Center center, DType dtype, const Function& function) {
     } else {
       function.template operator()<Center::kZero, T>();
     }
-  });
-}
-
-/// xhat(i) = (x[i] - mean) rstd.
-template <Center kCenter, typename T>
-auto normalised(const T* x, [[maybe_unused]] Compute<T> mean, Compute<T> rstd) {
-  using C = Compute<T>;
-  return [=](std::int64_t i) {
-    if constexpr (kCenter == Center::kMean) {
-      return (static_cast<C>(x[i]) - mean) * rstd;
-    } else {
-      return static_cast<C>(x[i]) * rstd;
-    }
-  };
-}
-
-/// y = xhat weight + bias of one row, and the row's statistics. `bias` may be null.
-template <Center kCenter, typename T, typename C = Compute<T>>
-void norm_forward_row(const T* x, const T* weight, const T* bias, double epsilon, std::int64_t n,
-                      T* y, C* mean, C* rstd) {
-  const double count = static_cast<double>(n);
-  C center{0};
-  if constexpr (kCenter == Center::kMean) {
-    const double sum = simd_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
-    center = static_cast<C>(sum / count);
-    *mean = center;
-  }
-  // A second pass: the difference of two large sums would lose the variance of a narrow row.
-  const double squares = simd_sum<C>(n, [=](std::int64_t i) {
-    const C value = static_cast<C>(x[i]);
-    const C difference = kCenter == Center::kMean ? value - center : value;
-    return difference * difference;
-  });
-  *rstd = static_cast<C>(1.0 / std::sqrt(squares / count + epsilon));
-  const auto xhat = normalised<kCenter>(x, center, *rstd);
-  if (bias == nullptr) {
-    store_terms(y, 0, n, [=](std::int64_t i) { return xhat(i) * static_cast<C>(weight[i]); });
-  } else {
-    store_terms(y, 0, n, [=](std::int64_t i) {
-      return xhat(i) * static_cast<C>(weight[i]) + static_cast<C>(bias[i]);
-    });
-  }
-}
-
-/// dx of one row. kOverwrite does not read `addend`.
-template <Center kCenter, Accumulate kAccumulate, typename T, typename C = Compute<T>>
-void norm_backward_row(const T* x, const T* weight, C mean, C rstd, const T* dy, const T* addend,
-                       std::int64_t n, T* dx) {
-  const double count = static_cast<double>(n);
-  const auto g = [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(weight[i]); };
-  const auto xhat = normalised<kCenter>(x, mean, rstd);
-  C mean_g{0};
-  if constexpr (kCenter == Center::kMean) {
-    mean_g = static_cast<C>(simd_sum<C>(n, g) / count);
-  }
-  const C mean_g_xhat =
-      static_cast<C>(simd_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / count);
-  store_terms(dx, 0, n, [=](std::int64_t i) {
-    const C centered = kCenter == Center::kMean ? g(i) - mean_g : g(i);
-    const C result = rstd * (centered - xhat(i) * mean_g_xhat);
-    return kAccumulate == Accumulate::kAdd ? static_cast<C>(addend[i]) + result : result;
   });
 }
 
@@ -144,7 +80,7 @@ void row_norm_forward(Context& context, Center center, const ConstTensorView& x,
     using C = Compute<T>;
     const T* from = x.host<T>().data();
     const T* weights = weight.host<T>().data();
-    const T* biases = host_or_null<T>(bias);
+    const T* biases = kCenter == Center::kMean ? host_or_null<T>(bias) : nullptr;
     T* to = y.host<T>().data();
     C* means = host_or_null<C>(mean);
     C* rstds = rstd.host<C>().data();
