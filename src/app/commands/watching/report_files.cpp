@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
-#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/train/class_counts.hpp"
 
 #include "commands/output_file.hpp"
