@@ -5,7 +5,6 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(ZLIB REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(Boost REQUIRED COMPONENTS program_options)
 
 # Debian's package configuration of oneDNN asks for OpenCL, which its CPU engine does not need.
 find_path(STRATA_DNNL_INCLUDE dnnl.hpp)

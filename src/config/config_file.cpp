@@ -5,12 +5,10 @@
 #include <map>
 #include <string_view>
 
-#include <boost/program_options.hpp>
 #include <fmt/format.h>
 
 #include "strata/config/options.hpp"
 #include "strata/core/error.hpp"
-#include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 
 #include "ini_file.hpp"
@@ -18,22 +16,11 @@
 namespace strata::config {
 namespace {
 
-namespace po = boost::program_options;
-
 using Settings = std::map<std::string, std::vector<std::string>>;
 
 // Comments that resolved_config_text() writes after values.
 constexpr std::string_view kDefault = "default";
 constexpr std::string_view kDerived = "derived";
-
-po::options_description known_settings() {
-  po::options_description known;
-  for (const Option& option : option_table()) {
-    known.add_options()(option.key.c_str(), po::value<std::string>(), option.help.c_str());
-  }
-  known.add_options()(kLayerKey, po::value<std::vector<std::string>>()->composing(), kLayerHelp);
-  return known;
-}
 
 [[noreturn]] void refuse_unknown(const std::string& key, const std::string& where) {
   std::vector<std::string> keys{kLayerKey};
@@ -48,21 +35,17 @@ po::options_description known_settings() {
 /// How a repeated key in one source is treated, apart from model.layer.
 enum class Repeated { kRefused, kLastWins };
 
-/// The settings of one source. `text`: of a config file. A run's own file may have defaults of
-/// settings that this version lacks.
-Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where,
-                     Repeated repeated, std::string_view text = "") {
+/// The settings of one source. A run's own file may have defaults of settings that this version
+/// lacks.
+Settings settings_of(std::span<const IniLine> lines, const std::string& where, Repeated repeated) {
   Settings settings;
-  for (const po::option& option : parsed.options) {
-    if (option.string_key.empty()) {
+  for (const auto& [key, value, comment] : lines) {
+    if (key.empty()) {
       fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
-           where, option.value.empty() ? "" : option.value.front());
+           where, value);
     }
-    const std::string& key = option.string_key;
-    if (option.unregistered) {
-      if (std::ranges::any_of(ini_lines(text), [&](const IniLine& line) {
-            return line.key == key && line.comment == kDefault;
-          })) {
+    if (key != kLayerKey && std::ranges::count(option_table(), key, &Option::key) == 0) {
+      if (comment == kDefault) {
         continue;
       }
       refuse_unknown(key, where);
@@ -74,15 +57,15 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
       }
       values.clear();
     }
-    values.insert(values.end(), option.value.begin(), option.value.end());
+    values.push_back(value);
   }
   return settings;
 }
 
 /// The origins of the settings in a config file, from the comments after their values.
-std::map<std::string, Origin> origins_in(std::string_view text) {
+std::map<std::string, Origin> origins_in(std::span<const IniLine> lines) {
   std::map<std::string, Origin> origins;
-  for (const IniLine& line : ini_lines(text)) {
+  for (const IniLine& line : lines) {
     if (line.comment != kDefault) {
       const bool derived =
           line.comment == kDerived || line.comment.starts_with(std::string(kDerived) + ": ");
@@ -94,19 +77,17 @@ std::map<std::string, Origin> origins_in(std::string_view text) {
 
 Settings argument_settings(std::span<const std::string> arguments) {
   const std::string where = "command line";
-  po::basic_parsed_options<char> parsed(nullptr);
+  std::vector<IniLine> lines;
+  lines.reserve(arguments.size());
   for (const std::string& argument : arguments) {
     const std::size_t equals = argument.find('=');
     if (argument.rfind("--", 0) != 0 || equals == std::string::npos) {
       fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
            where, argument);
     }
-    const std::string key = argument.substr(2, equals - 2);
-    po::option option(key, {argument.substr(equals + 1)});
-    option.unregistered = known_settings().find_nothrow(key, false) == nullptr;
-    parsed.options.push_back(std::move(option));
+    lines.push_back({argument.substr(2, equals - 2), argument.substr(equals + 1), ""});
   }
-  return settings_of(parsed, where, Repeated::kLastWins);
+  return settings_of(lines, where, Repeated::kLastWins);
 }
 
 /// A run length in steps replaces an earlier one in epochs, and the other way round.
@@ -157,11 +138,9 @@ std::string default_of(const Option& option) {
 
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   GivenConfig given;
-  const std::string text = ini_text(path);
-  apply_settings(
-      settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused, text),
-      given.config);
-  given.origins = origins_in(text);
+  const std::vector<IniLine> lines = user_ini_lines(path);
+  apply_settings(settings_of(lines, path, Repeated::kRefused), given.config);
+  given.origins = origins_in(lines);
   const Settings settings = argument_settings(arguments);
   apply_settings(settings, given.config);
   for (const auto& [key, values] : settings) {

@@ -1,9 +1,9 @@
 #include "strata/config/site_file.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
-#include <boost/program_options.hpp>
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
@@ -13,8 +13,6 @@
 
 namespace strata::config {
 namespace {
-
-namespace po = boost::program_options;
 
 constexpr std::string_view kSection = "job.";
 
@@ -42,18 +40,14 @@ std::map<std::string, std::string> read_site_file(const std::vector<std::string>
   if (path.empty()) {
     return values;
   }
-  po::options_description options;
-  for (const std::string& name : known) {
-    options.add_options()((std::string(kSection) + name).c_str(), po::value<std::string>(), "");
-  }
-  for (const po::option& option : parse_ini(path, ini_text(path), options).options) {
-    if (option.unregistered) {
-      const std::string name =
-          option.string_key.substr(option.string_key.starts_with(kSection) ? kSection.size() : 0);
+  for (const IniLine& line : user_ini_lines(path)) {
+    const bool of_job = line.key.starts_with(kSection);
+    const std::string name = line.key.substr(of_job ? kSection.size() : 0);
+    if (!of_job || std::ranges::count(known, name) == 0) {
       fail(ExitCode::kUsage, "{}: there is no option \"{}\" in [job]; the nearest is \"{}\"", path,
-           option.string_key, nearest(name, known));
+           line.key, nearest(name, known));
     }
-    values[option.string_key.substr(kSection.size())] = option.value.front();
+    values[name] = line.value;
   }
   return values;
 }

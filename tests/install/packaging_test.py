@@ -19,8 +19,7 @@ LIBRARIES = {
     "libopenmpi-dev": ("mpi", ""), "libhdf5-dev": ("hdf5", "HDF5"), "zlib1g-dev": ("zlib-api", "zlib"),
     "libdnnl-dev": ("onednn", "oneDNN"), "librandom123-dev": ("random123", "Random123"), "libxxhash-dev": ("xxhash", "xxHash"),
     "libfmt-dev": ("fmt", "fmt"), "nlohmann-json3-dev": ("nlohmann-json", "nlohmann_json"),
-    "libboost-program-options-dev": ("boost", "Boost"), "libhwloc-dev": ("hwloc", "hwloc"),
-    "libutf8proc-dev": ("utf8proc", "utf8proc"), "libpcre2-dev": ("pcre2", "PCRE2"),
+    "libhwloc-dev": ("hwloc", "hwloc"), "libutf8proc-dev": ("utf8proc", "utf8proc"), "libpcre2-dev": ("pcre2", "PCRE2"),
     "libturbojpeg0-dev": ("libjpeg-turbo", "libjpeg-turbo"), "libpng-dev": ("libpng", "libpng"),
     "libsentencepiece-dev": ("sentencepiece", ""),
 }

@@ -59,7 +59,6 @@ OWNERS = {
     r"(oneapi/)?dnnl.*": "ops",
     r"Random123/.*": "core",
     r"xxhash\.h": "core",
-    r"boost/.*": "config",
     r"hwloc.*": "app",
 }
 

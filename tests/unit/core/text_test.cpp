@@ -110,11 +110,14 @@ TEST(EnumNames, RoundTripAndAreListed) {
 
 TEST(IniLines, SplitsSectionKeyValueAndComment) {
   std::string found;
+  std::string refused;
   for (const IniLine& line : ini_lines("a = 1\n# x = 2\n[b] # c\n d=  e = f # derived: #7\r\n"
-                                       "no key\n[open\nlast =")) {
+                                       "no key\n[open # c\nlast =",
+                                       [&](std::string_view text) { refused += text; })) {
     found += line.key + "|" + line.value + "|" + line.comment + "\n";
   }
-  EXPECT_EQ(found, ".a|1|\nb.d|e = f|derived: #7\nopen.last||\n");
+  EXPECT_EQ(found, "a|1|\nb.d|e = f|derived: #7\nb.last||\n");
+  EXPECT_EQ(refused, "no key[open");
 }
 
 }  // namespace

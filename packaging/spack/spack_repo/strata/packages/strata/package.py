@@ -37,7 +37,6 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("xxhash")
     depends_on("fmt@9:")
     depends_on("nlohmann-json")
-    depends_on("boost +program_options")
     depends_on("hwloc")
     depends_on("utf8proc")
     depends_on("pcre2@10.40: +jit")
