@@ -58,7 +58,7 @@ std::string setting_for(const std::string& part, const plan::Plan& plan) {
                : "a larger batch.global";
   }
   if (part == plan::kPartsWait) {
-    return "a larger local.steps, or local.exchange = int4";
+    return plan::replication_of(plan).traits(plan).shorter_waits;
   }
   if (part == "matrix products" && c.train.recompute == nn::Recompute::kFull) {
     return "train.recompute = none or selective";

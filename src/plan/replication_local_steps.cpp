@@ -82,7 +82,8 @@ class LocalSteps final : public ReplicationPlan {
         // Islands that are jobs must not go back by more than the round that they have not saved.
         .saves_at_once = are_jobs(plan.config),
         // Not where averages are under way beside further steps.
-        .waits = plan.config.local.delay == 0};
+        .waits = plan.config.local.delay == 0,
+        .shorter_waits = "a larger local.steps, or local.exchange = int4"};
   }
 
   [[nodiscard]] bool fits(const config::RunConfig& config, std::int64_t replicas) const override {

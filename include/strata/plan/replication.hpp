@@ -23,6 +23,7 @@ struct ReplicationTraits {
   bool saves_at_once = false;
   /// ReplicationPlan::traffic() takes time of its own.
   bool waits = false;
+  std::string shorter_waits = {};  ///< the settings that would shorten it
 
   [[nodiscard]] bool reproducible() const { return irreproducible.empty(); }
 };
