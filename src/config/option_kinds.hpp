@@ -129,20 +129,41 @@ inline Option number(const std::string& key, const std::string& unit, const std:
 
 template <typename Enum>
 Option choice(const std::string& key, const std::string& help, Member<Enum> member) {
-  constexpr auto kNames = enum_names(Enum{});
+  const std::string values = joined_names<Enum>();
   return {key,
-          joined_names<Enum>(),
+          values,
           {},
           help,
           [=](RunConfig& config, const std::string& text) {
-            const auto value = enum_from_name<Enum>(switch_spelling(text));
+            const auto value = enum_from_name<Enum>(text);
             if (!value) {
-              refuse(key, text, "one of " + joined_names<Enum>());
+              refuse(key, text, "one of " + values);
             }
             member(config) = *value;
           },
           [=](RunConfig config) { return std::string(name_of(member(config))); },
-          {kNames.begin(), kNames.end()}};
+          split_words(values, ", ")};
+}
+
+/// The same with "auto", for none.
+template <typename Enum>
+Option choice(const std::string& key, const std::string& help, Member<std::optional<Enum>> member) {
+  const std::string values = "auto, " + joined_names<Enum>();
+  return {key,
+          values,
+          {},
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            const auto value = enum_from_name<Enum>(text);
+            if (!value && text != "auto") {
+              refuse(key, text, "one of " + values);
+            }
+            member(config) = value;
+          },
+          [=](RunConfig config) {
+            return std::string(member(config) ? name_of(*member(config)) : "auto");
+          },
+          split_words(values, ", ")};
 }
 
 enum class Empty { kAllowed, kRefused };

@@ -112,9 +112,9 @@ PublishedModel gpt2_model(const ConfigReader& config) {
   o.context = config.count("n_positions", 1024);
   o.vocabulary = config.count("vocab_size", 50257);
   o.hidden = config.count("n_inner", 4 * o.width);
-  o.tied = config.truth("tie_word_embeddings", true) ? nn::Choice::kYes : nn::Choice::kNo;
+  o.tied = config.truth("tie_word_embeddings", true) ? Switch::kOn : Switch::kOff;
   // Of nanoGPT's models, as torch_to_safetensors.py writes it; Hugging Face's have biases.
-  o.bias = config.truth("bias", true) ? nn::Choice::kYes : nn::Choice::kNo;
+  o.bias = config.truth("bias", true) ? Switch::kOn : Switch::kOff;
   model.epsilon = config.number("layer_norm_epsilon", 1e-5);
   const std::string activation = config.text("activation_function", "gelu_new");
   if (activation == "relu") {
@@ -194,7 +194,7 @@ PublishedModel llama_model(const ConfigReader& config) {
   o.context = config.count("max_position_embeddings", 2048);
   o.vocabulary = config.count("vocab_size", 32000);
   o.hidden = config.count("intermediate_size", 11008);
-  o.tied = config.truth("tie_word_embeddings", false) ? nn::Choice::kYes : nn::Choice::kNo;
+  o.tied = config.truth("tie_word_embeddings", false) ? Switch::kOn : Switch::kOff;
   model.epsilon = config.number("rms_norm_eps", 1e-6);
   if (config.text("hidden_act", "silu") != "silu") {
     config.refuse("hidden_act", "silu");
@@ -373,7 +373,7 @@ nlohmann::json huggingface_config(const PublishedModel& model, io::StoredType ty
       newer["rope_theta"] = o.rotary_base;
     }
   }
-  json["tie_word_embeddings"] = o.tied == nn::Choice::kYes;
+  json["tie_word_embeddings"] = o.tied == Switch::kOn;
   json["torch_dtype"] = name_of(type);
   if (json.contains("dtype")) {
     json["dtype"] = name_of(type);

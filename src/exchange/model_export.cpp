@@ -163,11 +163,11 @@ class Exporter {
              name_of(options_.format), what);
       }
     };
-    check(!gpt2 || o.bias == nn::Choice::kYes, "a GPT without biases (model.bias = off)");
+    check(!gpt2 || o.bias == Switch::kOn, "a GPT without biases (model.bias = off)");
     if (options_.format == ModelFormat::kLlmc) {
       check(gpt2, "a Llama");
-      check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width &&
-                o.tied == nn::Choice::kYes && model.epsilon == 1e-5,
+      check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width && o.tied == Switch::kOn &&
+                model.epsilon == 1e-5,
             "another GPT than one with gelu, hidden units of 4 times the width, a tied head and "
             "epsilon = 1e-5");
       if (type_ != io::StoredType::kFloat32 && type_ != io::StoredType::kBfloat16) {

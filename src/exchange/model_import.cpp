@@ -163,8 +163,7 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
     if (used.contains(name) || is_buffer(name)) {
       continue;
     }
-    const bool tied_head =
-        name == "lm_head.weight" && foreign.model.options.tied == nn::Choice::kYes;
+    const bool tied_head = name == "lm_head.weight" && foreign.model.options.tied == Switch::kOn;
     if (!tied_head) {
       fail(ExitCode::kData,
            "{} has the tensor {} ({}), which {} of this config lacks: it is a model of another "

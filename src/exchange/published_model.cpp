@@ -30,7 +30,7 @@ class Tensors {
   /// A norm's weight and, for layer norms, its bias.
   void norm(const std::string& name, const std::string& parameter) {
     whole(name + ".weight", parameter + ".weight", {o_.width});
-    if (o_.norm == nn::NormChoice::kLayerNorm && o_.bias == nn::Choice::kYes) {
+    if (o_.norm == nn::NormChoice::kLayerNorm && o_.bias == Switch::kOn) {
       whole(name + ".bias", parameter + ".bias", {o_.width});
     }
   }
@@ -39,7 +39,7 @@ class Tensors {
   void linear(const std::string& name, const std::string& parameter, std::int64_t outputs,
               std::int64_t inputs) {
     whole(name + ".weight", parameter + ".weight", {outputs, inputs}, linear_);
-    if (o_.bias == nn::Choice::kYes) {
+    if (o_.bias == Switch::kOn) {
       whole(name + ".bias", parameter + ".bias", {outputs});
     }
   }
@@ -54,7 +54,7 @@ class Tensors {
       add(name + part, shape, order, std::move(rows));
     };
     add_part(".weight", {qkv_rows(), o_.width}, linear_);
-    if (o_.bias == nn::Choice::kYes) {
+    if (o_.bias == Switch::kOn) {
       add_part(".bias", {qkv_rows()}, MatrixOrder::kOutputsFirst);
     }
   }
@@ -117,7 +117,7 @@ std::vector<PublishedTensor> gpt2_tensors(const nn::TransformerOptions& o, Matri
     tensors.linear(name + "mlp.c_proj", own + "mlp.down", o.width, o.hidden);
   }
   tensors.norm("transformer.ln_f", "norm");
-  if (o.tied == nn::Choice::kNo) {
+  if (o.tied == Switch::kOff) {
     tensors.whole("lm_head.weight", "head.weight", {o.vocabulary, o.width});
   }
   return tensors.take();
@@ -143,7 +143,7 @@ std::vector<PublishedTensor> llama_tensors(const nn::TransformerOptions& o) {
     tensors.linear(name + "mlp.down_proj", own + "mlp.down", o.width, o.hidden);
   }
   tensors.norm("model.norm", "norm");
-  if (o.tied == nn::Choice::kNo) {
+  if (o.tied == Switch::kOff) {
     tensors.whole("lm_head.weight", "head.weight", {o.vocabulary, o.width});
   }
   return tensors.take();
@@ -172,14 +172,15 @@ Architecture architecture_of(const PublishedModel& model) {
     return Architecture::kGpt2;
   }
   if (o.norm == nn::NormChoice::kRmsNorm && o.positions == nn::PositionChoice::kRotary &&
-      o.mlp == nn::MlpChoice::kSwiglu && o.bias == nn::Choice::kNo) {
+      o.mlp == nn::MlpChoice::kSwiglu && o.bias == Switch::kOff) {
     return Architecture::kLlama;
   }
   fail(ExitCode::kUsage,
        "a model with model.norm = {}, model.positions = {}, model.mlp = {}, model.bias = {} and {} "
        "of {} heads with keys is neither GPT-2 (layer_norm, learned, gelu, as many) nor Llama "
        "(rms_norm, rotary, swiglu, off); take it out with --format=safetensors",
-       name_of(o.norm), name_of(o.positions), name_of(o.mlp), name_of(o.bias), o.kv_heads, o.heads);
+       name_of(o.norm), name_of(o.positions), name_of(o.mlp), name_of(*o.bias), o.kv_heads,
+       o.heads);
 }
 
 std::vector<std::string> layer_lines(const PublishedModel& model) {
@@ -225,10 +226,10 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
   o.norm = attention.take_option("norm", "layer_norm") == "rms_norm" ? nn::NormChoice::kRmsNorm
                                                                      : nn::NormChoice::kLayerNorm;
   model.epsilon = attention.take_option_number("epsilon", kDefaultEpsilon);
-  o.bias = attention.take_option("bias", "on") == "off" ? nn::Choice::kNo : nn::Choice::kYes;
+  o.bias = attention.take_option("bias", "on") == "off" ? Switch::kOff : Switch::kOn;
   o.hidden = mlp.take_count("the number of hidden units");
   o.mlp = enum_from_name<nn::MlpChoice>(mlp.take_value()).value_or(nn::MlpChoice::kGelu);
-  o.tied = head.take_option("tied", "on") == "off" ? nn::Choice::kNo : nn::Choice::kYes;
+  o.tied = head.take_option("tied", "on") == "off" ? Switch::kOff : Switch::kOn;
   o.positions = o.rotary_base > 0.0 ? nn::PositionChoice::kRotary
                 : positions > 0     ? nn::PositionChoice::kLearned
                                     : nn::PositionChoice::kNone;

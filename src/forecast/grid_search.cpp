@@ -182,7 +182,7 @@ class Search {
       config.parallel.chunks = schedule.chunks;
       config.parallel.activations = 0;
       config.parallel.backward =
-          is_fixed("parallel.backward") ? given_.parallel.backward : config::Backward::kAuto;
+          is_fixed("parallel.backward") ? given_.parallel.backward : std::nullopt;
       config.parallel.split = is_fixed("parallel.split") ? given_.parallel.split : "auto";
       config.batch.micro = micro;
       config.train.recompute = recompute;

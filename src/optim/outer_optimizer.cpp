@@ -353,7 +353,7 @@ void OuterOptimizer::update(std::size_t fragment, const ConstTensorView& sum,
     ops::sgd_update(context_, weights(piece), of, has_momentum() ? momentum(piece) : TensorView(),
                     {.learning_rate = options_.rate,
                      .momentum = options_.momentum,
-                     .nesterov = has_momentum() ? ops::Nesterov::kOn : ops::Nesterov::kOff,
+                     .nesterov = has_momentum() ? Switch::kOn : Switch::kOff,
                      .gradient_scale = mean});
   }
 }

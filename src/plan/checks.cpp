@@ -23,7 +23,7 @@ std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::i
 }
 
 void check_optimizer(const optim::OptimizerOptions& options) {
-  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
+  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == Switch::kOn &&
       options.momentum == 0.0) {
     fail(ExitCode::kUsage,
          "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");

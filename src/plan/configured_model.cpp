@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 
 #include "strata/core/error.hpp"
 #include "strata/nn/convnet.hpp"
@@ -81,8 +82,8 @@ nn::LossKind resolve_loss(const config::RunConfig& config, const io::DatasetInfo
   const bool classes = data.task != io::Task::kRegression;
   const nn::LossKind natural =
       classes ? nn::LossKind::kCrossEntropy : nn::LossKind::kMeanSquaredError;
-  const auto asked = enum_from_name<nn::LossKind>(name_of(config.model.loss));
-  if (asked && *asked != natural) {
+  const std::optional<nn::LossKind> asked = config.model.loss;
+  if (asked && asked != natural) {
     fail(ExitCode::kUsage,
          "model.loss is {}, but the data set {} has {} as targets, which needs {}", name_of(*asked),
          data.path.string(),

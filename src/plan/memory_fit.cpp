@@ -31,17 +31,17 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
   struct Change {
     std::int64_t micro;
     nn::Recompute recompute;
-    config::Backward backward;
+    std::optional<nn::BackwardOrder> backward;
   };
   const Change own{plan.config.batch.micro, plan.config.train.recompute,
                    plan.config.parallel.backward};
-  std::vector<Change> changes{{own.micro, own.recompute, config::Backward::kFused}};
+  std::vector<Change> changes{{own.micro, own.recompute, nn::BackwardOrder::kFused}};
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
-    changes.push_back({own.micro, recompute, config::Backward::kAuto});
+    changes.push_back({own.micro, recompute, std::nullopt});
   }
   for (std::int64_t micro = own.micro / 2; micro >= 1 && stored.microbatch == 0; micro /= 2) {
     changes.push_back({micro, own.recompute, own.backward});
-    changes.push_back({micro, nn::Recompute::kFull, config::Backward::kAuto});
+    changes.push_back({micro, nn::Recompute::kFull, std::nullopt});
   }
   for (const Change& change : changes) {
     config::RunConfig config = plan.config;
@@ -57,11 +57,11 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
       return fmt::format("batch.micro = {}{}", change.micro,
                          change.recompute == own.recompute ? "" : " with " + recompute);
     }
-    if (change.backward == config::Backward::kFused) {
+    if (change.backward == nn::BackwardOrder::kFused) {
       return "parallel.backward = fused";
     }
     return recompute +
-           (own.backward == config::Backward::kSplit ? " with parallel.backward = auto" : "");
+           (own.backward == nn::BackwardOrder::kSplit ? " with parallel.backward = auto" : "");
   }
   return std::nullopt;
 }
@@ -105,7 +105,7 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
   if (fits(plan)) {
     return plan;
   }
-  const bool may_fuse = plan.config.parallel.backward == config::Backward::kAuto;
+  const bool may_fuse = !plan.config.parallel.backward;
   const std::int64_t lane_samples = plan.config.batch.global / plan.config.numerics.lanes;
   const std::int64_t least = plan.default_microbatch ? 1 : plan.config.batch.micro;
   for (std::int64_t micro = plan.config.batch.micro; micro >= least; --micro) {
@@ -116,7 +116,7 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
     config.batch.micro = micro;
     std::optional<Plan> other = prepared(plan, config, stored);
     if (may_fuse && !(other && fits(*other))) {
-      config.parallel.backward = config::Backward::kFused;
+      config.parallel.backward = nn::BackwardOrder::kFused;
       other = prepared(plan, config, stored);
     }
     if (other && fits(*other)) {

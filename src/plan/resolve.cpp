@@ -166,9 +166,9 @@ ModelGrid model_grid(const Plan& plan) {
 }
 
 nn::Placement resolve_token_rows(const config::RunConfig& config, const io::DatasetInfo& data) {
-  if (config.parallel.sequence != config::Sequence::kAuto) {
-    return config.parallel.sequence == config::Sequence::kOn ? nn::Placement::kTokens
-                                                             : nn::Placement::kReplicated;
+  if (config.parallel.sequence) {
+    return config.parallel.sequence == Switch::kOn ? nn::Placement::kTokens
+                                                   : nn::Placement::kReplicated;
   }
   // The library's sums of numerics.mode = fast send whole rows either way.
   if (config.parallel.tensor == 1 || data.task != io::Task::kNextToken ||
@@ -212,7 +212,7 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   if (nn::is_transformer(given.model.transformer.preset)) {
     config.model.transformer = nn::resolved(given.model.transformer);
   }
-  config.model.loss = *enum_from_name<config::LossChoice>(name_of(resolve_loss(given, data)));
+  config.model.loss = resolve_loss(given, data);
   if (data.task != io::Task::kNextToken) {
     config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
   }

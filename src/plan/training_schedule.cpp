@@ -125,7 +125,7 @@ pipeline::Schedule for_device(const config::RunConfig& config, pipeline::Schedul
 /// Whether both gradients of a layer are computed together, with several stages.
 bool computes_both(const config::RunConfig& config) {
   return config.train.recompute != nn::Recompute::kNone || config.numerics.loss_pieces > 1 ||
-         config.parallel.backward == config::Backward::kFused;
+         config.parallel.backward == nn::BackwardOrder::kFused;
 }
 
 /// The schedule with each weight gradient right behind its input gradient.
@@ -235,11 +235,11 @@ std::int64_t chunks_of(const config::RunConfig& config) {
 
 nn::BackwardOrder backward_order(const config::RunConfig& config,
                                  const pipeline::Schedule& schedule) {
-  const config::Backward asked = config.parallel.backward;
+  const std::optional<nn::BackwardOrder> asked = config.parallel.backward;
   // Recomputed activations exist only once, so both gradients of a layer must be computed while
   // they are valid.
   const bool recomputes = config.train.recompute != nn::Recompute::kNone;
-  if (asked == config::Backward::kSplit && recomputes) {
+  if (asked == nn::BackwardOrder::kSplit && recomputes) {
     fail(ExitCode::kUsage,
          "parallel.backward is split, but train.recompute is {}, which computes both gradients of "
          "a layer together; set parallel.backward to fused or auto",
@@ -247,14 +247,14 @@ nn::BackwardOrder backward_order(const config::RunConfig& config,
   }
   // The gradient of a piece of the logits exists only until the next piece.
   const bool in_pieces = config.numerics.loss_pieces > 1;
-  if (asked == config::Backward::kSplit && in_pieces) {
+  if (asked == nn::BackwardOrder::kSplit && in_pieces) {
     fail(ExitCode::kUsage,
          "parallel.backward is split, but numerics.loss_pieces is {}, with which both gradients of "
          "a layer are computed together; set parallel.backward to fused or auto, or, in a new run, "
          "numerics.loss_pieces to 1; auto takes more where they save memory",
          config.numerics.loss_pieces);
   }
-  if (asked == config::Backward::kFused && schedule.stages > 1 &&
+  if (asked == nn::BackwardOrder::kFused && schedule.stages > 1 &&
       pipeline::defers_weight_gradients(schedule)) {
     fail(ExitCode::kUsage,
          "parallel.backward is fused, but parallel.schedule = {} computes weight gradients later "
@@ -262,8 +262,8 @@ nn::BackwardOrder backward_order(const config::RunConfig& config,
          config::schedule_name(config));
   }
   // On one stage nobody waits for the input gradient.
-  const bool fused = recomputes || in_pieces || asked == config::Backward::kFused ||
-                     (schedule.order.chunks().size() == 1 && asked == config::Backward::kAuto);
+  const bool fused = recomputes || in_pieces || asked == nn::BackwardOrder::kFused ||
+                     (schedule.order.chunks().size() == 1 && !asked);
   return fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit;
 }
 

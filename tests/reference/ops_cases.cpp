@@ -180,7 +180,7 @@ void optimizer(Context& context, const std::string& name) {
       options.learning_rate = 0.05;
       options.weight_decay = 0.1;
       options.momentum = name == "sgd" ? 0.0 : 0.9;
-      options.nesterov = name == "nesterov" ? Nesterov::kOn : Nesterov::kOff;
+      options.nesterov = name == "nesterov" ? Switch::kOn : Switch::kOff;
       sgd_update(context, weight.view(), gradient, first.view(), options);
     }
   }

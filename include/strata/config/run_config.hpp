@@ -11,6 +11,7 @@
 #include "strata/device/device.hpp"
 #include "strata/io/loader.hpp"
 #include "strata/nn/adapters.hpp"
+#include "strata/nn/backward_order.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/transformer.hpp"
 #include "strata/ops/context.hpp"
@@ -34,16 +35,6 @@ constexpr auto enum_names(Resume) {
   return names_in_order("never", "auto", "must");
 }
 
-enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
-
-constexpr auto enum_names(LossChoice) {
-  return names_in_order("auto", "cross_entropy", "mean_squared_error");
-}
-enum class DeviceChoice { kAuto, kCpu, kCuda };
-
-constexpr auto enum_names(DeviceChoice) {
-  return names_in_order("auto", "cpu", "cuda");
-}
 /// The transport of tensors in GPU memory.
 enum class Transport {
   kAuto,  ///< NCCL where every rank has it and no two ranks share a GPU, else as kMpi
@@ -81,20 +72,6 @@ constexpr auto enum_names(ShardSums) {
   return names_in_order("float32", "bfloat16");
 }
 
-/// Whether tensor ranks share token rows between split layers.
-enum class Sequence { kAuto, kOff, kOn };
-
-constexpr auto enum_names(Sequence) {
-  return names_in_order("auto", "off", "on");
-}
-
-/// Whether the input gradient leaves a stage before its weight gradients are computed.
-enum class Backward { kAuto, kFused, kSplit };
-
-constexpr auto enum_names(Backward) {
-  return names_in_order("auto", "fused", "split");
-}
-
 /// How the data axis exchanges.
 enum class Sync {
   kStep,   ///< gradients are summed in every step
@@ -114,14 +91,14 @@ struct StepRange {
   [[nodiscard]] bool holds(std::int64_t step) const { return first <= step && step <= last; }
 };
 
-/// All settings of the config file and the command line. 0 and "auto" leave a value to prepare(),
-/// which returns the resolved config in its Plan.
+/// All settings of the config file and the command line. 0, "auto" and, of optional ones, nothing
+/// leave a value to prepare(), which returns the resolved config in its Plan.
 struct RunConfig {
   struct {
     std::vector<std::string> layers;
     nn::TransformerOptions transformer;
-    LossChoice loss = LossChoice::kAuto;
-    nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
+    std::optional<nn::LossKind> loss;
+    Switch sync_batch_norm = Switch::kOff;
   } model;
   struct {
     nn::AdapterOptions adapters;
@@ -143,13 +120,14 @@ struct RunConfig {
     std::int64_t data = 0;
     std::int64_t pipeline = 1;
     std::int64_t tensor = 1;
-    Sequence sequence = Sequence::kAuto;
+    /// Whether tensor ranks share token rows between split layers.
+    std::optional<Switch> sequence;
     /// Nothing: searched for (parallel.schedule = auto).
     std::optional<pipeline::ScheduleKind> schedule = pipeline::ScheduleKind::k1f1b;
     std::string schedule_file;     // of ScheduleKind::kFile
     std::int64_t activations = 0;  // for a search; 0: one for each stage
     std::int64_t chunks = 0;       // 0: as many as the schedule needs
-    Backward backward = Backward::kAuto;
+    std::optional<nn::BackwardOrder> backward;
     std::string split = "auto";
     double bucket_mib = 0.0;      // 0: by the device
     std::int64_t node_ranks = 0;  // 0: as launched
@@ -223,7 +201,7 @@ struct RunConfig {
     std::string dir = "runs/run";
     std::uint64_t seed = 1;
     std::int64_t threads = 0;
-    DeviceChoice device = DeviceChoice::kAuto;
+    std::optional<device::DeviceKind> device;
     Transport transport = Transport::kAuto;
     Resume resume = Resume::kNever;
     double timeout_seconds = 600.0;

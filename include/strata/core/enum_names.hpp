@@ -9,7 +9,7 @@ namespace strata {
 
 /// The one table of an enum's names: parsing, printing, help and error text all come from it.
 /// It stands below the enum, whose enumerators count from 0:
-///   constexpr auto enum_names(Flip) { return names_in_order("off", "on"); }
+///   constexpr auto enum_names(Switch) { return names_in_order("off", "on"); }
 template <typename... Names>
 [[nodiscard]] constexpr auto names_in_order(Names... names) {
   return std::array<std::string_view, sizeof...(Names)>{names...};

@@ -42,13 +42,6 @@ constexpr auto enum_names(Recompute) {
   return names_in_order("none", "selective", "full");
 }
 
-/// Whether batch statistics cover one lane's microbatch or those of all lanes.
-enum class SyncLanes { kNo, kYes };
-
-constexpr auto enum_names(SyncLanes) {
-  return names_in_order("off", "on");
-}
-
 /// What determines the sizes of a layer's tensors, besides the layer itself.
 struct PassShape {
   std::int64_t microbatch = 1;

@@ -35,7 +35,7 @@ struct ModelOptions {
   std::int64_t step_microbatches = 1;
   std::int64_t lanes = 1;
   /// The default of batch_norm layers.
-  SyncLanes sync_batch_norm = SyncLanes::kNo;
+  Switch sync_batch_norm = Switch::kOff;
   InputKind input_kind = InputKind::kNumbers;
   /// Virtual shards that split layers are divided into.
   std::int64_t shards = 1;

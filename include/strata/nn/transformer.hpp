@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/nn/preset.hpp"
 #include "strata/ops/rotary.hpp"
 
@@ -25,13 +27,8 @@ enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
 constexpr auto enum_names(PositionChoice) {
   return names_in_order("auto", "learned", "rotary", "none");
 }
-enum class Choice { kAuto, kNo, kYes };
 
-constexpr auto enum_names(Choice) {
-  return names_in_order("auto", "off", "on");
-}
-
-/// The dimensions of a decoder-only transformer; 0 and kAuto stand for the preset's.
+/// The dimensions of a decoder-only transformer; 0, kAuto and nothing stand for the preset's.
 struct TransformerOptions {
   Preset preset = Preset::kNone;
   std::int64_t blocks = 0;
@@ -48,8 +45,8 @@ struct TransformerOptions {
   PositionChoice positions = PositionChoice::kAuto;
   double rotary_base = 0.0;
   ops::RotaryScaling rotary_scaling;
-  Choice bias = Choice::kAuto;
-  Choice tied = Choice::kAuto;
+  std::optional<Switch> bias;
+  std::optional<Switch> tied;
   double dropout = 0.0;
 
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stream.hpp"
 #include "strata/ops/observer.hpp"
@@ -21,10 +22,6 @@ class ThreadPool;
 /// tensor cores. Both accumulate in float32.
 enum class Float32Products { kFull, kTf32 };
 
-/// Whether a GPU's library may cut the sum of a product's terms into parts. It then adds them in a
-/// fixed order, in a kernel of their own.
-enum class SplitK { kOff, kOn };
-
 /// Which kernels run an operation that cuDNN implements. The two give different bits.
 enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
@@ -38,7 +35,9 @@ constexpr auto enum_names(LibraryKernels) {
 /// Choices for a GPU's operations; each changes bits.
 struct CudaOptions {
   Float32Products float32_products = Float32Products::kFull;
-  SplitK split_k = SplitK::kOff;
+  /// Whether the library may cut the sum of a product's terms into parts. It then adds them in a
+  /// fixed order, in a kernel of their own.
+  Switch split_k = Switch::kOff;
   LibraryKernels convolution_kernels = LibraryKernels::kLibrary;
   /// For attention in bfloat16, forward and backward.
   LibraryKernels attention_kernels = LibraryKernels::kLibrary;

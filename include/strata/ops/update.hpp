@@ -2,18 +2,12 @@
 
 #include <cstdint>
 
-#include "strata/core/enum_names.hpp"
+#include "strata/core/switch.hpp"
 #include "strata/core/tensor.hpp"
 
 namespace strata::ops {
 
 class Context;
-
-enum class Nesterov { kOff, kOn };
-
-constexpr auto enum_names(Nesterov) {
-  return names_in_order("off", "on");
-}
 
 /// Whether weight decay is added to the gradient (Adam) or decoupled from it (AdamW).
 enum class DecayKind { kInGradient, kDecoupled };
@@ -21,7 +15,7 @@ enum class DecayKind { kInGradient, kDecoupled };
 struct SgdOptions {
   double learning_rate = 0.0;
   double momentum = 0.0;
-  Nesterov nesterov = Nesterov::kOff;
+  Switch nesterov = Switch::kOff;
   double weight_decay = 0.0;
   /// Multiplies the gradient first; the factor of gradient clipping.
   double gradient_scale = 1.0;

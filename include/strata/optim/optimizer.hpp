@@ -23,7 +23,7 @@ constexpr auto enum_names(OptimizerKind) {
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kSgd;
   double momentum = 0.0;
-  ops::Nesterov nesterov = ops::Nesterov::kOff;
+  Switch nesterov = Switch::kOff;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;

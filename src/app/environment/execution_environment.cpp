@@ -131,12 +131,12 @@ std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
 
 }  // namespace
 
-device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice choice) {
-  if (choice == config::DeviceChoice::kCpu) {
+device::DeviceKind resolve_device(comm::MpiSession& mpi, std::optional<device::DeviceKind> asked) {
+  if (asked == device::DeviceKind::kCpu) {
     return device::DeviceKind::kCpu;
   }
   comm::request_hardware_queues();
-  if (choice == config::DeviceChoice::kCuda) {
+  if (asked == device::DeviceKind::kCuda) {
     return device::DeviceKind::kCuda;
   }
   return std::ranges::count(comm::gathered(mpi.world(), device::cuda_device_count()), 0) == 0
@@ -155,7 +155,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
     open_gpu(mpi, inputs, plan, use);
   } else {
     if (const std::string trouble = device::gpu_trouble();
-        !trouble.empty() && plan.config.run.device == config::DeviceChoice::kAuto) {
+        !trouble.empty() && !plan.config.run.device) {
       warning_ = fmt::format(
           "run.device is auto and becomes cpu, because the GPUs do not respond: {}; nvidia-smi "
           "shows details",
@@ -216,7 +216,7 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
     context_.emplace(ops::Context::cuda(
         own_gpu(assignment),
         {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull,
-         .split_k = split_k ? ops::SplitK::kOn : ops::SplitK::kOff,
+         .split_k = split_k ? Switch::kOn : Switch::kOff,
          .attention_kernels = plan.config.numerics.attention}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
     if (major_of(gpu.capability) < kLeastCapability) {

@@ -16,7 +16,8 @@ struct RunInputs;
 
 /// Resolves run.device: auto becomes cuda where every rank finds a GPU, else cpu.
 /// Communication: collective over the world.
-[[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi, config::DeviceChoice choice);
+[[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi,
+                                                std::optional<device::DeviceKind> asked);
 
 /// What a rank uses its device for.
 enum class Use { kTraining, kEvaluation };

@@ -10,7 +10,7 @@
 namespace strata::nn {
 namespace {
 
-/// Normalises each channel over the rows of a microbatch, with SyncLanes over the concurrent
+/// Normalises each channel over the rows of a microbatch, with `sync` over the concurrent
 /// microbatches of all lanes, or in evaluation by running statistics; then scales, shifts and
 /// optionally applies relu. Running statistics follow the microbatches of a step in order
 /// (docs/convolution.md), the running variance from unbiased ones. y has the placement of x.
@@ -21,18 +21,18 @@ class BatchNorm final : public Layer {
     double momentum = 0.1;
     double epsilon = 1e-5;
     ops::Activation activation = ops::Activation::kNone;
-    SyncLanes sync = SyncLanes::kNo;
+    Switch sync = Switch::kOff;
   };
 
   BatchNorm(const LayerSite& site, const Options& options)
       : Layer(site.name, site.input, site.input),
-        lanes_(options.sync == SyncLanes::kYes ? site.lanes : 1),
+        lanes_(options.sync == Switch::kOn ? site.lanes : 1),
         microbatches_(site.microbatches / lanes_),
         options_(options) {}
 
   std::string text() const override {
     return std::string("batch_norm") + (has_relu() ? " relu" : "") +
-           (options_.sync == SyncLanes::kYes ? " sync" : "");
+           (options_.sync == Switch::kOn ? " sync" : "");
   }
 
   std::vector<ParameterSpec> parameters() const override {
@@ -317,7 +317,7 @@ std::unique_ptr<Layer> make_batch_norm(LayerLine& line, const LayerSite& site) {
         "momentum is {}, the weight of new statistics; it must be above 0 and at most 1",
         momentum));
   }
-  const SyncLanes sync = line.take_enum("sync", site.sync_batch_norm);
+  const Switch sync = line.take_enum("sync", site.sync_batch_norm);
   return std::make_unique<BatchNorm>(
       site, BatchNorm::Options{
                 .momentum = momentum, .epsilon = epsilon, .activation = activation, .sync = sync});

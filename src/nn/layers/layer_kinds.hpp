@@ -25,7 +25,7 @@ struct LayerSite {
   std::int64_t microbatches = 1;
   std::int64_t lanes = 1;
   /// The default of batch_norm layers.
-  SyncLanes sync_batch_norm = SyncLanes::kNo;
+  Switch sync_batch_norm = Switch::kOff;
   /// Token ids of the data set; 0 where the data are no tokens.
   std::int64_t vocabulary = 0;
   /// The embedding table that a head can be tied to; null where there is none.

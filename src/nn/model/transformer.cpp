@@ -21,8 +21,8 @@ TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t he
           .norm = NormChoice::kLayerNorm,
           .mlp = MlpChoice::kGelu,
           .positions = PositionChoice::kLearned,
-          .bias = Choice::kYes,
-          .tied = Choice::kYes};
+          .bias = Switch::kOn,
+          .tied = Switch::kOn};
 }
 
 /// The Llama architecture with these dimensions.
@@ -30,8 +30,8 @@ TransformerOptions llama(TransformerOptions dimensions) {
   dimensions.norm = NormChoice::kRmsNorm;
   dimensions.mlp = MlpChoice::kSwiglu;
   dimensions.positions = PositionChoice::kRotary;
-  dimensions.bias = Choice::kNo;
-  dimensions.tied = Choice::kNo;
+  dimensions.bias = Switch::kOff;
+  dimensions.tied = Switch::kOff;
   return dimensions;
 }
 
@@ -162,7 +162,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
 std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   constexpr double kDeviation = 0.02;
   const bool rms = o.norm == NormChoice::kRmsNorm;
-  const std::string bias = o.bias == Choice::kNo ? " bias=off" : "";
+  const std::string bias = o.bias == Switch::kOff ? " bias=off" : "";
   const std::string dropout = o.dropout > 0.0 ? fmt::format(" dropout={}", o.dropout) : "";
   const std::string common =
       fmt::format("{}{}{} output_deviation={:.6g}", rms ? " norm=rms_norm" : "", bias, dropout,
@@ -188,7 +188,7 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
   }
   lines.push_back(fmt::format("{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias));
-  lines.push_back(fmt::format("head{} name=head", o.tied == Choice::kNo ? " tied=off" : ""));
+  lines.push_back(fmt::format("head{} name=head", o.tied == Switch::kOff ? " tied=off" : ""));
   return lines;
 }
 

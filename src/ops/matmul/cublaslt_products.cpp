@@ -125,7 +125,7 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::algorithm_of(const CublasL
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaResources::kWorkspaceBytes});
   // Split-k in place would add parts in the order in which they are done.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      std::uint32_t{product.split_k == SplitK::kOn ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+      std::uint32_t{product.split_k == Switch::kOn ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                                                    : CUBLASLT_REDUCTION_SCHEME_NONE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kLibraryAlignmentBytes);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kLibraryAlignmentBytes);

@@ -35,7 +35,7 @@ struct CublasLtProduct {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   /// Of float32 operands.
   Float32Products precision = Float32Products::kFull;
-  SplitK split_k = SplitK::kOff;
+  Switch split_k = Switch::kOff;
 
   friend auto operator<=>(const CublasLtProduct&, const CublasLtProduct&) = default;
 };

@@ -83,7 +83,7 @@ void enqueue(Context& context, CublasLtProduct product, ProductAddresses at) {
   constexpr std::int64_t kFewElements = 1 << 20;
   const bool in_pieces = product.transpose_a == Transpose::kYes &&
                          product.transpose_b == Transpose::kNo &&
-                         product.operands == DType::kBfloat16 && product.split_k == SplitK::kOff &&
+                         product.operands == DType::kBfloat16 && product.split_k == Switch::kOff &&
                          product.result == DType::kFloat32 && product.m * product.n <= kFewElements;
   const std::int64_t rows = product.k;
   for (std::int64_t first = 0; first < rows; first += kProductPieceRows) {

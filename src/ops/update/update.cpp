@@ -32,7 +32,7 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
   if (has_momentum) {
     require_count(momentum, weight.dtype(), weight.count(), "sgd's momentum");
   } else {
-    require(options.nesterov == Nesterov::kOff, "Nesterov's form without momentum");
+    require(options.nesterov == Switch::kOff, "Nesterov's form without momentum");
   }
   if (observed.handled_by<cuda::sgd_update>(weight, gradient, momentum, options)) {
     return;
@@ -46,10 +46,10 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
       return;
     }
     T* v = momentum.host<T>().data();
-    if (options.nesterov == Nesterov::kOn) {
-      update_each(context, weight.count(), MomentumSgd<T, Nesterov::kOn>{factor}, g, v, w);
+    if (options.nesterov == Switch::kOn) {
+      update_each(context, weight.count(), MomentumSgd<T, Switch::kOn>{factor}, g, v, w);
     } else {
-      update_each(context, weight.count(), MomentumSgd<T, Nesterov::kOff>{factor}, g, v, w);
+      update_each(context, weight.count(), MomentumSgd<T, Switch::kOff>{factor}, g, v, w);
     }
   });
 }

@@ -33,10 +33,10 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
       return;
     }
     const InOut<T> v{momentum.device<T>()};
-    if (options.nesterov == Nesterov::kOn) {
-      map(context, "sgd_update", weight.count(), MomentumSgd<T, Nesterov::kOn>{factor}, g, v, w);
+    if (options.nesterov == Switch::kOn) {
+      map(context, "sgd_update", weight.count(), MomentumSgd<T, Switch::kOn>{factor}, g, v, w);
     } else {
-      map(context, "sgd_update", weight.count(), MomentumSgd<T, Nesterov::kOff>{factor}, g, v, w);
+      map(context, "sgd_update", weight.count(), MomentumSgd<T, Switch::kOff>{factor}, g, v, w);
     }
   });
 }

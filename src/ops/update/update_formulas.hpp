@@ -78,7 +78,7 @@ struct PlainSgd {
   }
 };
 
-template <typename T, Nesterov kNesterov>
+template <typename T, Switch kNesterov>
 struct MomentumSgd {
   SgdFactors<T> factor;
 
@@ -86,7 +86,7 @@ struct MomentumSgd {
     const T g = gradient * factor.scale + factor.decay * w;
     const T v = factor.momentum * velocity + g;
     velocity = v;
-    w -= factor.rate * (kNesterov == Nesterov::kOn ? g + factor.momentum * v : v);
+    w -= factor.rate * (kNesterov == Switch::kOn ? g + factor.momentum * v : v);
   }
 };
 

@@ -149,7 +149,7 @@ TEST(CudaContext, SumsInPartsHaveTheSameBitsAgain) {
   }
   constexpr int kTimes = 20;
   Context whole = Context::cuda(Device::cuda(0));
-  Context in_parts = Context::cuda(Device::cuda(0), {.split_k = SplitK::kOn});
+  Context in_parts = Context::cuda(Device::cuda(0), {.split_k = Switch::kOn});
   const std::vector<float> first = long_sums(in_parts, 0);
   for (int i = 1; i < kTimes; ++i) {
     ASSERT_EQ(long_sums(in_parts, i * 4096), first) << i;

@@ -153,9 +153,9 @@ void add_element_cases(std::vector<Case>& cases) {
 }
 
 void add_update_cases(std::vector<Case>& cases) {
-  for (const Nesterov nesterov : {Nesterov::kOff, Nesterov::kOn}) {
+  for (const Switch nesterov : {Switch::kOff, Switch::kOn}) {
     add_case(
-        cases, nesterov == Nesterov::kOn ? "sgd_nesterov" : "sgd_momentum",
+        cases, nesterov == Switch::kOn ? "sgd_nesterov" : "sgd_momentum",
         {updated(kMany), read(kMany), updated(kMany)},
         [=](Context& context, const Tensors& t) {
           sgd_update(context, t[0], t[1], t[2],

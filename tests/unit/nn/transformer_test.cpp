@@ -44,14 +44,14 @@ TEST(Resolved, FillsInWhatThePresetDecides) {
   EXPECT_EQ(gpt.hidden, 128);
   EXPECT_EQ(gpt.norm, NormChoice::kLayerNorm);
   EXPECT_EQ(gpt.positions, PositionChoice::kLearned);
-  EXPECT_EQ(gpt.tied, Choice::kYes);
+  EXPECT_EQ(gpt.tied, Switch::kOn);
   EXPECT_EQ(gpt.vocabulary, 0);
   const TransformerOptions llama =
       resolved({.preset = Preset::kLlama, .blocks = 2, .width = 32, .heads = 4, .context = 12});
   // Two thirds of 4 x 32, up to the next multiple of 64.
   EXPECT_EQ(llama.hidden, 128);
   EXPECT_EQ(llama.rotary_base, 10000.0);
-  EXPECT_EQ(llama.bias, Choice::kNo);
+  EXPECT_EQ(llama.bias, Switch::kOff);
   EXPECT_EQ(resolved({.preset = Preset::kLlama3B8}).rotary_base, 500000.0);
 }
 
@@ -63,15 +63,15 @@ TEST(Resolved, KeepsWhatIsGiven) {
                                          .norm = NormChoice::kRmsNorm,
                                          .mlp = MlpChoice::kSwiglu,
                                          .positions = PositionChoice::kNone,
-                                         .bias = Choice::kNo,
-                                         .tied = Choice::kNo});
+                                         .bias = Switch::kOff,
+                                         .tied = Switch::kOff});
   EXPECT_EQ(o.blocks, 3);
   EXPECT_EQ(o.width, 768);
   EXPECT_EQ(o.kv_heads, 4);
   EXPECT_EQ(o.context, 64);
   EXPECT_EQ(o.norm, NormChoice::kRmsNorm);
   EXPECT_EQ(o.positions, PositionChoice::kNone);
-  EXPECT_EQ(o.tied, Choice::kNo);
+  EXPECT_EQ(o.tied, Switch::kOff);
   // 8 / 3 x 768 is a multiple of 64.
   EXPECT_EQ(o.hidden, 2048);
 }

@@ -32,7 +32,7 @@ template <typename T>
 using Update = std::function<void(Context&, Slice<T>&, const Tensor<T>& gradient, std::int64_t step,
                                   std::int64_t begin, std::int64_t count)>;
 
-SgdOptions sgd(double momentum, Nesterov nesterov) {
+SgdOptions sgd(double momentum, Switch nesterov) {
   return {kRate, momentum, nesterov, kDecay, kClip};
 }
 
@@ -47,7 +47,7 @@ AdamOptions adam(DecayKind decay, std::int64_t step) {
 }
 
 template <typename T>
-Update<T> sgd_of(double momentum, Nesterov nesterov) {
+Update<T> sgd_of(double momentum, Switch nesterov) {
   return [=](Context& context, Slice<T>& slice, const Tensor<T>& gradient, std::int64_t,
              std::int64_t begin, std::int64_t count) {
     const TensorView velocity =
@@ -84,10 +84,10 @@ struct Reference {
   double first = 0.0;
   double second = 0.0;
 
-  void sgd(double gradient, double momentum, Nesterov nesterov) {
+  void sgd(double gradient, double momentum, Switch nesterov) {
     const double g = kClip * gradient + kDecay * w;
     first = momentum * first + g;
-    w -= kRate * (nesterov == Nesterov::kOn ? g + momentum * first : first);
+    w -= kRate * (nesterov == Switch::kOn ? g + momentum * first : first);
   }
   void adam(double gradient, DecayKind decay, std::int64_t step) {
     double g = kClip * gradient;
@@ -118,15 +118,15 @@ struct Named {
 
 template <typename T>
 std::vector<Named<T>> all() {
-  const auto sgd_reference = [](double momentum, Nesterov nesterov) {
+  const auto sgd_reference = [](double momentum, Switch nesterov) {
     return [=](Reference& r, double g, std::int64_t) { r.sgd(g, momentum, nesterov); };
   };
   const auto adam_reference = [](DecayKind decay) {
     return [=](Reference& r, double g, std::int64_t step) { r.adam(g, decay, step); };
   };
-  return {{"sgd", sgd_of<T>(0.0, Nesterov::kOff), sgd_reference(0.0, Nesterov::kOff)},
-          {"momentum", sgd_of<T>(0.9, Nesterov::kOff), sgd_reference(0.9, Nesterov::kOff)},
-          {"nesterov", sgd_of<T>(0.9, Nesterov::kOn), sgd_reference(0.9, Nesterov::kOn)},
+  return {{"sgd", sgd_of<T>(0.0, Switch::kOff), sgd_reference(0.0, Switch::kOff)},
+          {"momentum", sgd_of<T>(0.9, Switch::kOff), sgd_reference(0.9, Switch::kOff)},
+          {"nesterov", sgd_of<T>(0.9, Switch::kOn), sgd_reference(0.9, Switch::kOn)},
           {"adam", adam_of<T>(DecayKind::kInGradient), adam_reference(DecayKind::kInGradient)},
           {"adamw", adam_of<T>(DecayKind::kDecoupled), adam_reference(DecayKind::kDecoupled)},
           {"adagrad", adagrad<T>(), [](Reference& r, double g, std::int64_t) { r.adagrad(g); }}};

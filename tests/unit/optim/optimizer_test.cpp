@@ -46,7 +46,7 @@ std::vector<OptimizerOptions> all_options() {
     }
   }
   all.push_back({.momentum = 0.9});
-  all.push_back({.momentum = 0.9, .nesterov = ops::Nesterov::kOn});
+  all.push_back({.momentum = 0.9, .nesterov = Switch::kOn});
   return all;
 }
 

@@ -77,7 +77,7 @@ TEST(PrepareImages, RefusesPresetsThatDoNotFit) {
 
 TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
   config::RunConfig config = flat();
-  config.model.sync_batch_norm = nn::SyncLanes::kYes;
+  config.model.sync_batch_norm = Switch::kOn;
   EXPECT_THAT(refusal_of(config, images()),
               testing::AllOf(testing::HasSubstr("model.sync_batch_norm is set"),
                              testing::HasSubstr("the model has no batch_norm layer"),
@@ -101,9 +101,9 @@ TEST(PrepareImages, RefusesGraphsOfPassesWithMessages) {
                              testing::HasSubstr("parallel.tensor is 2"),
                              testing::HasSubstr("choose another grid")));
   // Said by the layer itself or for all.
-  config::RunConfig by_layer = with_graphs(2, 1, "batch_norm sync=yes");
+  config::RunConfig by_layer = with_graphs(2, 1, "batch_norm sync=on");
   config::RunConfig by_model = with_graphs(2, 1, "batch_norm");
-  by_model.model.sync_batch_norm = nn::SyncLanes::kYes;
+  by_model.model.sync_batch_norm = Switch::kOn;
   for (const config::RunConfig& config : {by_layer, by_model}) {
     EXPECT_THAT(refusal_of(config, images(), 2),
                 testing::AllOf(testing::HasSubstr("run.cuda_graphs is set"),

@@ -81,7 +81,7 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(plan.config.numerics.lanes, 1);
   EXPECT_EQ(plan.config.numerics.shards, 2);
   EXPECT_EQ(plan.config.parallel.data, 1);
-  EXPECT_EQ(plan.config.model.loss, config::LossChoice::kCrossEntropy);
+  EXPECT_EQ(plan.config.model.loss, nn::LossKind::kCrossEntropy);
   EXPECT_EQ(plan.microbatches, 4);
   EXPECT_EQ(plan.targets_per_sample, kContext);
   EXPECT_TRUE(is_language_model(plan));
@@ -204,19 +204,17 @@ TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
     std::int64_t tensor;
     int context;
     comm::Summation mode;
-    config::Sequence given;
+    std::optional<Switch> given;
     nn::Placement rows;
   };
   using comm::Summation;
   using nn::Placement;
   for (const Case& c : {
-           Case{"can", 2, 8, Summation::kInvariant, config::Sequence::kAuto, Placement::kTokens},
-           Case{"off", 2, 8, Summation::kInvariant, config::Sequence::kOff, Placement::kReplicated},
-           Case{"one rank", 1, 8, Summation::kInvariant, config::Sequence::kAuto,
-                Placement::kReplicated},
-           Case{"odd rows", 2, 5, Summation::kInvariant, config::Sequence::kAuto,
-                Placement::kReplicated},
-           Case{"fast", 2, 8, Summation::kLibrary, config::Sequence::kAuto, Placement::kReplicated},
+           Case{"can", 2, 8, Summation::kInvariant, std::nullopt, Placement::kTokens},
+           Case{"off", 2, 8, Summation::kInvariant, Switch::kOff, Placement::kReplicated},
+           Case{"one rank", 1, 8, Summation::kInvariant, std::nullopt, Placement::kReplicated},
+           Case{"odd rows", 2, 5, Summation::kInvariant, std::nullopt, Placement::kReplicated},
+           Case{"fast", 2, 8, Summation::kLibrary, std::nullopt, Placement::kReplicated},
        }) {
     config::RunConfig config = gpt_on({1, 1, c.tensor});
     config.model.transformer.context = c.context;
@@ -245,7 +243,7 @@ TEST(Prepare, SharesTokenRowsOfLayersThatAllow) {
     config.model.transformer = {.context = kContext};
     config.model.layers = {"embedding 16", "attention 4", layer, "head"};
     EXPECT_EQ(prepare(config, 2, tokens(), {}).token_rows, rows);
-    config.parallel.sequence = config::Sequence::kOn;
+    config.parallel.sequence = Switch::kOn;
     EXPECT_EQ(try_prepare(config, 2, tokens(), {}, device::DeviceKind::kCpu).has_value(),
               rows == Placement::kTokens);
   }
@@ -287,7 +285,7 @@ TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   config.parallel.tensor = 2;
   config.model.transformer.context = 1024;
   EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
-  config.parallel.sequence = config::Sequence::kOn;
+  config.parallel.sequence = Switch::kOn;
   expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
 }
 
@@ -351,7 +349,7 @@ TEST(TiedStages, AreWhereTheTableIsOwnedAndUsed) {
   ASSERT_TRUE(same.has_value());
   EXPECT_EQ(same->owner, same->borrower);
   config::RunConfig untied = gpt();
-  untied.model.transformer.tied = nn::Choice::kNo;
+  untied.model.transformer.tied = Switch::kOff;
   EXPECT_FALSE(tied_stages(prepare(untied, 1, tokens(), {})).has_value());
 }
 
@@ -381,7 +379,7 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
 TEST(RankPlan, CountsTheMessagesOfAStep) {
   config::RunConfig config = gpt_on({1, 2, 2});
   config.parallel.split = "embedding, norm";
-  config.parallel.sequence = config::Sequence::kOff;
+  config.parallel.sequence = Switch::kOff;
   const auto traffic_of = [](const config::RunConfig& run, std::int64_t rank) {
     std::vector<std::string> lines;
     for (const Traffic& traffic : rank_plan(prepare(run, 4, tokens(), {}), rank).traffic) {
@@ -408,7 +406,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 1024),
                 line(kMicrobatches * 3, kMicrobatches * (2 * 512 + loss_bytes)), nothing, tied}));
-  config.parallel.sequence = config::Sequence::kOn;
+  config.parallel.sequence = Switch::kOn;
   // Half of the rows cross the stages. A reduce-scatter and a gather stand for every all-reduce;
   // each sublayer gathers the gradients of its norm, 2 x 16 floats a shard.
   const int norm_bytes = 2 * 16 * 4;
@@ -474,7 +472,7 @@ TEST(RankPlan, SumsItsChunks) {
 
 TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
   struct Case {
-    config::Backward backward;
+    std::optional<nn::BackwardOrder> backward;
     pipeline::ScheduleKind schedule;
     bool split_fits;
     bool fused_fits;
@@ -482,11 +480,11 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
   };
   using enum nn::BackwardOrder;
   for (const Case& c : std::vector<Case>{
-           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, true, true, kSplit},
-           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, true, kFused},
-           {config::Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, false, kSplit},
-           {config::Backward::kAuto, pipeline::ScheduleKind::kZbH1, false, true, kSplit},
-           {config::Backward::kSplit, pipeline::ScheduleKind::k1f1b, false, true, kSplit},
+           {std::nullopt, pipeline::ScheduleKind::k1f1b, true, true, kSplit},
+           {std::nullopt, pipeline::ScheduleKind::k1f1b, false, true, kFused},
+           {std::nullopt, pipeline::ScheduleKind::k1f1b, false, false, kSplit},
+           {std::nullopt, pipeline::ScheduleKind::kZbH1, false, true, kSplit},
+           {nn::BackwardOrder::kSplit, pipeline::ScheduleKind::k1f1b, false, true, kSplit},
        }) {
     SCOPED_TRACE(fmt::format("{} {} {}", name_of(c.schedule), c.split_fits, c.fused_fits));
     config::RunConfig config = gpt_on({1, 2, 1});
@@ -499,7 +497,7 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
     EXPECT_EQ(plan.backward, c.becomes);
     EXPECT_EQ(plan.config.parallel.backward, c.backward);
     if (c.becomes == kFused) {
-      config.parallel.backward = config::Backward::kFused;
+      config.parallel.backward = nn::BackwardOrder::kFused;
       EXPECT_EQ(device_bytes(rank_plan(plan, 0)),
                 device_bytes(rank_plan(prepare(config, 2, tokens(), {}), 0)));
     }

@@ -73,7 +73,7 @@ class Calibration {
         world_(mpi.world()),
         options_(options),
         plans_(plans),
-        device_(resolve_device(mpi, config::DeviceChoice::kAuto)) {
+        device_(resolve_device(mpi, std::nullopt)) {
     comm::agree(world_, [&] { open_device(); });
   }
 
@@ -170,8 +170,7 @@ class Calibration {
   void do_sample(OperationTimer& timer, const CalibrationModel& sample,
                  const Repetitions& repetitions) {
     config::RunConfig config = sample.config;
-    config.run.device = device_ == device::DeviceKind::kCuda ? config::DeviceChoice::kCuda
-                                                             : config::DeviceChoice::kCpu;
+    config.run.device = device_;
     const plan::Plan plan = plan::prepare(config, 1, sample.data, {}, device_);
     static_cast<void>(do_steps(*context_, timer, plan, plan::rank_plan(plan, 0), repetitions));
   }

@@ -122,8 +122,7 @@ std::optional<plan::Plan> plan_of(const config::RunConfig& config, std::int64_t 
     return std::nullopt;
   }
   return plan::prepare(with_length(config, data), ranks, data, stored,
-                       config.run.device == config::DeviceChoice::kCuda ? device::DeviceKind::kCuda
-                                                                        : device::DeviceKind::kCpu);
+                       config.run.device.value_or(device::DeviceKind::kCpu));
 }
 
 /// Sets the memory of a node, and prints the plan's.
@@ -200,14 +199,14 @@ void set_job_size(const config::CommandLine& line, config::RunConfig& config, Jo
     fix_lanes(lanes, config, script);
     ranks = launched_ranks(script, script.nodes);
   }
-  const bool gpu = config.run.device == config::DeviceChoice::kCuda;
+  const bool gpu = config.run.device == device::DeviceKind::kCuda;
   script.gpus_per_node = gpu ? script.ranks_per_node : 0;
   const std::int64_t cores = config.run.threads > 0 ? config.run.threads : gpu ? 8 : 4;
   script.cpus_per_task = line.count("cpus-per-task", cores, 1, 4096);
   script.grid =
       grid::Grid{ranks / script.model_ranks, config.parallel.pipeline, config.parallel.tensor}
           .text();
-  if (config.run.device == config::DeviceChoice::kAuto) {
+  if (!config.run.device) {
     print_error(
         "run.device is auto, so the job asks for no GPUs; with --run.device=cuda it does\n");
   }

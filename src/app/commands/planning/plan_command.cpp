@@ -37,14 +37,13 @@ forecast::Machine machine_of(const config::CommandLine& line, const config::RunC
 
 /// What the ranks of the config's device compute on.
 device::DeviceKind device_of(const forecast::Machine& machine, const config::RunConfig& config) {
-  using config::DeviceChoice;
-  const DeviceChoice choice = config.run.device;
-  const bool cuda = machine.device == device::DeviceKind::kCuda;
-  if ((choice == DeviceChoice::kCuda && !cuda) || (choice == DeviceChoice::kCpu && cuda)) {
+  const std::optional<device::DeviceKind> asked = config.run.device;
+  if (asked && asked != machine.device) {
     fail(ExitCode::kUsage,
          "run.device is {}, but the machine {} computes on {}; give another --machine, or leave "
          "run.device out",
-         name_of(choice), machine.name, cuda ? "GPUs" : "cores");
+         name_of(*asked), machine.name,
+         machine.device == device::DeviceKind::kCuda ? "GPUs" : "cores");
   }
   return machine.device;
 }
@@ -157,7 +156,7 @@ ExitCode calibrate_for(const config::CommandLine& line, comm::MpiSession& mpi,
                        const config::FailureHandler& /*on_failure*/) {
   CalibrateOptions options;
   std::vector<plan::Plan> plans;
-  const device::DeviceKind device = resolve_device(mpi, config::DeviceChoice::kAuto);
+  const device::DeviceKind device = resolve_device(mpi, std::nullopt);
   comm::agree(mpi.world(), [&] {
     options.file = line.value("calibrate", "");
     options.cores = line.has("cores") ? line.count("cores", 1, 1, 65536) : 0;

@@ -69,7 +69,7 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
   choose(plan::is_language_model(plan) && resolved.model.transformer.vocabulary == 0,
          "model.vocabulary", plan.train_data.classes);
   choose(given.run.threads == 0, "run.threads", inputs.threads);
-  choose(given.run.device == config::DeviceChoice::kAuto, "run.device", name_of(plan.device));
+  choose(!given.run.device, "run.device", name_of(plan.device));
   choose(given.run.peak_tflops == 0.0 && environment.peak_flops() > 0.0, "run.peak_tflops",
          environment.peak_flops() / 1e12);
   return config::resolved_config_text({.config = given, .origins = inputs.origins}, resolved,
