@@ -59,7 +59,7 @@ SPLIT_CONV = [
         "conv 16 3 relu padding=same parallel=column", "conv 16 3 relu padding=same parallel=row", "max_pool 2",
         "conv 8 5 stride=2 parallel=column", "group_norm 4", "batch_norm relu", "dropout 0.1",
         "avg_pool 3 stride=2 padding=1", "flatten", "dense 12 parallel=row relu", "dense 10")],
-    "--model.sync_batch_norm=yes", "--data.crop_padding=2", "--data.cutout=3", "--optimizer.clip_norm=1"]
+    "--model.sync_batch_norm=on", "--data.crop_padding=2", "--data.cutout=3", "--optimizer.clip_norm=1"]
 
 
 class Case(NamedTuple):

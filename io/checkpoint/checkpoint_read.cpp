@@ -93,13 +93,6 @@ void require_good(const fs::path& directory, const PartRecord& part, const Slice
   }
 }
 
-// Checkpoints of earlier versions call the weight of a layer or RMS norm its gain.
-std::string current_name(const std::string& name) {
-  constexpr std::string_view kEarlier = ".gain";
-  return name.ends_with(kEarlier) ? name.substr(0, name.size() - kEarlier.size()) + ".weight"
-                                  : name;
-}
-
 // A metadata value on one short line.
 std::string summary_of(const nlohmann::json& value) {
   constexpr std::size_t kLongest = 72;
@@ -205,9 +198,6 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   std::vector<PartRecord> parts;
   for (const std::string& record : records) {
     parts.push_back(part_record_of(record));
-    for (SliceRecord& slice : parts.back().slices) {
-      slice.tensor.name = current_name(slice.tensor.name);
-    }
     require_part_on_disk(directory, parts.back());
   }
   return {directory, step, master.json(kMetadataAttribute), std::move(parts),

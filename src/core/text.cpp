@@ -113,10 +113,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-std::string_view switch_spelling(std::string_view text) {
-  return text == "yes" ? "on" : text == "no" ? "off" : text;
-}
-
 bool parse_int64(std::string_view text, std::int64_t& value) {
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   return status == std::errc() && end == text.data() + text.size();

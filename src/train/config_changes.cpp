@@ -27,8 +27,8 @@ std::vector<std::string> config_changes(std::string_view before, std::string_vie
   std::vector<std::string> changes;
   for (const IniLine& setting : settings_in(now)) {
     const auto old = std::ranges::find(earlier, setting.key, &IniLine::key);
-    if (old != earlier.end() && switch_spelling(old->value) != setting.value &&
-        setting.key != "run.dir" && setting.key != "run.resume") {
+    if (old != earlier.end() && old->value != setting.value && setting.key != "run.dir" &&
+        setting.key != "run.resume") {
       const auto shown = [](const std::string& value) { return value.empty() ? "\"\"" : value; };
       changes.push_back(
           fmt::format("{}: {} -> {}", setting.key, shown(old->value), shown(setting.value)));

@@ -15,7 +15,7 @@ const Settings kRest = R"(data.train=images/train.h5 & data.test=images/test.h5
 & optimizer.learning_rate=0.001 & optimizer.clip_norm=5 & train.steps=3 & train.evaluate_every=2
 & run.threads=1)";
 const Settings kResnet = kRest + "& model.preset=resnet20";
-const Settings kSync = "& model.sync_batch_norm=yes";
+const Settings kSync = "& model.sync_batch_norm=on";
 
 /// The network of the preset cifar10-cnn, with dropout.
 const Settings kCutConvolutions = kRest + R"(
@@ -118,8 +118,8 @@ void keeps_frozen_layers(const Result& result) {
 
 TEST(BatchNorm, TakesTheStatisticsThatItsLayersAskFor) {
   std::set<double> losses;
-  for (const char* first : {"yes", "no"}) {
-    for (const char* second : {"yes", "no"}) {
+  for (const char* first : {"on", "off"}) {
+    for (const char* second : {"on", "off"}) {
       losses.insert(train(norms(first, second) + "& train.steps=1").losses().front());
     }
   }
@@ -184,7 +184,7 @@ std::vector<Case> convolution_cases() {
       {"Resnet20JoinedLanesResumed", kResnet + kSync,
        list_of("2x1x2 train.steps=2 | 4x1x1; 1x3x1 stop=1:1 | 2x1x2")},
       {"NormsOfSomeLanes",
-       norms("yes", "no"),
+       norms("on", "off"),
        {"4x1x1", "1x2x1" + split, "2x2x1 parallel.schedule=gpipe" + split, "1x3x1", "2x5x1"}},
       {"BlocksInBlocks", kNested, every_cut(17)},
       {"SumsOfTheInput", kSumsOfInput, every_cut(9)},

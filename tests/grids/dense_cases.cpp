@@ -16,7 +16,7 @@ const Settings kRest = R"(data.train=classes/train.h5 & data.test=classes/test.h
 
 const Settings kNetwork = kRest + R"(& model.layer=flatten & model.layer=dense 120 relu
 & model.layer=layer_norm & model.layer=dropout 0.2 & model.layer=dense 20 & model.layer=gelu
-& model.layer=dropout 0.1 & model.layer=dense 16 bias=no & model.layer=tanh & model.layer=dense 5)";
+& model.layer=dropout 0.1 & model.layer=dense 16 bias=off & model.layer=tanh & model.layer=dense 5)";
 
 const Settings kRegression = R"(model.layer=dense 12 & model.layer=sigmoid & model.layer=dense 1
 & data.train=values/train.h5 & data.test=values/test.h5 & data.normalise=standard
@@ -32,7 +32,7 @@ const Settings kCutRest = R"(data.train=classes/train.h5 & data.test=classes/tes
 
 const Settings kCut = kCutRest + R"(& numerics.shards=4 & model.layer=dense 32 relu parallel=column
 & model.layer=dropout 0.1 & model.layer=dense 16 parallel=row & model.layer=layer_norm
-& model.layer=dense 24 parallel=column bias=no & model.layer=gelu
+& model.layer=dense 24 parallel=column bias=off & model.layer=gelu
 & model.layer=dense 16 parallel=row & model.layer=dense 5)";
 
 const Cycle kThreads{2, "run.threads=1 run.threads=2 run.threads=1"};

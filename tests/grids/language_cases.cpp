@@ -156,9 +156,9 @@ std::vector<Case> language_cases() {
 & model.layer=attention 11 head_size=2 rotary=100 & model.layer=mlp 12 relu norm=none
 & model.layer=layer_norm & model.layer=head)";
   const Settings llama_lines = lines + R"(& model.layer=embedding 8
-& model.layer=attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no
-& model.layer=mlp 12 swiglu norm=rms_norm bias=no dropout=0.2
-& model.layer=mlp 8 gelu residual=no & model.layer=rms_norm & model.layer=head tied=no)";
+& model.layer=attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=off
+& model.layer=mlp 12 swiglu norm=rms_norm bias=off dropout=0.2
+& model.layer=mlp 8 gelu residual=off & model.layer=rms_norm & model.layer=head tied=off)";
   const Settings few = two + "& numerics.lanes=2";
   const Settings bfloat16 = "& numerics.dtype=bfloat16";
   // Chunks, and the table of token vectors tied to the head.
@@ -217,7 +217,7 @@ std::vector<Case> language_cases() {
        .before = make_four},
       {"LayerLines", lines + R"(& model.layer=embedding 24 positions=16 & model.layer=dropout 0.2
 & model.layer=attention 4 kv_heads=4 rotary=10000 & model.layer=gelu & model.layer=dropout 0.1
-& model.layer=mlp 40 swiglu norm=rms_norm bias=no & model.layer=layer_norm & model.layer=head)",
+& model.layer=mlp 40 swiglu norm=rms_norm bias=off & model.layer=layer_norm & model.layer=head)",
        varied("1x1x2 1x2x4 2x1x2 1x8x1 1x4x2 1x5x1 1x3x4")},
       {"GptOtherShards",
        two + "& numerics.shards=2 & numerics.lanes=3 & batch.global=12 & batch.micro=1"

@@ -30,7 +30,7 @@ class Checkpoints(errors_test.Errors):
         for layers, words in [
                 (["dense 24 relu", "dropout 0.1", "dense 4"], ["weights/dense1.weight"]),
                 (["dense 16 relu", "dense 4 name=head"], ["weights/head."]),
-                (["dense 16 relu", "dense 4 bias=no"], ["dense2.bias", "config lacks"]),
+                (["dense 16 relu", "dense 4 bias=off"], ["dense2.bias", "config lacks"]),
                 (["dense 16 relu", "dropout 0.5", "dense 4"],
                  ['layer 1 is "dropout 0.1" where the config has "dropout 0.5"'])]:
             self.refused(CHECKPOINT, "step-00000006 is a checkpoint of another model", *words,

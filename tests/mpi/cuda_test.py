@@ -86,7 +86,7 @@ class Images(Near):
         self.assert_near(reference, "images-cpu")
 
     def test_statistics_of_all_lanes(self):
-        sync = [*self.network, "--model.sync_batch_norm=yes"]
+        sync = [*self.network, "--model.sync_batch_norm=on"]
         repeat = ["--train.repeat_every=2"]
         self.same_on([((1, 1, 1), []), ((2, 1, 1), repeat), ((2, 2, 1), repeat)], *sync, name="sync")
 

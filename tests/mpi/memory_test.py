@@ -97,7 +97,7 @@ class Memory(harness.StrataTest):
     def test_batch_statistics_of_all_lanes(self):
         self.import_classes("pictures", (3, 32, 32), 10, train=128, test=16)
         config = self.config("resnet", {"train": "pictures/train.h5"}, optimizer={},
-                             model={"preset": "resnet20", "sync_batch_norm": "yes"},
+                             model={"preset": "resnet20", "sync_batch_norm": "on"},
                              batch={"global": 64, "micro": 16}, numerics={"lanes": 2},
                              train={"steps": 2})
         for grid in [(1, 1), (2, 1), (1, 2)]:

@@ -87,7 +87,7 @@ class ImageCase(Case):
 
 
 def dense(inputs, outputs, bias=True):
-    return f"dense {outputs}" + ("" if bias else " bias=no"), lambda: [nn.Linear(inputs, outputs, bias)]
+    return f"dense {outputs}" + ("" if bias else " bias=off"), lambda: [nn.Linear(inputs, outputs, bias)]
 
 
 def dense_relu(inputs, outputs):

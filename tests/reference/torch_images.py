@@ -31,7 +31,7 @@ CUT = Network(
     (3, 11, 9), 7, (1, 2),
     ["conv 6 3 relu padding=same parallel=column", "max_pool 2",
      "conv 8 3x2 stride=2 padding=1 parallel=row", "tanh", "avg_pool 3 stride=2 padding=1",
-     "conv 4 1 groups=4", "conv 10 2 padding=1 parallel=column bias=no", "group_norm 2", "flatten",
+     "conv 4 1 groups=4", "conv 10 2 padding=1 parallel=column bias=off", "group_norm 2", "flatten",
      "dense 16 relu parallel=row", "dense 7"],
     lambda: nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -43,11 +43,11 @@ CUT = Network(
 
 RESIDUAL = Network(
     (3, 9, 8), 5, (1,),
-    ["conv 8 3 padding=1 bias=no", "batch_norm relu", "max_pool 3 stride=2 padding=1",
-     "residual", "conv 12 3 stride=2 padding=1 bias=no", "batch_norm relu",
-     "conv 12 3 padding=1 bias=no", "batch_norm",
-     "shortcut", "conv 12 1 stride=2 bias=no", "batch_norm", "end relu",
-     "residual", "conv 12 3 padding=same bias=no", "batch_norm relu", "conv 12 1", "end",
+    ["conv 8 3 padding=1 bias=off", "batch_norm relu", "max_pool 3 stride=2 padding=1",
+     "residual", "conv 12 3 stride=2 padding=1 bias=off", "batch_norm relu",
+     "conv 12 3 padding=1 bias=off", "batch_norm",
+     "shortcut", "conv 12 1 stride=2 bias=off", "batch_norm", "end relu",
+     "residual", "conv 12 3 padding=same bias=off", "batch_norm relu", "conv 12 1", "end",
      "group_norm 4", "zero_pad 1", "global_avg_pool", "dense 5"],
     lambda: nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),

@@ -34,13 +34,13 @@ class Transformer:
         """The `layer =` lines."""
         adapters = f" lora={self.lora} lora_alpha={self.lora_alpha}" if self.lora else ""
         if self.llama:
-            common = f"norm=rms_norm bias=no{adapters}"
+            common = f"norm=rms_norm bias=off{adapters}"
             lines = [f"embedding {self.width}"]
             scaling = ":".join(str(value) for value in (self.rotary_scaling or {"rope_type": "none"}).values())
             rotary = f"rotary={self.rotary_base} rotary_scaling={scaling}"
             attention = f"attention {self.heads} kv_heads={self.kv_heads} {rotary} {common}"
             block = [attention, f"mlp {self.hidden} swiglu {common}"]
-            return lines + block * self.blocks + ["rms_norm", "head tied=no"]
+            return lines + block * self.blocks + ["rms_norm", "head tied=off"]
         lines = [f"embedding {self.width} positions={self.context}"]
         block = [f"attention {self.heads} kv_heads={self.kv_heads}{adapters}", f"mlp {self.hidden}{adapters}"]
         return lines + block * self.blocks + ["layer_norm", "head"]

@@ -49,9 +49,6 @@ template <typename Enum>
 /// Text without white space at either end.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
 
-/// "on" for "yes" and "off" for "no", as earlier versions spelt switches; any other text as it is.
-[[nodiscard]] std::string_view switch_spelling(std::string_view text);
-
 /// The whole text as a number; nothing where any of it is not. A double is rounded: 1e-400 is 0,
 /// 1e400 infinity.
 [[nodiscard]] bool parse_int64(std::string_view text, std::int64_t& value);

@@ -57,7 +57,7 @@ class LayerLine {
   template <typename Enum>
   [[nodiscard]] Enum take_enum(const std::string& key, Enum otherwise) {
     const std::string text = take_option(key, std::string(name_of(otherwise)));
-    const auto value = enum_from_name<Enum>(switch_spelling(text));
+    const auto value = enum_from_name<Enum>(text);
     if (!value) {
       refuse(fmt::format("{} is one of {}, not \"{}\"", key, joined_names<Enum>(), text));
     }

@@ -296,13 +296,10 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
     const auto found = stored.find(key);
-    nlohmann::json there = found != stored.end() ? found->second
-                           : key == kFrozen || key == kTrained
-                               ? nlohmann::json("")  // of earlier versions
-                               : nlohmann::json();
-    if (there.is_string()) {
-      there = switch_spelling(there.get<std::string>());
-    }
+    const nlohmann::json there = found != stored.end() ? found->second
+                                 : key == kFrozen || key == kTrained
+                                     ? nlohmann::json("")  // of earlier versions
+                                     : nlohmann::json();
     if (there != nlohmann::json(value)) {
       fail(ExitCode::kUsage,
            "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "

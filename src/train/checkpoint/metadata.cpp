@@ -88,15 +88,7 @@ std::uint64_t hash_from(const nlohmann::json& text) {
 }  // namespace
 
 std::string comparable(const std::string& line) {
-  std::vector<std::string> words = split_words(line);
-  for (std::string& word : words) {
-    const std::size_t value = word.find('=') + 1;
-    if (value > 0) {
-      word = word.substr(0, value) +
-             std::string(switch_spelling(std::string_view(word).substr(value)));
-    }
-  }
-  return fmt::format("{}", fmt::join(words, " "));
+  return fmt::format("{}", fmt::join(split_words(line), " "));
 }
 
 std::vector<std::string> model_lines(const plan::Plan& plan) {

@@ -28,8 +28,7 @@ inline constexpr const char* kTrained = "lora.train";
 /// The metadata key of the record of the training data, which evaluation and generation use.
 inline constexpr const char* kData = "data";
 
-/// A line of a model in the form that is compared: single spaces between words, switches as "on"
-/// and "off".
+/// A line of a model in the form that is compared: single spaces between words.
 [[nodiscard]] std::string comparable(const std::string& line);
 
 [[nodiscard]] std::vector<std::string> model_lines(const plan::Plan& plan);

@@ -118,19 +118,19 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         DecodeCase{"learned_positions",
                    {"embedding 8 positions=12 dropout=0.5", "attention 4 dropout=0.5", "mlp 12",
-                    "attention 2 bias=no", "mlp 12 relu", "layer_norm", "head"}},
+                    "attention 2 bias=off", "mlp 12 relu", "layer_norm", "head"}},
         DecodeCase{"adapters",
                    {"embedding 8", "attention 4 rotary=100 lora=2 lora_alpha=1",
                     "mlp 12 lora=3 lora_products=down", "head"}},
         DecodeCase{"rotary",
                    {"embedding 8", "attention 4 rotary=10000 norm=rms_norm",
-                    "mlp 12 swiglu norm=rms_norm", "rms_norm", "head tied=no"}},
+                    "mlp 12 swiglu norm=rms_norm", "rms_norm", "head tied=off"}},
         DecodeCase{
             "grouped_rotary",
-            {"embedding 8", "attention 6 kv_heads=2 head_size=4 rotary=100 norm=rms_norm bias=no",
-             "mlp 12 swiglu norm=rms_norm bias=no",
-             "attention 6 kv_heads=2 head_size=4 rotary=100 norm=none residual=no", "rms_norm",
-             "head tied=no"}}),
+            {"embedding 8", "attention 6 kv_heads=2 head_size=4 rotary=100 norm=rms_norm bias=off",
+             "mlp 12 swiglu norm=rms_norm bias=off",
+             "attention 6 kv_heads=2 head_size=4 rotary=100 norm=none residual=off", "rms_norm",
+             "head tied=off"}}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

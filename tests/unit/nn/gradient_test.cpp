@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(
     Layers, LayerGradients,
     testing::Values(GradientCase{"dense", {"dense 4"}, Shape{6}, 4},
                     GradientCase{"dense_relu", {"dense 4 relu"}, Shape{6}, 4},
-                    GradientCase{"dense_without_bias", {"dense 4 bias=no"}, Shape{6}, 4},
+                    GradientCase{"dense_without_bias", {"dense 4 bias=off"}, Shape{6}, 4},
                     GradientCase{"dense_on_rows", {"dense 4 relu", "flatten"}, Shape{3, 5}, 12},
                     GradientCase{"relu", {"relu"}, Shape{7}, 7},
                     GradientCase{"gelu", {"gelu"}, Shape{7}, 7},

@@ -129,7 +129,7 @@ Trained with_logits_of(std::int64_t multiple, std::int64_t vocabulary, std::int6
 TEST(PaddedLogits, GiveTheSameBits) {
   for (const std::int64_t vocabulary : {5, 13, 16}) {
     for (const std::int64_t shards : {1, 3}) {
-      for (const std::string head : {"head", "head tied=no"}) {
+      for (const std::string head : {"head", "head tied=off"}) {
         for (const std::int64_t pieces : {1, 3}) {
           SCOPED_TRACE(
               fmt::format("{} of {} ids, {} shards, {} pieces", head, vocabulary, shards, pieces));

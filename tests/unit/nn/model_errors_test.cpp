@@ -124,13 +124,13 @@ TEST(ModelErrors, OfTheHead) {
   without.input_shape = Shape{3, 4};
   expect_words(without, {"\"head\"", "no embedding before it", "tied=off"});
   expect_words(tokens({"embedding 8", "dense 6", "head"}), {"50 x 8", "width 6", "tied=off"});
-  expect_words(tokens({"embedding 8", "head tied=no vocabulary=40"}),
+  expect_words(tokens({"embedding 8", "head tied=off vocabulary=40"}),
                {"vocabulary of 40", "data set, 50"});
   expect_words(tokens({"embedding 8", "layer_norm"}), {"\"layer_norm\"", "50 ids", "layer = head"});
   expect_words(tokens({"embedding 8", "dense 49"}), {"10 x 49", "50 ids", "layer = head"});
   expect_words(tokens({"embedding 8", "head", "dense 8 parallel=row", "head name=second"}),
                {"another head is tied", "tied=off"});
-  ModelOptions shards = tokens({"embedding 8 vocabulary=64", "head tied=no vocabulary=50"});
+  ModelOptions shards = tokens({"embedding 8 vocabulary=64", "head tied=off vocabulary=50"});
   shards.shards = 60;
   expect_words(shards, {"vocabulary of 50", "numerics.shards = 60"});
 }

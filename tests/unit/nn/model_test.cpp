@@ -35,14 +35,14 @@ TEST(LayerLine, NamesTheNearestKindAndAllKinds) {
 }
 
 TEST(LayerLine, NamesTheNearestOption) {
-  expect_refusal("dense 3 biass=no", "dense has no option \"biass\"; the nearest is \"bias\"");
+  expect_refusal("dense 3 biass=off", "dense has no option \"biass\"; the nearest is \"bias\"");
   expect_refusal("layer_norm eps=1e-3",
                  "layer_norm has no option \"eps\"; the nearest is \"bias\"");
 }
 
 TEST(LayerLine, RefusesAnOptionThatIsGivenTwice) {
-  expect_refusal("dense 3 bias=no bias=yes", "bias is given twice; keep one");
-  expect_refusal("dense 3 bias=no relu bias=no", "bias is given twice; keep one");
+  expect_refusal("dense 3 bias=off bias=on", "bias is given twice; keep one");
+  expect_refusal("dense 3 bias=off relu bias=off", "bias is given twice; keep one");
 }
 
 TEST(LayerLine, SaysWhatAValueMustBe) {
@@ -107,7 +107,7 @@ TEST(Model, OfMnistHas101770Parameters) {
 
 TEST(Model, NamesLayersByKindAndNumberUnlessNamed) {
   const Model model(
-      options_of({"dense 4 name=first", "relu", "dense 4", "relu", "dense 3 bias=no name=last"}));
+      options_of({"dense 4 name=first", "relu", "dense 4", "relu", "dense 3 bias=off name=last"}));
   std::vector<std::string> names;
   for (std::int64_t i = 0; i < model.layer_count(); ++i) {
     names.push_back(model.layer(i).name());

@@ -297,7 +297,7 @@ TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
 }
 
 TEST(Stage, RefusesStatisticsOfAllLanesWithoutAGroup) {
-  const Model model({.layers = {"batch_norm sync=yes", "flatten", "dense 2"},
+  const Model model({.layers = {"batch_norm sync=on", "flatten", "dense 2"},
                      .input_shape = {2, 3, 2},
                      .outputs = 2,
                      .step_microbatches = 3,

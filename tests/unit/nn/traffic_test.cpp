@@ -69,7 +69,7 @@ TEST_P(StageTraffic, IsWhatIsSent) {
 }
 
 const std::string kAttention = "attention 4 dropout=0.1";
-const std::string kGrouped = "attention 8 kv_heads=4 head_size=2 norm=rms_norm bias=no";
+const std::string kGrouped = "attention 8 kv_heads=4 head_size=2 norm=rms_norm bias=off";
 
 INSTANTIATE_TEST_SUITE_P(
     Models, StageTraffic,
@@ -80,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
              {"embedding 8 positions=8", kAttention, "mlp 12", "layer_norm", "head"},
              Recompute::kSelective},
         Case{"llama_full",
-             {"embedding 8", kGrouped, "mlp 12 swiglu norm=rms_norm bias=no", "rms_norm",
-              "head tied=no"},
+             {"embedding 8", kGrouped, "mlp 12 swiglu norm=rms_norm bias=off", "rms_norm",
+              "head tied=off"},
              Recompute::kFull},
         Case{"lora",
              {"embedding 8", "attention 4 lora=2", "mlp 12 swiglu lora=3 lora_products=up,down",
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"loss_in_pieces", {"embedding 8", "mlp 12", "head"}, Recompute::kNone, 4},
         Case{"loss_in_pieces_recompute", {"embedding 8", "head"}, Recompute::kSelective, 2},
         Case{"without_norms",
-             {"embedding 8", "attention 4 norm=none residual=no", "mlp 12 norm=none", "head"},
+             {"embedding 8", "attention 4 norm=none residual=off", "mlp 12 norm=none", "head"},
              Recompute::kSelective}),
     [](const auto& test) { return test.param.name; });
 
@@ -235,7 +235,7 @@ TEST_P(LaneTraffic, IsWhatIsSent) {
   }
 }
 
-const std::string kSync = "batch_norm sync=yes";
+const std::string kSync = "batch_norm sync=on";
 
 INSTANTIATE_TEST_SUITE_P(
     Models, LaneTraffic,

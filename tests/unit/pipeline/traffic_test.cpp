@@ -21,7 +21,7 @@ constexpr std::int64_t kFloatBytes = 4;
 
 /// Of each sample 2 x 3 x 2 values; layers 0 and 2 read them, layer 3 adds layers 1 and 2.
 nn::Model model_with(std::int64_t lanes) {
-  return nn::Model({.layers = {"residual", "conv 4 1", "batch_norm sync=yes relu", "shortcut",
+  return nn::Model({.layers = {"residual", "conv 4 1", "batch_norm sync=on relu", "shortcut",
                                "conv 4 1", "end", "max_pool 3x1", "flatten", "dense 3"},
                     .input_shape = {2, 3, 2},
                     .outputs = 3,

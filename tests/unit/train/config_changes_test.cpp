@@ -30,8 +30,7 @@ TEST(ConfigChanges, NamesEachSettingThatDiffers) {
            {"[parallel]\ndata = 0  # derived: 2\n", "[parallel]\ndata = 0  # derived: 4\n", {}},
            {"[model]\nlayer = dense 4\nlayer = relu\n",
             "[model]\nlayer = dense 4\nlayer = tanh\n",
-            {"model.layer: dense 4, relu -> dense 4, tanh"}},
-           {"[a]\nx = yes\n", "[a]\nx = on\n", {}}}) {
+            {"model.layer: dense 4, relu -> dense 4, tanh"}}}) {
     EXPECT_EQ(config_changes(one.before, one.now), one.changes) << one.now;
   }
 }

@@ -36,7 +36,7 @@ io::Checkpoint checkpoint_with(const io::test::TemporaryDirectory& directory,
   return io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
 }
 
-TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
+TEST(OldCheckpoints, AreReadWithoutData) {
   const io::test::TemporaryDirectory directory;
   config::RunConfig config;
   config.model.layers = {"dense 3 bias=off"};
@@ -48,7 +48,7 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
   const auto with_metadata = [&](const nlohmann::json& metadata) {
     return checkpoint_with(directory, metadata);
   };
-  const io::Checkpoint checkpoint = with_metadata({{"layers", {"dense 3 bias=no"}}});
+  const io::Checkpoint checkpoint = with_metadata({{"layers", {"dense 3 bias=off"}}});
   EXPECT_NO_THROW(require_same_model(plan, checkpoint));
   EXPECT_FALSE(data_of(checkpoint));
 
@@ -64,7 +64,7 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
             [&](const io::Checkpoint& read) { require_same_model(plan, read); });
   }
   for (const json& wrong : std::vector<json>{1, {"a", "b"}}) {
-    refused({{"layers", {"dense 3 bias=no"}}, {"identity", wrong}},
+    refused({{"layers", {"dense 3 bias=off"}}, {"identity", wrong}},
             "has no valid 'identity' in its metadata",
             [&](const io::Checkpoint& read) { require_continues(plan, read); });
   }
