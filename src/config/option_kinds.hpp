@@ -26,6 +26,29 @@ inline constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max(
 template <typename T>
 using Member = T& (*)(RunConfig&);
 
+/// A setting of any type: `parse` makes a value of a text, or nothing where the text is not
+/// `allowed`; `print` makes the text of a value.
+template <typename T, typename Parse, typename Print>
+Option setting(const std::string& key, const std::string& values, const std::string& unit,
+               const std::string& help, Member<T> member, const std::string& allowed,
+               const Parse& parse, const Print& print) {
+  return {key,
+          values,
+          unit,
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            std::optional<T> value = parse(text);
+            if (!value) {
+              refuse(key, text, allowed);
+            }
+            member(config) = *std::move(value);
+          },
+          [=](RunConfig config) { return fmt::format("{}", print(member(config))); }};
+}
+
+/// For numbers, which print as they are.
+inline constexpr auto kAsItIs = [](const auto& value) { return value; };
+
 /// A whole number in [least, most].
 template <typename Integer>
 Option whole(const std::string& key, const std::string& unit, const std::string& help,
@@ -33,18 +56,13 @@ Option whole(const std::string& key, const std::string& unit, const std::string&
   const std::string values = most == kLargest
                                  ? fmt::format("whole number from {}", least)
                                  : fmt::format("whole number from {} to {}", least, most);
-  return {key,
-          values,
-          unit,
-          help,
-          [=](RunConfig& config, const std::string& text) {
-            std::int64_t value = 0;
-            if (!parse_int64(text, value) || value < least || value > most) {
-              refuse(key, text, "a " + values);
-            }
-            member(config) = static_cast<Integer>(value);
-          },
-          [=](RunConfig config) { return fmt::format("{}", member(config)); }};
+  const auto parse = [=](const std::string& text) {
+    std::int64_t value = 0;
+    return parse_int64(text, value) && value >= least && value <= most
+               ? std::optional(static_cast<Integer>(value))
+               : std::nullopt;
+  };
+  return setting(key, values, unit, help, member, "a " + values, parse, kAsItIs);
 }
 
 /// An option whose 0 may be written "auto".
@@ -56,114 +74,54 @@ inline Option or_auto(Option option) {
   return option;
 }
 
-/// A whole number from 0, or "auto" for none.
-inline Option whole_or_auto(const std::string& key, const std::string& unit,
-                            const std::string& help, Member<std::optional<std::int64_t>> member) {
-  const std::string values = "auto, or whole number from 0";
-  return {key,
-          values,
-          unit,
-          help,
-          [=](RunConfig& config, const std::string& text) {
-            std::int64_t value = 0;
-            if (text != "auto" && (!parse_int64(text, value) || value < 0)) {
-              refuse(key, text, values);
-            }
-            member(config) = text == "auto" ? std::nullopt : std::optional(value);
-          },
-          [=](RunConfig config) {
-            return member(config) ? fmt::format("{}", *member(config)) : "auto";
-          }};
-}
-
-enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };
-
-inline bool within(Bound bound, double value) {
-  switch (bound) {
-    case Bound::kFromZero:
-      return value >= 0.0 && value <= std::numeric_limits<double>::max();
-    case Bound::kAboveZero:
-      return value > 0.0 && value <= std::numeric_limits<double>::max();
-    case Bound::kFraction:
-      return value >= 0.0 && value < 1.0;
-    case Bound::kFactor:
-      return value > 0.0 && value <= 1.0;
-    case Bound::kBucket:
-      return value >= 0.0 && value <= 1024.0;
-  }
-  return false;
-}
-
-inline std::string text_of(Bound bound) {
-  switch (bound) {
-    case Bound::kFromZero:
-      return "number from 0";
-    case Bound::kAboveZero:
-      return "number above 0";
-    case Bound::kFraction:
-      return "number from 0 to below 1";
-    case Bound::kFactor:
-      return "number above 0 up to 1";
-    case Bound::kBucket:
-      return "number from 0 to 1024";
-  }
-  return {};
-}
+/// The values of a number, and whether one is among them.
+struct Bound {
+  const char* values;
+  bool (*holds)(double);
+};
+inline constexpr double kMost = std::numeric_limits<double>::max();
+inline constexpr Bound kFromZero{"number from 0", [](double x) { return x >= 0.0 && x <= kMost; }};
+inline constexpr Bound kAboveZero{"number above 0", [](double x) { return x > 0.0 && x <= kMost; }};
+inline constexpr Bound kFraction{"number from 0 to below 1",
+                                 [](double x) { return x >= 0.0 && x < 1.0; }};
+inline constexpr Bound kFactor{"number above 0 up to 1",
+                               [](double x) { return x > 0.0 && x <= 1.0; }};
+inline constexpr Bound kBucket{"number from 0 to 1024",
+                               [](double x) { return x >= 0.0 && x <= 1024.0; }};
 
 inline Option number(const std::string& key, const std::string& unit, const std::string& help,
-                     Bound bound, Member<double> member) {
-  const std::string values = text_of(bound);
-  return {key,
-          values,
-          unit,
-          help,
-          [=](RunConfig& config, const std::string& text) {
-            double value = 0.0;
-            if (!parse_double(text, value) || !within(bound, value)) {
-              refuse(key, text, "a " + values);
-            }
-            member(config) = value;
-          },
-          [=](RunConfig config) { return fmt::format("{}", member(config)); }};
+                     const Bound& bound, Member<double> member) {
+  const auto parse = [=](const std::string& text) {
+    double value = 0.0;
+    return parse_double(text, value) && bound.holds(value) ? std::optional(value) : std::nullopt;
+  };
+  return setting(key, bound.values, unit, help, member, fmt::format("a {}", bound.values), parse,
+                 kAsItIs);
+}
+
+/// One of the names that `option.values` lists.
+inline Option of_names(Option option) {
+  option.words = split_words(option.values, ",");
+  return option;
 }
 
 template <typename Enum>
 Option choice(const std::string& key, const std::string& help, Member<Enum> member) {
   const std::string values = joined_names<Enum>();
-  return {key,
-          values,
-          {},
-          help,
-          [=](RunConfig& config, const std::string& text) {
-            const auto value = enum_from_name<Enum>(text);
-            if (!value) {
-              refuse(key, text, "one of " + values);
-            }
-            member(config) = *value;
-          },
-          [=](RunConfig config) { return std::string(name_of(member(config))); },
-          split_words(values, ", ")};
+  return of_names(setting(key, values, {}, help, member, "one of " + values, enum_from_name<Enum>,
+                          name_of<Enum>));
 }
 
 /// The same with "auto", for none.
 template <typename Enum>
 Option choice(const std::string& key, const std::string& help, Member<std::optional<Enum>> member) {
   const std::string values = "auto, " + joined_names<Enum>();
-  return {key,
-          values,
-          {},
-          help,
-          [=](RunConfig& config, const std::string& text) {
-            const auto value = enum_from_name<Enum>(text);
-            if (!value && text != "auto") {
-              refuse(key, text, "one of " + values);
-            }
-            member(config) = value;
-          },
-          [=](RunConfig config) {
-            return std::string(member(config) ? name_of(*member(config)) : "auto");
-          },
-          split_words(values, ", ")};
+  const auto parse = [](const std::string& text) {
+    const auto value = enum_from_name<Enum>(text);
+    return value || text == "auto" ? std::optional<std::optional<Enum>>(value) : std::nullopt;
+  };
+  return of_names(setting(key, values, {}, help, member, "one of " + values, parse,
+                          [](const auto& value) { return value ? name_of(*value) : "auto"; }));
 }
 
 enum class Empty { kAllowed, kRefused };

@@ -28,99 +28,27 @@ constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 constexpr std::string_view kFileSchedule = "file:";
 
-/// Only floating-point types are allowed.
-Option dtype_option() {
-  return {
-      .key = "numerics.dtype",
-      .values = "float32, bfloat16, float64",
-      .unit = {},
-      .help =
-          "type of weights and activations; bfloat16 keeps float32 master weights, gradients and "
-          "optimizer state",
-      .set =
-          [](RunConfig& config, const std::string& value) {
-            const auto dtype = enum_from_name<DType>(value);
-            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kBfloat16 &&
-                           *dtype != DType::kFloat64)) {
-              refuse("numerics.dtype", value, "one of float32, bfloat16, float64");
-            }
-            config.numerics.dtype = *dtype;
-          },
-      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); },
-      .words = {"float32", "bfloat16", "float64"}};
+using Timeline = std::optional<StepRange>;
+
+std::optional<Timeline> parse_timeline(const std::string& text) {
+  const std::size_t dash = text.find('-');
+  StepRange steps;
+  if (text == "off") {
+    return Timeline();
+  }
+  const bool good = dash != std::string::npos && parse_int64(text.substr(0, dash), steps.first) &&
+                    parse_int64(text.substr(dash + 1), steps.last) && steps.first >= 1 &&
+                    steps.last >= steps.first;
+  return good ? std::optional<Timeline>(steps) : std::nullopt;
 }
 
-Option timeline_option() {
-  return {.key = "run.timeline",
-          .values = "off, FIRST-LAST",
-          .unit = "steps",
-          .help =
-              "write timeline.json: when each rank did what in the steps FIRST to LAST, for "
-              "chrome://tracing or Perfetto; as many whole steps as have 20,000 actions a rank",
-          .set =
-              [](RunConfig& config, const std::string& value) {
-                config.run.timeline.reset();
-                if (value == "off") {
-                  return;
-                }
-                const std::size_t dash = value.find('-');
-                StepRange steps;
-                if (dash == std::string::npos || !parse_int64(value.substr(0, dash), steps.first) ||
-                    !parse_int64(value.substr(dash + 1), steps.last) || steps.first < 1 ||
-                    steps.last < steps.first) {
-                  refuse("run.timeline", value, "off, or the first and the last step, as in 5-7");
-                }
-                config.run.timeline = steps;
-              },
-          .get =
-              [](const RunConfig& config) {
-                const std::optional<StepRange>& steps = config.run.timeline;
-                return steps ? fmt::format("{}-{}", steps->first, steps->last) : "off";
-              }};
-}
+using Repetition = std::optional<std::int64_t>;
 
-Option groups_option() {
-  return {
-      .key = "optimizer.groups",
-      .values = "groups, or empty",
-      .unit = {},
-      .help =
-          "factors of learning rate and weight decay for parameters by name with * and ?, as in "
-          "embedding.*: learning_rate=0.1; *.bias, *norm.weight: weight_decay=0; later groups "
-          "replace the factors of earlier ones and of optimizer.decay",
-      .set =
-          [](RunConfig& config, const std::string& value) {
-            auto groups = optim::parse_groups(value);
-            if (!groups) {
-              refuse("optimizer.groups", value,
-                     "PATTERNS: learning_rate=FACTOR weight_decay=FACTOR, with one of the two "
-                     "or both, and ; between groups");
-            }
-            config.optimizer.options.groups = *std::move(groups);
-          },
-      .get =
-          [](const RunConfig& config) { return optim::text_of(config.optimizer.options.groups); }};
-}
-
-Option rotary_scaling_option() {
-  return {.key = "model.rotary_scaling",
-          .values = std::string(nn::kRotaryScalings),
-          .unit = {},
-          .help =
-              "scaling of rotary angles for contexts longer than those of the first training: all "
-              "frequencies over FACTOR (from 1), or those of Llama 3.1, as in llama3:8:1:4:8192",
-          .set =
-              [](RunConfig& config, const std::string& value) {
-                const auto scaling = nn::parse_rotary_scaling(value);
-                if (!scaling) {
-                  refuse("model.rotary_scaling", value, std::string(nn::kRotaryScalings));
-                }
-                config.model.transformer.rotary_scaling = *scaling;
-              },
-          .get =
-              [](const RunConfig& config) {
-                return nn::text_of(config.model.transformer.rotary_scaling);
-              }};
+std::optional<Repetition> parse_repetition(const std::string& text) {
+  std::int64_t steps = 0;
+  return text == "auto"                           ? Repetition()
+         : parse_int64(text, steps) && steps >= 0 ? std::optional<Repetition>(steps)
+                                                  : std::nullopt;
 }
 
 // An accessor for one member of the config.
@@ -158,20 +86,24 @@ std::vector<Option> transformer() {
       choice("model.positions", "how token positions are encoded; auto: the preset's",
              STRATA_MEMBER(model.transformer.positions)),
       number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
-             Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
-      rotary_scaling_option(),
+             kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
+      setting("model.rotary_scaling", std::string(nn::kRotaryScalings), {},
+              "scaling of rotary angles for contexts longer than those of the first training: all "
+              "frequencies over FACTOR (from 1), or those of Llama 3.1, as in llama3:8:1:4:8192",
+              STRATA_MEMBER(model.transformer.rotary_scaling), std::string(nn::kRotaryScalings),
+              nn::parse_rotary_scaling, [](const auto& scaling) { return nn::text_of(scaling); }),
       choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
              STRATA_MEMBER(model.transformer.bias)),
       choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
              STRATA_MEMBER(model.transformer.tied)),
       number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
-             Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
+             kFraction, STRATA_MEMBER(model.transformer.dropout)),
       whole("lora.rank", "",
             "rank of the adapters of attention and mlp layers, which alone are trained; 0: none", 0,
             STRATA_MEMBER(lora.adapters.rank), kMostUnits),
       number("lora.alpha", "",
-             "the output of an adapter is multiplied by alpha / rank; 0: alpha = rank",
-             Bound::kFromZero, STRATA_MEMBER(lora.adapters.alpha)),
+             "the output of an adapter is multiplied by alpha / rank; 0: alpha = rank", kFromZero,
+             STRATA_MEMBER(lora.adapters.alpha)),
       text("lora.products", "names, or empty",
            "matrix products with adapters, of qkv, output, up, gate, down, with commas between "
            "them; empty: all",
@@ -299,7 +231,7 @@ std::vector<Option> parallel_and_numerics() {
       or_auto(number("parallel.bucket", "MiB",
                      "size of the gradient buckets, each of which is reduced as one message; on "
                      "GPUs the least size of buckets of whole layers; 0: 64 on GPUs, 4 on CPUs",
-                     Bound::kBucket, STRATA_MEMBER(parallel.bucket_mib))),
+                     kBucket, STRATA_MEMBER(parallel.bucket_mib))),
       or_auto(whole("parallel.node_ranks", "ranks",
                     "ranks per node for hierarchical gradient reduction; 0: as launched, where all "
                     "nodes hold as many; 1: flat reduction",
@@ -323,9 +255,9 @@ std::vector<Option> parallel_and_numerics() {
             "steps of a round, after which the weights of all islands have been averaged once", 1,
             STRATA_MEMBER(local.steps)),
       number("local.outer_rate", "", "learning rate of the outer optimizer; 1: plain averaging",
-             Bound::kAboveZero, STRATA_MEMBER(local.outer_rate)),
+             kAboveZero, STRATA_MEMBER(local.outer_rate)),
       number("local.outer_momentum", "", "Nesterov momentum of the outer optimizer; 0: none",
-             Bound::kFraction, STRATA_MEMBER(local.outer_momentum)),
+             kFraction, STRATA_MEMBER(local.outer_momentum)),
       whole("local.fragments", "fragments",
             "parts of the layers that are averaged in turns during a round, with smaller peaks of "
             "traffic; 1: all weights at its end",
@@ -336,7 +268,7 @@ std::vector<Option> parallel_and_numerics() {
       number("local.mix", "",
              "share of an island's own weights in what it goes on with after an exchange; the rest "
              "are the outer weights",
-             Bound::kFraction, STRATA_MEMBER(local.mix)),
+             kFraction, STRATA_MEMBER(local.mix)),
       choice("local.exchange",
              "how numbers are sent between islands: in full, or rounded, with the error added to "
              "the next exchange",
@@ -363,7 +295,7 @@ std::vector<Option> parallel_and_numerics() {
       number("local.deadline", "seconds",
              "how long an island waits for the others at the end of a "
              "round; who comes later is left out of it",
-             Bound::kFromZero, STRATA_MEMBER(local.deadline_seconds)),
+             kFromZero, STRATA_MEMBER(local.deadline_seconds)),
       text("local.record", "directory",
            "repeats, in one job, the rounds of islands that met in this parallel.island_of: an "
            "island that was left out of a round does not train in it; empty: all train in all",
@@ -392,7 +324,18 @@ std::vector<Option> parallel_and_numerics() {
                     "4,096 tokens where that saves more than a tenth of the memory, else 1; stored "
                     "in the checkpoint",
                     0, STRATA_MEMBER(numerics.loss_pieces), kMostSamplesAPass)),
-      dtype_option(),
+      of_names(setting(
+          "numerics.dtype", "float32, bfloat16, float64", {},
+          "type of weights and activations; bfloat16 keeps float32 master weights, gradients and "
+          "optimizer state",
+          STRATA_MEMBER(numerics.dtype), "one of float32, bfloat16, float64",
+          [](const std::string& text) {
+            const auto dtype = enum_from_name<DType>(text);
+            return dtype == DType::kFloat32 || dtype == DType::kBfloat16 || dtype == DType::kFloat64
+                       ? dtype
+                       : std::nullopt;
+          },
+          name_of<DType>)),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "
              "shards of the grid",
@@ -421,31 +364,38 @@ std::vector<Option> parallel_and_numerics() {
 std::vector<Option> optimisation() {
   return {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
-      number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
+      number("optimizer.learning_rate", "", "peak learning rate", kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "momentum factor", Bound::kFraction,
+      number("optimizer.momentum", "", "momentum factor", kFraction,
              STRATA_MEMBER(optimizer.options.momentum)),
       choice("optimizer.nesterov", "Nesterov momentum", STRATA_MEMBER(optimizer.options.nesterov)),
-      number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
+      number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", kFraction,
              STRATA_MEMBER(optimizer.options.beta1)),
       number("optimizer.beta2", "", "adam, adamw: decay of the mean of squared gradients",
-             Bound::kFraction, STRATA_MEMBER(optimizer.options.beta2)),
-      number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor",
-             Bound::kAboveZero, STRATA_MEMBER(optimizer.options.epsilon)),
+             kFraction, STRATA_MEMBER(optimizer.options.beta2)),
+      number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor", kAboveZero,
+             STRATA_MEMBER(optimizer.options.epsilon)),
       number("optimizer.weight_decay", "",
-             "weight decay; adamw: decoupled, others: added to the gradient", Bound::kFromZero,
+             "weight decay; adamw: decoupled, others: added to the gradient", kFromZero,
              STRATA_MEMBER(optimizer.options.weight_decay)),
       choice("optimizer.decay",
              "tensors that weight decay applies to; matrices: those of two dimensions or more",
              STRATA_MEMBER(optimizer.options.decay_scope)),
-      groups_option(),
+      setting("optimizer.groups", "groups, or empty", {},
+              "factors of learning rate and weight decay for parameters by name with * and ?, as "
+              "in embedding.*: learning_rate=0.1; *.bias, *norm.weight: weight_decay=0; later "
+              "groups replace the factors of earlier ones and of optimizer.decay",
+              STRATA_MEMBER(optimizer.options.groups),
+              "PATTERNS: learning_rate=FACTOR weight_decay=FACTOR, with one of the two or both, "
+              "and ; between groups",
+              optim::parse_groups, [](const auto& groups) { return optim::text_of(groups); }),
       text("optimizer.frozen", "patterns, or empty",
            "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; "
            "they "
            "have no optimizer state, count in no norm, and matrices have no gradients",
            STRATA_MEMBER(optimizer.frozen)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
-             Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
+             kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
       choice("schedule.kind", "how the learning rate decays after warm-up",
              STRATA_MEMBER(schedule.kind)),
       whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
@@ -453,11 +403,11 @@ std::vector<Option> optimisation() {
       whole("schedule.decay_steps", "steps",
             "steps over which the learning rate falls to schedule.minimum; 0: train.steps", 0,
             STRATA_MEMBER(schedule.decay_steps)),
-      number("schedule.minimum", "", "the learning rate at the end", Bound::kFromZero,
+      number("schedule.minimum", "", "the learning rate at the end", kFromZero,
              STRATA_MEMBER(schedule.minimum)),
       whole("schedule.every", "steps", "steps between two reductions", 1,
             STRATA_MEMBER(schedule.every_steps)),
-      number("schedule.factor", "", "factor of each reduction", Bound::kFactor,
+      number("schedule.factor", "", "factor of each reduction", kFactor,
              STRATA_MEMBER(schedule.factor)),
   };
 }
@@ -466,7 +416,7 @@ std::vector<Option> running() {
   return {
       whole("train.steps", "steps", "length of the run; 0: set by train.epochs", 0,
             STRATA_MEMBER(train.steps)),
-      number("train.epochs", "epochs", "length of the run; 0: set by train.steps", Bound::kFromZero,
+      number("train.epochs", "epochs", "length of the run; 0: set by train.steps", kFromZero,
              STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
@@ -501,19 +451,19 @@ std::vector<Option> running() {
             "would take more "
             "than 1 % of the time",
             0, STRATA_MEMBER(train.check_every)),
-      whole_or_auto("train.repeat_every", "steps",
-                    "interval of steps that other ranks compute again, to detect silent data "
-                    "corruption; a difference ends the run with exit code 5; auto: every 200 "
-                    "steps, less often where they "
-                    "would take more than 1 % of the time; 0: none, and "
-                    "none where train.check is off",
-                    STRATA_MEMBER(train.repeat_every)),
+      setting("train.repeat_every", "auto, or whole number from 0", "steps",
+              "interval of steps that other ranks compute again, to detect silent data corruption; "
+              "a difference ends the run with exit code 5; auto: every 200 steps, less often where "
+              "they would take more than 1 % of the time; 0: none, and none where train.check is "
+              "off",
+              STRATA_MEMBER(train.repeat_every), "auto, or whole number from 0", parse_repetition,
+              [](const auto& steps) { return steps ? fmt::format("{}", *steps) : "auto"; }),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),
       number("checkpoint.minutes", "minutes",
              "time between checkpoints, and one early, after 20 seconds and 3 steps; 0: none by "
              "the clock",
-             Bound::kFromZero, STRATA_MEMBER(checkpoint.minutes)),
+             kFromZero, STRATA_MEMBER(checkpoint.minutes)),
       whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
             STRATA_MEMBER(checkpoint.keep)),
       whole("checkpoint.keep_every", "steps",
@@ -565,13 +515,20 @@ std::vector<Option> running() {
              "auto, but refuse to start anew",
              STRATA_MEMBER(run.resume)),
       number("run.timeout", "seconds",
-             "how long a rank waits for another rank before the job is aborted", Bound::kAboveZero,
+             "how long a rank waits for another rank before the job is aborted", kAboveZero,
              STRATA_MEMBER(run.timeout_seconds)),
       number("run.time_limit", "minutes",
              "the run stops early enough to end, with a checkpoint and exit code 75, within this "
              "time; 0: at the end of the Slurm allocation, if there is one",
-             Bound::kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
-      timeline_option(),
+             kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
+      setting("run.timeline", "off, FIRST-LAST", "steps",
+              "write timeline.json: when each rank did what in the steps FIRST to LAST, for "
+              "chrome://tracing or Perfetto; as many whole steps as have 20,000 actions a rank",
+              STRATA_MEMBER(run.timeline), "off, or the first and the last step, as in 5-7",
+              parse_timeline,
+              [](const auto& steps) {
+                return steps ? fmt::format("{}-{}", steps->first, steps->last) : "off";
+              }),
       choice(
           "run.tensorboard",
           "on: an event file for TensorBoard in tensorboard/ of run.dir has the numbers of "
@@ -596,7 +553,7 @@ std::vector<Option> running() {
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
-             Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
+             kFromZero, STRATA_MEMBER(run.peak_tflops)),
   };
 }
 
