@@ -337,14 +337,10 @@ Machine read_machine(const std::string& file_or_name) {
       return parse_machine(text, file_or_name);
     }
   }
-  std::string names;
-  for (const std::string& name : shipped_machines()) {
-    names += (names.empty() ? "" : ", ") + name;
-  }
   fail(ExitCode::kUsage,
        "there is no machine file \"{}\", and no machine of that name: give a file that strata plan "
        "--calibrate=FILE wrote, or one of {}",
-       file_or_name, names);
+       file_or_name, fmt::join(shipped_machines(), ", "));
 }
 
 std::vector<std::string> shipped_machines() {

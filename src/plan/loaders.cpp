@@ -12,7 +12,7 @@ io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::i
           .first_step = first_step,
           .steps = plan.total_steps - first_step,
           .compute_dtype = plan.config.numerics.dtype,
-          .parts = rank.parts,
+          .parts = rank.loaded_parts,
           .normalise = plan.config.data.normalise,
           .augmentation = plan.config.data.augmentation,
           .reader_threads = plan.config.data.reader_threads};

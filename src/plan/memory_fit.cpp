@@ -1,7 +1,6 @@
 #include "strata/plan/memory_fit.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,7 +13,7 @@ namespace {
 /// The same run with another config; nothing where the settings contradict each other.
 std::optional<Plan> prepared(const Plan& plan, config::RunConfig config,
                              const VirtualGrid& stored) {
-  if (plan.default_loss_pieces) {
+  if (plan.chosen.contains("numerics.loss_pieces")) {
     config.numerics.loss_pieces = 0;
   }
   std::optional<Plan> other =
@@ -81,9 +80,7 @@ std::string largest_of(std::vector<nn::MemoryItem> items) {
 }  // namespace
 
 std::int64_t device_bytes(const RankPlan& rank) {
-  return std::accumulate(
-      rank.memory.begin(), rank.memory.end(), std::int64_t{0},
-      [](std::int64_t sum, const nn::MemoryItem& item) { return sum + item.bytes; });
+  return nn::total_bytes(rank.memory);
 }
 
 bool fits(const RankPlan& rank, std::int64_t free_bytes) {
@@ -107,7 +104,7 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
   }
   const bool may_fuse = !plan.config.parallel.backward;
   const std::int64_t lane_samples = plan.config.batch.global / plan.config.numerics.lanes;
-  const std::int64_t least = plan.default_microbatch ? 1 : plan.config.batch.micro;
+  const std::int64_t least = plan.chosen.contains("batch.micro") ? 1 : plan.config.batch.micro;
   for (std::int64_t micro = plan.config.batch.micro; micro >= least; --micro) {
     if (lane_samples % micro != 0) {
       continue;
@@ -121,7 +118,7 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
     }
     if (other && fits(*other)) {
       other->config.parallel.backward = plan.config.parallel.backward;
-      other->default_microbatch = plan.default_microbatch;
+      other->chosen = plan.chosen;
       return std::move(*other);
     }
   }

@@ -65,7 +65,13 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   }
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
-  plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
+  const auto note_choice = [&](std::string_view key, std::int64_t configured, std::int64_t kept) {
+    if (configured == 0 && kept == 0) {
+      plan.chosen.insert(key);
+    }
+  };
+  note_choice("batch.micro", given.batch.micro, stored.microbatch);
+  note_choice("numerics.loss_pieces", given.numerics.loss_pieces, stored.loss_pieces);
   const ReplicationPlan& replication = replication_of(plan);
   replication.divide(plan);
   plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.parts);
@@ -77,7 +83,6 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   apply_parameter_settings(plan.config, *plan.model);
   plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
-  plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored);
   if (given.run.tensorboard_text > 0 && plan.config.numerics.loss_pieces > 1) {
     fail(ExitCode::kUsage,

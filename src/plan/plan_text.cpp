@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -15,14 +16,6 @@ namespace strata::plan {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
-
-std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
-  std::int64_t total = 0;
-  for (const nn::MemoryItem& item : items) {
-    total += item.bytes;
-  }
-  return total;
-}
 
 /// The replica of a rank's stage that has the most optimizer state where parameters are frozen.
 std::int64_t replica_with_most_state(const Plan& plan, const RankPlan& rank) {
@@ -51,7 +44,7 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
     for (const std::int64_t t : std::set{std::int64_t{0}, plan.grid.tensor - 1}) {
       RankPlan rank =
           rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
-      if (total_bytes(rank.memory) > total_bytes(largest.memory)) {
+      if (nn::total_bytes(rank.memory) > nn::total_bytes(largest.memory)) {
         largest = std::move(rank);
       }
     }
@@ -185,11 +178,23 @@ std::vector<grid::Range> columns_of(
   return columns;
 }
 
-void add_heads(std::vector<std::string>& row, const std::vector<grid::Range>& columns) {
+/// A table with a column for each of `columns`; `cell(row, stages)` is what its cells hold.
+template <typename Cell>
+Rows stage_table(const std::string& title, const std::vector<std::string>& names,
+                 const std::vector<grid::Range>& columns, const Cell& cell) {
+  Rows rows{{title}};
   for (const grid::Range& stages : columns) {
-    row.push_back(stages.count() == 1 ? fmt::format("stage {}", stages.begin)
-                                      : fmt::format("stages {}-{}", stages.begin, stages.end - 1));
+    rows[0].push_back(stages.count() == 1
+                          ? fmt::format("stage {}", stages.begin)
+                          : fmt::format("stages {}-{}", stages.begin, stages.end - 1));
   }
+  for (const std::string& name : names) {
+    rows.push_back({name});
+    for (const grid::Range& stages : columns) {
+      rows.back().push_back(cell(rows.size() - 2, stages));
+    }
+  }
+  return rows;
 }
 
 /// One memory list of each stage, without items that no stage has. Of many stages, consecutive ones
@@ -217,27 +222,17 @@ Rows memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
           return (bytes_of(list(a), name) > 0) == (bytes_of(list(b), name) > 0);
         });
       });
-  Rows rows{{title}};
-  add_heads(rows[0], columns);
-  const auto add = [&](const std::string& name, const auto& bytes) {
-    rows.push_back({name});
-    for (const grid::Range& stages : columns) {
-      std::int64_t least = bytes(list(stages.begin));
-      std::int64_t most = least;
-      for (std::int64_t s = stages.begin + 1; s < stages.end; ++s) {
-        least = std::min(least, bytes(list(s)));
-        most = std::max(most, bytes(list(s)));
-      }
-      rows.back().push_back(least == most
-                                ? bytes_text(most)
-                                : fmt::format("{} to {}", bytes_text(least), bytes_text(most)));
+  names.emplace_back("total");
+  return stage_table(title, names, columns, [&](std::size_t row, const grid::Range& stages) {
+    std::vector<std::int64_t> bytes;
+    for (std::int64_t s = stages.begin; s < stages.end; ++s) {
+      bytes.push_back(row + 1 == names.size() ? nn::total_bytes(list(s))
+                                              : bytes_of(list(s), names[row]));
     }
-  };
-  for (const std::string& name : names) {
-    add(name, [&](const auto& of_stage) { return bytes_of(of_stage, name); });
-  }
-  add("total", [](const auto& of_stage) { return total_bytes(of_stage); });
-  return rows;
+    const auto [least, most] = std::ranges::minmax(bytes);
+    return least == most ? bytes_text(most)
+                         : fmt::format("{} to {}", bytes_text(least), bytes_text(most));
+  });
 }
 
 std::string memory_tables(const Plan& plan, const std::vector<RankPlan>& ranks) {
@@ -278,15 +273,11 @@ Rows traffic_rows(const std::vector<RankPlan>& ranks) {
         }
         return true;
       });
-  Rows rows{{"traffic per rank and step"}};
-  add_heads(rows[0], columns);
-  for (std::size_t row = 0; row < kinds; ++row) {
-    rows.push_back({ranks.front().traffic[row].name});
-    for (const grid::Range& stages : columns) {
-      rows.back().push_back(cell(stages.begin, row));
-    }
-  }
-  return rows;
+  std::vector<std::string> names;
+  std::ranges::transform(ranks.front().traffic, std::back_inserter(names), &Traffic::name);
+  return stage_table(
+      "traffic per rank and step", names, columns,
+      [&](std::size_t row, const grid::Range& stages) { return cell(stages.begin, row); });
 }
 
 std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
@@ -310,7 +301,7 @@ std::string memory_text(const Plan& plan) {
 }
 
 std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
-  return total_bytes(plan.device == device::DeviceKind::kCpu ? rank.memory : rank.host_memory);
+  return nn::total_bytes(plan.device == device::DeviceKind::kCpu ? rank.memory : rank.host_memory);
 }
 
 std::string plan_text(const Plan& plan) {

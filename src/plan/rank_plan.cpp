@@ -292,9 +292,9 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                   .buckets = std::move(buckets),
                   .frozen = std::move(frozen),
                   .frozen_buckets = std::move(frozen_buckets),
-                  .parts = first && last ? io::Parts::kBoth
-                           : first       ? io::Parts::kInputs
-                                         : io::Parts::kTargets,
+                  .loaded_parts = first && last ? io::Parts::kBoth
+                                  : first       ? io::Parts::kInputs
+                                                : io::Parts::kTargets,
                   .loads = first || last};
   result.reducer_sizes = {.elements = result.layout.elements,
                           .microbatches_per_lane = plan.microbatches_per_lane,

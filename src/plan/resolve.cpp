@@ -146,11 +146,7 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
                  .logit_multiple = logit_multiple(plan.device),
                  .loss_pieces = loss_pieces},
         .order = nn::BackwardOrder::kFused};
-    std::int64_t bytes = 0;
-    for (const nn::MemoryItem& item : nn::Stage::memory(replicated, std::span(&stage, 1))) {
-      bytes += item.bytes;
-    }
-    return bytes;
+    return nn::total_bytes(nn::Stage::memory(replicated, std::span(&stage, 1)));
   };
   const std::int64_t whole = stage_bytes(1);
   return 10 * (whole - stage_bytes(pieces)) > parameter_bytes + whole ? pieces : 1;
@@ -188,7 +184,8 @@ nn::Placement resolve_token_rows(const config::RunConfig& config, const io::Data
 
 std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored) {
   const config::RunConfig& c = plan.config;
-  const bool chooses = plan.default_loss_pieces && plan.model->output().is_logits;
+  const bool chooses =
+      plan.chosen.contains("numerics.loss_pieces") && plan.model->output().is_logits;
   // With replicated rows, so that the choice does not depend on the grid.
   ModelGrid replicated = model_grid(plan);
   replicated.token_rows = nn::Placement::kReplicated;

@@ -60,7 +60,7 @@ void apply_parameter_settings(const config::RunConfig& config, nn::Model& model)
 /// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
 /// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
 /// without recomputation, else 1.
-/// Pre: plan.config, plan.device, plan.model and plan.default_loss_pieces.
+/// Pre: plan.config, plan.device, plan.model and plan.chosen.
 [[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored);
 
 void check_optimizer(const optim::OptimizerOptions& options);

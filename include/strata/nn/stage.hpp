@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +39,11 @@ struct MemoryItem {
   std::string name;
   std::int64_t bytes = 0;
 };
+
+[[nodiscard]] inline std::int64_t total_bytes(std::span<const MemoryItem> items) {
+  return std::accumulate(items.begin(), items.end(), std::int64_t{0},
+                         [](std::int64_t sum, const MemoryItem& item) { return sum + item.bytes; });
+}
 
 /// The weights of frozen matrices, which have no gradients.
 struct FrozenWeights {

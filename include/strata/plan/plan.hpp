@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/comm/agree.hpp"
@@ -47,10 +49,9 @@ struct Plan {
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
   grid::SumTree lanes{1};  ///< of one part
-  /// Whether strata chose batch.micro, and may choose a smaller one.
-  bool default_microbatch = false;
-  /// Whether strata chose numerics.loss_pieces, which then depends on batch.micro.
-  bool default_loss_pieces = false;
+  /// The settings that strata chose, in neither the config nor the checkpoint, of batch.micro,
+  /// which may become smaller, and numerics.loss_pieces, which depends on it.
+  std::set<std::string_view> chosen;
   std::int64_t microbatches_per_lane = 1;
   /// Of one part, per rank and step.
   std::int64_t microbatches = 1;
@@ -122,7 +123,7 @@ struct RankPlan {
   /// How the parameters are divided among servers, where there are any.
   std::optional<optim::BucketPlan> server_buckets;
   optim::GradientReducer::Sizes reducer_sizes;
-  io::Parts parts = io::Parts::kInputs;  ///< read by its loader
+  io::Parts loaded_parts = io::Parts::kInputs;  ///< of samples, by its loader
   bool loads = false;
   /// The index of each microbatch's first sample in the global batch; of one part after the other.
   std::vector<std::int64_t> offsets;

@@ -364,7 +364,7 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
     EXPECT_EQ(found.chunks.front().pass.shards.own,
               (grid::Range{2 * found.coordinates.tensor, 2 * found.coordinates.tensor + 2}));
     EXPECT_EQ(found.chunks.front().order, nn::BackwardOrder::kSplit);
-    EXPECT_EQ(found.parts,
+    EXPECT_EQ(found.loaded_parts,
               found.coordinates.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
   }
   EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).chunks.front().order,
@@ -448,7 +448,7 @@ TEST(RankPlan, SumsItsChunks) {
       const RankPlan rank = rank_plan(plan, stage);
       EXPECT_EQ(rank.loads, stage < std::ssize(c.parts));
       if (rank.loads) {
-        EXPECT_EQ(rank.parts, c.parts[static_cast<std::size_t>(stage)]);
+        EXPECT_EQ(rank.loaded_parts, c.parts[static_cast<std::size_t>(stage)]);
       }
       EXPECT_EQ(rank.traffic.front().messages, c.crossings * kMicrobatches);
       EXPECT_EQ(rank.traffic.front().bytes, c.crossings * kMicrobatches * 1024);
