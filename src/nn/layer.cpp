@@ -47,36 +47,10 @@ LogitBlocks logit_blocks(const Port& port, const PassShape& pass) {
           .multiple = port.is_logits ? pass.logit_multiple : 1};
 }
 
-std::vector<SavedSpec> Layer::saved(const PassShape& /*pass*/) const {
-  return {};
-}
-
-std::vector<TensorSpec> Layer::gradients(const PassShape& /*pass*/) const {
-  return {};
-}
-
-std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
-  return {};
-}
-
-void Layer::check(const PassShape& /*pass*/) const {}
-
 LayerTraffic exchange_of(const PassShape& pass, double bytes, std::int64_t pieces) {
   const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
   const auto others = static_cast<double>(ranks - 1);
   return {others * static_cast<double>(pieces), bytes * others / static_cast<double>(ranks)};
-}
-
-LayerTraffic Layer::traffic(const PassShape& /*pass*/) const {
-  return {};
-}
-
-std::int64_t Layer::lane_bytes(const PassShape& /*pass*/) const {
-  return 0;
-}
-
-std::vector<TensorSpec> Layer::cache(const PassShape& /*pass*/, std::int64_t /*capacity*/) const {
-  return {};
 }
 
 LayerCost Layer::cost() const {

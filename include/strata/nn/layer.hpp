@@ -247,11 +247,15 @@ class Layer {
   [[nodiscard]] virtual std::string text() const = 0;
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Tensors that forward writes for backward.
-  [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& pass) const;
+  [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& /*pass*/) const { return {}; }
   /// Tensors that backward_input writes for backward_weight, besides the input's gradient.
-  [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& pass) const;
+  [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& /*pass*/) const {
+    return {};
+  }
   /// Scratch memory of one call.
-  [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& pass) const;
+  [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& /*pass*/) const {
+    return {};
+  }
   /// Bytes of workspace that a GPU library's kernels need, besides workspace().
   [[nodiscard]] virtual std::int64_t gpu_workspace_bytes(const PassShape& /*pass*/) const {
     return 0;
@@ -265,20 +269,22 @@ class Layer {
   /// Whether backward reads the output; if not, the output's gradient may overwrite it.
   [[nodiscard]] virtual bool backward_reads_output() const { return true; }
   /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
-  virtual void check(const PassShape& pass) const;
+  virtual void check(const PassShape& /*pass*/) const {}
   [[nodiscard]] virtual LayerCost cost() const;
-  [[nodiscard]] virtual LayerTraffic traffic(const PassShape& pass) const;
+  [[nodiscard]] virtual LayerTraffic traffic(const PassShape& /*pass*/) const { return {}; }
   /// Whether the layer computes one microbatch of every lane at once. All stages then run their own
   /// lanes concurrently.
   [[nodiscard]] virtual bool joins_lanes() const { return false; }
   /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
   [[nodiscard]] virtual bool counts_microbatches() const { return false; }
   /// Bytes that each lane sends to every other in a forward pass, and again in a backward pass.
-  [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& pass) const;
+  [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& /*pass*/) const { return 0; }
   /// The key cache of `capacity` tokens, one tensor for each own shard; the value cache is alike.
   /// Empty for layers that process rows independently.
-  [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& pass,
-                                                      std::int64_t capacity) const;
+  [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& /*pass*/,
+                                                      std::int64_t /*capacity*/) const {
+    return {};
+  }
 
   virtual void forward(const LayerPass& pass) const;
   /// forward() of one microbatch of each own lane, in lane order.

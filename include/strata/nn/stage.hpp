@@ -213,6 +213,8 @@ class Stage {
   /// The arenas of a stage, in the order of memory().
   enum class Arena { kActivations, kRecomputed, kInputs, kGradients, kShared, kWorkspace, kLosses };
   class ArenaAllocator;
+  /// By Arena.
+  using Arenas = std::vector<ArenaAllocator>;
   /// Whether what lies in the arena is needed until the end of a pass only.
   [[nodiscard]] static bool is_of_a_pass(Arena arena) {
     return arena == Arena::kRecomputed || arena == Arena::kShared || arena == Arena::kWorkspace;
@@ -220,18 +222,15 @@ class Stage {
   [[nodiscard]] static std::vector<MemoryItem> arenas_of(const Model& model, const StageSpec& spec);
 
   static ActivationSlot allocate_activations(const Model& model, const StageSpec& spec,
-                                             ArenaAllocator& allocator, ArenaAllocator& recomputed);
+                                             Arenas& arenas);
   static std::vector<TensorView> allocate_inputs(const Model& model, const StageSpec& spec,
-                                                 ArenaAllocator& allocator);
-  static GradientSlot allocate_gradients(const Model& model, const StageSpec& spec,
-                                         ArenaAllocator& allocator, ArenaAllocator& shared);
+                                                 Arenas& arenas);
+  static GradientSlot allocate_gradients(const Model& model, const StageSpec& spec, Arenas& arenas);
   static std::vector<std::vector<TensorView>> allocate_workspace(const Model& model,
                                                                  const StageSpec& spec,
-                                                                 ArenaAllocator& allocator);
-  static LossWorkspace allocate_loss(const Model& model, const StageSpec& spec,
-                                     ArenaAllocator& allocator);
-  static TensorView allocate_losses(const Model& model, const StageSpec& spec,
-                                    ArenaAllocator& allocator);
+                                                                 Arenas& arenas);
+  static LossWorkspace allocate_loss(const Model& model, const StageSpec& spec, Arenas& arenas);
+  static TensorView allocate_losses(const Model& model, const StageSpec& spec, Arenas& arenas);
   [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
   /// Whether a layer is a head that computes its logits in pieces, within the pass that needs them.
   [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,

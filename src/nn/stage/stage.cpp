@@ -34,37 +34,33 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
               (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
           "a stage with {} concurrent lanes needs the group of all lanes",
           spec.pass.concurrent_lanes);
-  const auto lent = [&](Arena which) { return pass_buffers != nullptr && is_of_a_pass(which); };
-  const std::vector<MemoryItem> arenas = arenas_of(model, spec);
-  for (std::size_t i = 0; i < arenas.size(); ++i) {
-    memory_.emplace_back(context.device(), lent(static_cast<Arena>(i)) ? 0 : arenas[i].bytes);
-  }
-  const auto arena = [&](Arena which) {
-    return ArenaAllocator(&(lent(which) ? *pass_buffers : memory_)[index_of(which)]);
+  const std::vector<MemoryItem> items = arenas_of(model, spec);
+  const auto is_lent = [&](std::size_t arena) {
+    return pass_buffers != nullptr && is_of_a_pass(static_cast<Arena>(arena));
   };
-  ArenaAllocator activations = arena(Arena::kActivations);
-  ArenaAllocator recomputed = arena(Arena::kRecomputed);
-  ArenaAllocator inputs = arena(Arena::kInputs);
-  ArenaAllocator gradients = arena(Arena::kGradients);
-  ArenaAllocator shared = arena(Arena::kShared);
-  ArenaAllocator workspace = arena(Arena::kWorkspace);
-  ArenaAllocator losses = arena(Arena::kLosses);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    memory_.emplace_back(context.device(), is_lent(i) ? 0 : items[i].bytes);
+  }
+  Arenas arenas;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    arenas.emplace_back(&(is_lent(i) ? *pass_buffers : memory_)[i]);
+  }
   // Passes of different microbatches share memory, concurrent lanes do not: each has its own part.
   const std::int64_t concurrent = spec.pass.concurrent_lanes;
   for (std::int64_t s = 0; s < spec.slots.activations * concurrent; ++s) {
-    recomputed.select_part(s % concurrent, concurrent);
-    activation_slots_.push_back(allocate_activations(model, spec, activations, recomputed));
+    arenas[index_of(Arena::kRecomputed)].select_part(s % concurrent, concurrent);
+    activation_slots_.push_back(allocate_activations(model, spec, arenas));
   }
   for (std::int64_t s = 0; s < spec.slots.inputs * concurrent; ++s) {
-    input_slots_.push_back(allocate_inputs(model, spec, inputs));
+    input_slots_.push_back(allocate_inputs(model, spec, arenas));
   }
   for (std::int64_t s = 0; s < spec.slots.gradients * concurrent; ++s) {
-    shared.select_part(s % concurrent, concurrent);
-    gradient_slots_.push_back(allocate_gradients(model, spec, gradients, shared));
+    arenas[index_of(Arena::kShared)].select_part(s % concurrent, concurrent);
+    gradient_slots_.push_back(allocate_gradients(model, spec, arenas));
   }
-  workspace_ = allocate_workspace(model, spec, workspace);
-  loss_workspace_ = allocate_loss(model, spec, workspace);
-  losses_ = allocate_losses(model, spec, losses);
+  workspace_ = allocate_workspace(model, spec, arenas);
+  loss_workspace_ = allocate_loss(model, spec, arenas);
+  losses_ = allocate_losses(model, spec, arenas);
   losses_on_host_ = device::HostCopy(losses_);
   loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));

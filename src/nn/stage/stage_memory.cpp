@@ -31,8 +31,9 @@ bool Stage::in_pieces(const Model& model, const StageSpec& spec, std::int64_t la
 }
 
 Stage::ActivationSlot Stage::allocate_activations(const Model& model, const StageSpec& spec,
-                                                  ArenaAllocator& allocator,
-                                                  ArenaAllocator& recomputed) {
+                                                  Arenas& arenas) {
+  ArenaAllocator& allocator = arenas[index_of(Arena::kActivations)];
+  ArenaAllocator& recomputed = arenas[index_of(Arena::kRecomputed)];
   ActivationSlot slot;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
@@ -52,7 +53,8 @@ Stage::ActivationSlot Stage::allocate_activations(const Model& model, const Stag
 }
 
 std::vector<TensorView> Stage::allocate_inputs(const Model& model, const StageSpec& spec,
-                                               ArenaAllocator& allocator) {
+                                               Arenas& arenas) {
+  ArenaAllocator& allocator = arenas[index_of(Arena::kInputs)];
   std::vector<TensorView> inputs;
   for (const std::int64_t tensor : model.boundary_tensors(spec.layers.begin)) {
     inputs.push_back(
@@ -62,7 +64,9 @@ std::vector<TensorView> Stage::allocate_inputs(const Model& model, const StageSp
 }
 
 Stage::GradientSlot Stage::allocate_gradients(const Model& model, const StageSpec& spec,
-                                              ArenaAllocator& allocator, ArenaAllocator& shared) {
+                                              Arenas& arenas) {
+  ArenaAllocator& allocator = arenas[index_of(Arena::kGradients)];
+  ArenaAllocator& shared = arenas[index_of(Arena::kShared)];
   const GradientPlan plan = plan_gradients(model, spec);
   std::vector<Interval> intervals;
   for (const GradientPlan::Piece& piece : plan.pieces) {
@@ -115,7 +119,8 @@ Stage::GradientSlot Stage::allocate_gradients(const Model& model, const StageSpe
 
 std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& model,
                                                                const StageSpec& spec,
-                                                               ArenaAllocator& allocator) {
+                                                               Arenas& arenas) {
+  ArenaAllocator& allocator = arenas[index_of(Arena::kWorkspace)];
   std::vector<std::vector<TensorView>> workspace;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     allocator.rewind();
@@ -128,7 +133,8 @@ std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& mode
 }
 
 Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& spec,
-                                          ArenaAllocator& allocator) {
+                                          Arenas& arenas) {
+  ArenaAllocator& allocator = arenas[index_of(Arena::kWorkspace)];
   // The head's pass contains the loss of pieces; its workspace is the last one.
   if (spec.pass.loss_pieces == 1) {
     allocator.rewind();
@@ -147,13 +153,12 @@ Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& s
 }
 
 /// One entry for each piece of each slot of each concurrent lane.
-TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec,
-                                  ArenaAllocator& allocator) {
+TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec, Arenas& arenas) {
   const std::int64_t slots =
       holds_last(model, spec)
           ? spec.slots.losses * spec.pass.concurrent_lanes * spec.pass.loss_pieces
           : 0;
-  return allocator.take(Shape{slots, ops::kLossElements}, DType::kInt64);
+  return arenas[index_of(Arena::kLosses)].take(Shape{slots, ops::kLossElements}, DType::kInt64);
 }
 
 LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
@@ -187,29 +192,32 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
 }
 
 std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& spec) {
-  ArenaAllocator activations;
-  ArenaAllocator recomputed;
-  ArenaAllocator inputs;
-  ArenaAllocator gradients;
-  ArenaAllocator shared;
-  ArenaAllocator workspace;
-  ArenaAllocator losses;
-  allocate_activations(model, spec, activations, recomputed);
-  allocate_inputs(model, spec, inputs);
-  allocate_gradients(model, spec, gradients, shared);
-  allocate_workspace(model, spec, workspace);
-  allocate_loss(model, spec, workspace);
-  allocate_losses(model, spec, losses);
+  struct Item {
+    const char* name;
+    std::int64_t times;
+  };
   const std::int64_t lanes = spec.pass.concurrent_lanes;
-  return slot_list<Arena, MemoryItem>(
-      {{Arena::kActivations, {"activations", lanes * spec.slots.activations * activations.bytes()}},
-       {Arena::kRecomputed, {"recomputed activations", lanes * recomputed.bytes()}},
-       {Arena::kInputs, {"activation receive buffers", lanes * spec.slots.inputs * inputs.bytes()}},
-       {Arena::kGradients,
-        {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()}},
-       {Arena::kShared, {"shared gradient buffers", lanes * shared.bytes()}},
-       {Arena::kWorkspace, {"workspace", workspace.bytes()}},
-       {Arena::kLosses, {"per-step losses", losses.bytes()}}});
+  const std::vector<Item> items = slot_list<Arena, Item>(
+      {{Arena::kActivations, {"activations", lanes * spec.slots.activations}},
+       {Arena::kRecomputed, {"recomputed activations", lanes}},
+       {Arena::kInputs, {"activation receive buffers", lanes * spec.slots.inputs}},
+       {Arena::kGradients, {"activation gradients", lanes * spec.slots.gradients}},
+       {Arena::kShared, {"shared gradient buffers", lanes}},
+       {Arena::kWorkspace, {"workspace", 1}},
+       {Arena::kLosses, {"per-step losses", 1}}});
+  Arenas arenas(items.size());
+  allocate_activations(model, spec, arenas);
+  allocate_inputs(model, spec, arenas);
+  allocate_gradients(model, spec, arenas);
+  allocate_workspace(model, spec, arenas);
+  allocate_loss(model, spec, arenas);
+  allocate_losses(model, spec, arenas);
+  std::vector<MemoryItem> memory;
+  memory.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    memory.push_back({items[i].name, items[i].times * arenas[i].bytes()});
+  }
+  return memory;
 }
 
 std::vector<MemoryItem> Stage::memory(const Model& model, std::span<const StageSpec> chunks) {
