@@ -88,20 +88,15 @@ std::int64_t LayerLine::take_count(std::string_view what) {
   return count;
 }
 
-double LayerLine::take_number(std::string_view what) {
+double LayerLine::take_probability(std::string_view what) {
   const std::string text = take_value();
   double number = 0.0;
   if (!parse_double(text, number) || !std::isfinite(number)) {
     refuse(
         fmt::format("it needs {}, a finite number, as its first value; it has \"{}\"", what, text));
   }
+  check_probability(what, number);
   return number;
-}
-
-double LayerLine::take_probability(std::string_view what) {
-  const double probability = take_number(what);
-  check_probability(what, probability);
-  return probability;
 }
 
 std::array<std::int64_t, 2> LayerLine::take_window(std::string_view what) {
@@ -153,8 +148,8 @@ std::array<std::int64_t, 2> LayerLine::take_option_window(const std::string& key
   return *window;
 }
 
-std::int64_t LayerLine::take_option_from(std::int64_t least, const std::string& key,
-                                         std::int64_t otherwise) {
+std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t otherwise,
+                                          std::int64_t least) {
   const auto text = take_given(key);
   std::int64_t count = otherwise;
   if (text && (!parse_int64(*text, count) || count < least || count > kMostCount)) {
@@ -162,14 +157,6 @@ std::int64_t LayerLine::take_option_from(std::int64_t least, const std::string& 
                        kMostCount));
   }
   return count;
-}
-
-std::int64_t LayerLine::take_option_whole(const std::string& key, std::int64_t otherwise) {
-  return take_option_from(0, key, otherwise);
-}
-
-std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t otherwise) {
-  return take_option_from(1, key, otherwise);
 }
 
 std::int64_t LayerLine::take_option_count_or_none(const std::string& key, std::int64_t otherwise) {

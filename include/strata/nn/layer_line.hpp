@@ -32,7 +32,6 @@ class LayerLine {
   [[nodiscard]] std::int64_t take_count(std::string_view what);
   /// The activation at the end of a layer: relu if that is the next value, else none.
   [[nodiscard]] ops::Activation take_relu();
-  [[nodiscard]] double take_number(std::string_view what);
   /// At least 0 and below 1.
   [[nodiscard]] double take_probability(std::string_view what);
   /// Height and width, as in "3x5", or "3" for both.
@@ -43,13 +42,12 @@ class LayerLine {
   /// A finite number.
   [[nodiscard]] double take_option_number(const std::string& key, double otherwise);
   [[nodiscard]] double take_option_probability(const std::string& key, double otherwise);
-  /// A whole number from 0 on.
-  [[nodiscard]] std::int64_t take_option_whole(const std::string& key, std::int64_t otherwise);
   /// Height and width, as take_window().
   [[nodiscard]] std::array<std::int64_t, 2> take_option_window(
       const std::string& key, std::array<std::int64_t, 2> otherwise);
-  /// A whole number from 1 on.
-  [[nodiscard]] std::int64_t take_option_count(const std::string& key, std::int64_t otherwise);
+  /// A whole number from `least` on.
+  [[nodiscard]] std::int64_t take_option_count(const std::string& key, std::int64_t otherwise,
+                                               std::int64_t least = 1);
   /// A whole number from 1 on, or 0 for "none".
   [[nodiscard]] std::int64_t take_option_count_or_none(const std::string& key,
                                                        std::int64_t otherwise);
@@ -71,8 +69,6 @@ class LayerLine {
 
  private:
   [[nodiscard]] std::optional<std::string> take_given(const std::string& key);
-  [[nodiscard]] std::int64_t take_option_from(std::int64_t least, const std::string& key,
-                                              std::int64_t otherwise);
   void check_probability(std::string_view what, double probability) const;
 
   std::string line_;

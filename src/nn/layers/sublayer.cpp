@@ -20,7 +20,7 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
   options.deviation = line.take_option_number("deviation", options.deviation);
   options.output_deviation = line.take_option_number("output_deviation", options.deviation);
   AdapterOptions& adapters = options.adapters;
-  adapters.rank = line.take_option_whole("lora", 0);
+  adapters.rank = line.take_option_count("lora", 0, 0);
   adapters.alpha = line.take_option_number("lora_alpha", static_cast<double>(adapters.rank));
   adapters.products = line.take_option("lora_products", "");
   if (const std::int64_t width = site.input.shape.back(); adapters.rank > width) {

@@ -53,11 +53,11 @@ TEST(LayerLine, RefusesWhatIsNoWindow) {
 
 TEST(LayerLine, TakesWholeNumbersFromZero) {
   LayerLine line("pool padding=0");
-  EXPECT_EQ(line.take_option_whole("padding", 3), 0);
-  EXPECT_EQ(line.take_option_whole("margin", 3), 3);
+  EXPECT_EQ(line.take_option_count("padding", 3, 0), 0);
+  EXPECT_EQ(line.take_option_count("margin", 3, 0), 3);
   for (const std::string text : {"-1", "1.5", "", "9999999999"}) {
     EXPECT_THAT(refusal("pool padding=" + text,
-                        [](LayerLine& l) { (void)l.take_option_whole("padding", 0); }),
+                        [](LayerLine& l) { (void)l.take_option_count("padding", 0, 0); }),
                 AllOf(HasSubstr("padding is \"" + text + "\""), HasSubstr("from 0")));
   }
 }
@@ -68,7 +68,7 @@ TEST(LayerLine, RefusesNumbersThatAreNotFinite) {
         refusal("norm rate=" + text, [](LayerLine& l) { (void)l.take_option_number("rate", 0.0); }),
         AllOf(HasSubstr("rate is \"" + text + "\""), HasSubstr("finite")));
   }
-  EXPECT_THAT(refusal("dropout nan", [](LayerLine& l) { (void)l.take_number("the rate"); }),
+  EXPECT_THAT(refusal("dropout nan", [](LayerLine& l) { (void)l.take_probability("the rate"); }),
               AllOf(HasSubstr("the rate"), HasSubstr("finite"), HasSubstr("\"nan\"")));
 }
 
