@@ -29,7 +29,7 @@ CheckpointAdapters::CheckpointAdapters(const io::Checkpoint& checkpoint) : check
   for (const std::string& line :
        checkpoint.metadata().value("layers", std::vector<std::string>())) {
     nn::LayerLine layer(line);
-    const std::int64_t rank = layer.take_option_whole("lora", 0);
+    const std::int64_t rank = layer.take_option_count("lora", 0, 0);
     const double alpha = layer.take_option_number("lora_alpha", static_cast<double>(rank));
     if (rank > 0 && rank_ > 0 && (rank != rank_ || alpha != alpha_)) {
       fail(ExitCode::kUsage,
