@@ -83,10 +83,17 @@ beside() {
     shift
   done
   shift
+  set -m  # a process group of its own, which ends with this script
   "${command[@]}" >build/beside.log 2>&1 &
-  renice -n 19 $! >/dev/null
+  set +m
+  # shellcheck disable=SC2064 # this job
+  trap "kill -- -$! 2>/dev/null" EXIT
+  renice -n 19 -g $! >/dev/null
   "$@"
+  began=$SECONDS
   wait
+  trap - EXIT
+  summary+=("$(printf '%-28s %44d s' "the rest of ${command[0]}" $((SECONDS - began)))")
 }
 
 # run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says. Sets `spent` to its processor
@@ -174,7 +181,8 @@ tidy() {
     --extra-arg=-Wno-unknown-warning-option 2>/dev/null
 }
 tidied() {
-  [ "$(cat build/tidy.status)" = 0 ] && return 0
+  [ -f build/tidy.status ] || { echo "clang-tidy did not run"; return 1; }
+  [ "$(cat build/tidy.status)" != 0 ] || return 0
   grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
   return 1
 }
@@ -182,6 +190,7 @@ tidied() {
 say "packages"
 jobs/setup/install-packages.sh "${list[@]}" tests || exit 1
 mkdir -p build
+rm -f build/tidy.status
 
 # MPI tests start more ranks than this machine may have cores.
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none

@@ -57,7 +57,8 @@ TensorFiles TensorFiles::open_llmc(const std::filesystem::path& path) {
                     positions, vocabulary, padded, blocks, heads, width));
   }
   auto left = file.subspan(kHeaderBytes);
-  const auto take = [&](const std::string& name, const Shape& shape, const Shape& kept) {
+  const auto take = [&, type = type](const std::string& name, const Shape& shape,
+                                     const Shape& kept) {
     const std::int64_t bytes = checked_bytes(shape, size_bytes(type));
     if (bytes < 0 || bytes > std::ssize(left)) {
       refuse(fmt::format("it ends at byte {}, within {}: it is truncated", file.size(), name));

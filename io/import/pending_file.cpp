@@ -36,15 +36,15 @@ void PendingFile::publish() {
 }
 
 ImportedFile kind_of_file(const std::string& name) {
-  const std::regex master(R"((train|test)\.h5)");
-  const std::regex shard(R"((train|test)(\.manifest|-[0-9]+\.h5))");
+  static const std::regex kMasterName(R"((train|test)\.h5)");
+  static const std::regex kShardName(R"((train|test)(\.manifest|-[0-9]+\.h5))");
   // Earlier versions gave temporary names without a nonce.
-  const std::regex pending(
+  static const std::regex kPendingName(
       R"((tokens|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
-  return std::regex_match(name, master)    ? ImportedFile::kMaster
-         : std::regex_match(name, shard)   ? ImportedFile::kShard
-         : std::regex_match(name, pending) ? ImportedFile::kPending
-                                           : ImportedFile::kNone;
+  return std::regex_match(name, kMasterName)    ? ImportedFile::kMaster
+         : std::regex_match(name, kShardName)   ? ImportedFile::kShard
+         : std::regex_match(name, kPendingName) ? ImportedFile::kPending
+                                                : ImportedFile::kNone;
 }
 
 }  // namespace strata::io

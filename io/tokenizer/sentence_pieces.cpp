@@ -14,6 +14,7 @@
 namespace sentencepiece {
 
 /// Stands for the library in a build without it, which refuses every model.
+// NOLINTBEGIN(readability-identifier-naming): the library's names.
 struct SentencePieceProcessor {
   struct Status {
     static bool ok() { return false; }
@@ -34,6 +35,7 @@ struct SentencePieceProcessor {
   static bool IsUnknown(int /*id*/) { return false; }
   static bool IsByte(int /*id*/) { return false; }
 };
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace sentencepiece
 #endif

@@ -28,6 +28,9 @@ std::string module_of(const std::string& name) {
 CheckpointAdapters::CheckpointAdapters(const io::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   for (const std::string& line :
        checkpoint.metadata().value("layers", std::vector<std::string>())) {
+    if (line.find("lora=") == std::string::npos) {
+      continue;
+    }
     nn::LayerLine layer(line);
     const std::int64_t rank = layer.take_option_count("lora", 0, 0);
     const double alpha = layer.take_option_number("lora_alpha", static_cast<double>(rank));

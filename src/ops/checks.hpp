@@ -40,6 +40,7 @@ auto host_or_null(const View& view) {
 /// Calls function(address) with a tensor's elements, which are of type T or its compute type.
 template <typename T, typename View, typename Function>
 void with_elements(const View& tensor, const Function& function) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
   if (tensor.dtype() == kDTypeOf<T>) {
     function(tensor.template host<T>().data());
   } else {

@@ -75,13 +75,16 @@ WatchdogSetup watchdog_setup(const config::CommandLine* line, const comm::Activi
                       .ranks = launch.ranks,
                       .job = hash_text(hash_of(job_text())).substr(0, 8),
                       .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
-  if (line == nullptr || line->positions().empty()) {
+  if (line == nullptr) {
     return setup;
   }
   for (const std::string& setting : line->settings()) {
     if (setting.starts_with(kTimeout)) {
       static_cast<void>(parse_double(setting.substr(kTimeout.size()), setup.timeout_seconds));
     }
+  }
+  if (line->positions().empty()) {
+    return setup;
   }
   const Watchdog while_reading(setup, activity);
   try {

@@ -95,7 +95,7 @@ LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& 
   const bool labels = model.loss() == LossKind::kCrossEntropy;
   const Shape target_shape{labels ? rows_at(model.output(), spec.pass.microbatch)
                                   : spec.pass.microbatch * model.output().shape.count()};
-  const DType target_dtype = labels ? DType::kInt64 : gradient_dtype;
+  const DType target_dtype = labels ? DType::kInt64 : spec.pass.dtype;
   const device::Buffer targets = planned(target_shape, target_dtype);
 
   std::vector<Microbatch> microbatches;

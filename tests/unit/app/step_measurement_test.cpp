@@ -27,6 +27,14 @@ io::DatasetInfo images() {
   return {.path = "(none)", .samples = 1000, .input_shape = {1, 28, 28}, .classes = 10};
 }
 
+io::DatasetInfo values() {
+  return {.path = "(none)",
+          .task = io::Task::kRegression,
+          .samples = 1000,
+          .input_shape = {5},
+          .target_shape = {2}};
+}
+
 config::RunConfig config_of(nn::Preset preset, DType dtype) {
   config::RunConfig config;
   config.model.transformer = {.preset = preset};
@@ -59,14 +67,16 @@ TEST(StepMeasurement, SeesTheOperationsThatThePlanPredicts) {
       {"gpt", config_of(nn::Preset::kGpt, DType::kFloat32), tokens()},
       {"bfloat16", config_of(nn::Preset::kLlama, DType::kBfloat16), tokens()},
       {"images", config_of(nn::Preset::kLenet, DType::kFloat32), images()},
+      {"regression", config_of(nn::Preset::kNone, DType::kBfloat16), values()},
       // Of other ranks' messages nothing arrives.
       {"grid", config_of(nn::Preset::kGpt, DType::kFloat32), tokens(), 8},
   };
   cases[0].config.numerics.shards = 2;
   cases[0].config.numerics.lanes = 2;
-  cases[3].config.parallel.pipeline = 2;
-  cases[3].config.parallel.tensor = 2;
-  cases[3].config.parallel.data = 2;
+  cases[3].config.model.layers = {"dense 4 relu", "dense 2"};
+  cases[4].config.parallel.pipeline = 2;
+  cases[4].config.parallel.tensor = 2;
+  cases[4].config.parallel.data = 2;
   for (const Case& of : cases) {
     SCOPED_TRACE(of.name);
     const plan::Plan plan = plan::prepare(of.config, of.ranks, of.data, {});

@@ -42,6 +42,9 @@ TEST(WatchdogSetup, TakesTheRunFromTheCommandLineAndNotAnOptionsValue) {
   const WatchdogSetup setup = watchdog_setup(&line, activity);
   EXPECT_EQ(setup.run_directory, run.path());
   EXPECT_EQ(setup.timeout_seconds, 7.0);
+  const std::vector<std::string> alone{"--run.timeout=30"};
+  const config::CommandLine without_run(command, alone);
+  EXPECT_EQ(watchdog_setup(&without_run, activity).timeout_seconds, 30.0);
   EXPECT_TRUE(watchdog_setup(nullptr, activity).run_directory.empty());
 }
 

@@ -320,8 +320,9 @@ class Calibration {
       machine_.file_write_bytes_per_second = speed->write;
       machine_.file_read_bytes_per_second = speed->read;
     } else {
-      lines_.push_back(fmt::format("files: not measured, {} cannot be written ({})",
-                                   options_.directory, std::strerror(errno)));
+      lines_.push_back(
+          fmt::format("files: not measured, no file in {} can be written and read back ({})",
+                      options_.directory, std::strerror(errno)));
     }
   }
 

@@ -102,6 +102,14 @@ ExitCode plan_run(const config::CommandLine& line) {
       fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
     }
   }
+  const auto number = [&](const char* name, double otherwise) {
+    constexpr double kMost = 1e15;
+    return line.number(name, otherwise, 0.0, kMost);
+  };
+  const double failures_per_node_day = number("failures", 0.0);
+  const double restart_seconds = number("restart", 300.0);
+  const double kwh_price = number("kwh-price", 0.0);
+  const double node_hour_price = number("node-hour-price", 0.0);
   config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   const forecast::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
@@ -128,14 +136,10 @@ ExitCode plan_run(const config::CommandLine& line) {
   const forecast::Forecast forecast = forecaster.forecast(plan, launch.node_ranks);
   forecast::RunConditions conditions =
       forecast::conditions_of(plan, forecast, machine, launch.node_ranks);
-  const auto number = [&](const char* name, double otherwise) {
-    constexpr double kMost = 1e15;
-    return line.number(name, otherwise, 0.0, kMost);
-  };
-  conditions.failures_per_node_day = number("failures", 0.0);
-  conditions.restart_seconds = number("restart", 300.0);
-  conditions.kwh_price = number("kwh-price", 0.0);
-  conditions.node_hour_price = number("node-hour-price", 0.0);
+  conditions.failures_per_node_day = failures_per_node_day;
+  conditions.restart_seconds = restart_seconds;
+  conditions.kwh_price = kwh_price;
+  conditions.node_hour_price = node_hour_price;
   if (has_unknown_length(given.config, data)) {
     conditions.steps = 0.0;
   }

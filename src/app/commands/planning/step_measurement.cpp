@@ -87,9 +87,8 @@ class RandomSamples final : public pipeline::MicrobatchSource {
     const bool labels = model.loss() == nn::LossKind::kCrossEntropy;
     const Shape shape{labels ? nn::rows_at(model.output(), microbatch_)
                              : microbatch_ * model.output().shape.count()};
-    targets_ =
-        labels ? classes(shape, plan.train_data.classes) : numbers(shape, compute_dtype(dtype));
-    target_ = targets_.view(0, shape, labels ? DType::kInt64 : compute_dtype(dtype));
+    targets_ = labels ? classes(shape, plan.train_data.classes) : numbers(shape, dtype);
+    target_ = targets_.view(0, shape, labels ? DType::kInt64 : dtype);
   }
 
   ConstTensorView inputs(std::int64_t /*m*/) override { return input_; }
