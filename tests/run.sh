@@ -74,28 +74,6 @@ build() {
   fi
 }
 
-# beside COMMAND... -- TESTS...: runs the command at the lowest priority beside the tests, for ranks that wait leave cores
-# idle. It writes to build/beside.log.
-beside() {
-  local command=()
-  while [ "$1" != -- ]; do
-    command+=("$1")
-    shift
-  done
-  shift
-  set -m  # a process group of its own, which ends with this script
-  "${command[@]}" >build/beside.log 2>&1 &
-  set +m
-  # shellcheck disable=SC2064 # this job
-  trap "kill -- -$! 2>/dev/null" EXIT
-  renice -n 19 -g $! >/dev/null
-  "$@"
-  began=$SECONDS
-  wait
-  trap - EXIT
-  summary+=("$(printf '%-28s %44d s' "the rest of ${command[0]}" $((SECONDS - began)))")
-}
-
 # run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says. Sets `spent` to its processor
 # seconds.
 run_ctest() {
@@ -167,7 +145,7 @@ changed_files() {
 
 # clang-tidy on sources that changed since the last tag, or in the last 50 commits. It reads the unity files that include
 # them, which parse the headers once for several sources.
-tidy() {
+tidied() {
   local since lines file units
   since=$(git describe --tags --abbrev=0 2>/dev/null || git rev-list --skip=50 -n 1 HEAD)
   [ -n "$since" ] || since=$(git hash-object -t tree /dev/null)
@@ -178,11 +156,7 @@ tidy() {
     grep -rlF --include='*.cxx' "\"$PWD/$file\"" build/release/CMakeFiles || echo "$PWD/$file"
   done | sort -u)
   printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p build/release --line-filter="[${lines:1}]" \
-    --extra-arg=-Wno-unknown-warning-option 2>/dev/null
-}
-tidied() {
-  [ -f build/tidy.status ] || { echo "clang-tidy did not run"; return 1; }
-  [ "$(cat build/tidy.status)" != 0 ] || return 0
+    --extra-arg=-Wno-unknown-warning-option >build/tidy.log 2>/dev/null && return 0
   grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
   return 1
 }
@@ -190,7 +164,6 @@ tidied() {
 say "packages"
 jobs/setup/install-packages.sh "${list[@]}" tests || exit 1
 mkdir -p build
-rm -f build/tidy.status
 
 # MPI tests start more ranks than this machine may have cores.
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
@@ -200,21 +173,8 @@ if [ -z "${STRATA_DATA_DIR:-}" ]; then
   echo "STRATA_DATA_DIR is not set: tests that need real data are skipped"
 fi
 
-programs=(unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test)
-if [ $full = yes ]; then
-  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_forecast unit_train unit_exchange unit_app fuzz_settings_test grids)
-fi
-build_sanitized() {  # build_sanitized PRESET TARGET...
-  build "$1" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "${@:2}"
-}
-# What later parts report. A build that fails here fails there again.
-ahead() {
-  build_sanitized asan "${programs[@]}"
-  [ $full = no ] || { tidy >build/tidy.log; echo $? >build/tidy.status; }
-}
-
 if [ $full = no ]; then
-  build test -- && beside ahead -- run_ctest default test --label-exclude '^full$'
+  build test -- && run_ctest default test --label-exclude '^full$'
 elif build release -DSTRATA_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES=90 --; then  # each more takes minutes of nvcc
   run_ctest default release --label-exclude '^full$'
   within_budget() {
@@ -222,7 +182,7 @@ elif build release -DSTRATA_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES=90 --; then  # e
     [ "$spent" -le $default_budget ]
   }
   check "default tier's budget" within_budget
-  beside ahead -- run_ctest full release --label-regex '^full$'
+  run_ctest full release --label-regex '^full$'
 fi
 
 # Where a kernel maps memory at more random places than GCC 12's sanitizers expect, they run with fixed ones.
@@ -231,9 +191,15 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && seta
 fi
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
 sanitized() {  # sanitized PRESET TARGET...
-  local targets=${*:2}
-  build_sanitized "$@" && run_ctest "$1" "$1" --label-regex "^(${targets// /|})\$"
+  local preset=$1
+  shift
+  local targets=$*
+  build "$preset" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "$@" && run_ctest "$preset" "$preset" --label-regex "^(${targets// /|})\$"
 }
+programs=(unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test)
+if [ $full = yes ]; then
+  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_forecast unit_train unit_exchange unit_app fuzz_settings_test grids)
+fi
 sanitized asan "${programs[@]}"
 [ $long = no ] || check "files changed at random" changed_files
 if [ $full = yes ]; then

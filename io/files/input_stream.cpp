@@ -63,7 +63,8 @@ std::size_t InputStream::append_to(std::string& text, std::size_t bytes) {
 std::string InputStream::read_whole(std::int64_t most_bytes) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   std::string text;
-  while (append_to(text, kPiece) > 0) {
+  for (std::size_t count = kPiece; count == kPiece;) {
+    count = append_to(text, kPiece);
     if (std::cmp_greater(text.size(), most_bytes)) {
       fail(ExitCode::kData, "{} has more than {}, which is too much for such a file",
            path_.string(), bytes_text(most_bytes));

@@ -80,16 +80,6 @@ class Settings(Errors):
         self.assertIn("15 steps = 3.00 epochs", self.planned(config=epochs))
         self.assertIn("4 steps = 0.80 epochs", self.planned("--train.steps=4", config=epochs))
 
-    def test_switches_in_both_spellings(self):
-        run = self.fresh_run()
-        for steps, switch in [(2, "no"), (4, "off")]:
-            self.train(self.config, (1, 1), run, "--run.resume=auto", f"--train.steps={steps}",
-                       f"--model.layer=batch_norm sync={switch}",
-                       f"--model.layer=dense 4 bias={switch}", f"--model.sync_batch_norm={switch}")
-        written = (self.directory / run / "config.ini").read_text()
-        self.assertIn("sync_batch_norm = off", written)
-        self.assertIn("layer = dense 4 bias=off", written)
-
     def test_every_command_has_help(self):
         pages = self.alone("help", "man", expect=DONE).text.split()
         commands = [page.removeprefix("strata-").replace("-", " ") for page in pages if page != "strata"]

@@ -158,8 +158,12 @@ class Job:
         return sorted(pid for pid, name in session_members(self.process.pid).items()
                       if name in map(os.path.basename, (STRATA, RIG)))
 
+    def members(self):
+        """The process ids of the job's session, without zombies."""
+        return list(session_members(self.process.pid))
+
     def signal_all(self, number):
-        for pid in session_members(self.process.pid):
+        for pid in self.members():
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
@@ -178,7 +182,10 @@ class Job:
             self.process.wait()
             raise AssertionError(f"still running after {limit} s:\n{self.text()}") from None
         seconds = time.monotonic() - self.started
-        self.signal_all(signal.SIGKILL)
+        end = time.monotonic() + 30 * LENIENCE
+        while self.members() and time.monotonic() < end:  # ranks outlive a killed mpirun for a moment
+            self.signal_all(signal.SIGKILL)
+            time.sleep(0.005)
         finished = Finished(code, self.text(), seconds)
         self.output.close()
         return finished
