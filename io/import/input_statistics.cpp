@@ -60,7 +60,8 @@ void InputStatistics::add_block(std::span<const double> values, double before,
 }
 
 std::vector<double> InputStatistics::deviation() const {
-  const double elements = count_ * static_cast<double>(values_.size() / mean_.size());
+  const std::size_t each = values_.size() / mean_.size();
+  const double elements = count_ * static_cast<double>(each);
   std::vector<double> deviations;
   for (const double squares : squares_) {
     deviations.push_back(std::sqrt(squares / elements));

@@ -49,7 +49,7 @@ FoundFunction SharedLibrary::find(const char* name) const {
 }
 
 SharedLibrary nvrtc_library(int cuda_major) {
-  const SharedLibrary library(fmt::format("libnvrtc.so.{}", cuda_major));
+  SharedLibrary library(fmt::format("libnvrtc.so.{}", cuda_major));
   const auto version = library.function<int (*)(int*, int*)>("nvrtcVersion");
   int major = 0;
   int minor = 0;

@@ -134,6 +134,7 @@ void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>&
     const C value = static_cast<C>(x[c]);
     const C before = values[c];
     // NaNs propagate: the first NaN is the maximum.
+    // NOLINTNEXTLINE(misc-redundant-expression): before == before is false for NaN.
     const bool larger = !(value <= before) & (before == before);
     values[c] = larger ? value : before;
     places[c] = larger ? here : places[c];
