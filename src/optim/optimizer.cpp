@@ -126,7 +126,11 @@ void Optimizer::write_weights() {
 
 void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
                        double gradient_scale, std::int64_t step) {
-  for (const Run& run : std::ranges::equal_range(runs_, bucket, {}, &Run::bucket)) {
+  const auto [first, last] = std::equal_range(
+      runs_.begin(), runs_.end(), Run{.bucket = bucket},
+      [](const Run& left, const Run& right) { return left.bucket < right.bucket; });
+  for (auto at = first; at != last; ++at) {
+    const Run& run = *at;
     const ConstTensorView gradient = gradients.flat_slice(run.arena_offset, run.count);
     if (!update_run(run, gradient, learning_rate, gradient_scale, step) && !masters_.empty()) {
       ops::convert(context_, master(run.arena_offset, run.owned_offset, run.count),

@@ -92,6 +92,7 @@ CublasLtProducts::Owned<cublasLtMatmulDesc_t> CublasLtProducts::desc_of(
   set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
   // The heuristic reads only the alignment of the bias and pre-activation pointers.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): no pointer.
   const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kLibraryAlignmentBytes});
   if (has_bias(product.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
