@@ -167,10 +167,11 @@ void check(std::int64_t status, const Origin& origin, std::string_view what) {
   }
   const bool short_of_memory = memory_is_short();
   const Reason reason = last_reason();
-  const std::string message = fmt::format("{} {}: {}", what, origin.path.string(), reason.text);
+  const std::string failed = fmt::format("{} {}", what, origin.path.string());
   if (short_of_memory || reason.kind == Reason::Kind::kMemory) {
-    throw OutOfMemory(message);  // HDF5's reason may be any other
+    throw OutOfMemory(failed);  // HDF5 may give any other reason
   }
+  const std::string message = fmt::format("{}: {}", failed, reason.text);
   if (reason.kind == Reason::Kind::kSystemCall) {
     throw FileSystemError(origin.code, reason.number, message);
   }

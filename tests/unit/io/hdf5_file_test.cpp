@@ -91,7 +91,12 @@ TEST(Hdf5File, AFailureOfAPropertyListIsWantOfMemory) {
   int value = 0;
   const hid_t list = H5Pcreate(H5P_FILE_ACCESS);
   const herr_t status = H5Pget(list, "none", &value);
-  EXPECT_THROW(check(status, {"a.h5", ExitCode::kData}, "cannot set up"), OutOfMemory);
+  try {
+    check(status, {"a.h5", ExitCode::kData}, "cannot set up");
+    FAIL() << "no error";
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("skip list")));
+  }
   H5Pclose(list);
 }
 
