@@ -38,7 +38,9 @@ void train(strata::comm::MpiSession& mpi, const std::filesystem::path& directory
   const auto data = strata::io::Dataset::open(config.data.train);
   const auto test_data = strata::io::Dataset::open(config.data.test);
   const auto plan = strata::plan::prepare(config, mpi.world().size(), data.info(), {});
-  auto groups = strata::comm::make_groups(mpi.world(), mpi.engine(), plan.grid);
+  auto groups =
+      strata::comm::make_groups(mpi.world(), mpi.engine(), plan.grid,
+                                strata::comm::pipeline_routes(strata::plan::chunk_stages(plan)));
   strata::ops::Context context(1);
   static_cast<void>(strata::train::train({.plan = plan,
                                           .groups = groups,
