@@ -640,7 +640,7 @@ class Models(language.LanguageTest):
         self.bring_in(good, "good")
         for command, words in ((("import", good, "--output=good"), ["good exists"]),
                                (("import", good), ["--output=DIR"]),
-                               (("export", "good", "--output=out"), ["--format is missing"]),
+                               (("export", "good", "--output=out"), ["needs --format=huggingface|llmc|safetensors"]),
                                (("export", "good", "--format=llmc", "--output=out"), ["a Llama"]),
                                (("export", "good", "--format=huggingface", "--output=good"), ["exists"]),
                                (("export", "good", "--format=safetensors", "--dtype=int8", "--output=out"),
