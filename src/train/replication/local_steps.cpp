@@ -86,6 +86,9 @@ void LocalSteps::for_errors(std::int64_t own_island, const Use& use) const {
 }
 
 void LocalSteps::copy(std::int64_t own_island, Slot to) {
+  if (!swaps()) {
+    return;  // a stage without parameters
+  }
   const device::Buffer& slot = slots_[static_cast<std::size_t>(own_island)];
   std::int64_t offset_bytes = 0;
   for (const TensorView& tensor : state_.trained_tensors()) {
