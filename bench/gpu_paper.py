@@ -23,7 +23,7 @@ import measure
 GPUS = {"a100": (312e12, 2.039e12, 300e9), "h100": (989.5e12, 3.35e12, 450e9), "h200": (989.5e12, 4.8e12, 450e9),
         "b200": (2250e12, 8.0e12, 900e9)}
 
-# Efficiencies: of peak FLOPs for products, of bandwidth for the rest. Measured ones are of an H100 (docs/benchmarks.md,
+# Efficiencies: of peak FLOPs for products, of bandwidth for the rest. Measured ones are of an H100 (bench/README.md,
 # rooflines): time over a roofline with 725 TFLOP/s and 3,009 GB/s.
 PRODUCTS, BANDWIDTH, LINK = 0.75, 0.85, 0.75
 MEASURED_PEAK, MEASURED_BANDWIDTH = 725 / 989.5, 3009 / 3350

@@ -4,7 +4,7 @@
     bench/local_steps.py build/release/bin/strata input.txt --output=local-steps.json
     bench/local_steps.py build/release/bin/strata input.txt --only link --steps 400
 
-Trains jobs/shakespeare-char.ini on the characters of a text (Tiny Shakespeare for the figures of docs/benchmarks.md), on
+Trains jobs/shakespeare-char.ini on the characters of a text (Tiny Shakespeare for the figures of bench/README.md), on
 four ranks. `loss`: test loss after as many tokens, and what ranks send over emulated links that hold nothing back. `link`:
 the time until the test loss that both reach over a link of --rate Mbit/s and --delay ms, and the time of a step against
 the formula of docs/strategies.md. Ends with 1 where a bar is not met.

@@ -72,7 +72,7 @@ struct Gap {
 [[nodiscard]] std::vector<Gap> largest_gaps(const Recording& recording, const Interval& window,
                                             std::size_t most);
 
-/// The window, its busy time, its largest shares and gaps; docs/benchmarks.md has the keys.
+/// The window, its busy time, its largest shares and gaps; bench/README.md has the keys.
 [[nodiscard]] nlohmann::json idle_report(const Recording& recording, std::string_view step_end);
 
 }  // namespace strata::bench

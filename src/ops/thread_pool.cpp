@@ -17,7 +17,7 @@ constexpr std::uint32_t kJoined = kOpen - 1;
 constexpr std::uint32_t kNumber = ~(kJob - 1);
 
 /// How long a thread spins before it sleeps: as long as most pauses between two jobs of a step
-/// (bench/busy_neighbour.py; docs/benchmarks.md has the times with other values).
+/// (bench/busy_neighbour.py; bench/README.md has the times with other values).
 constexpr std::chrono::microseconds kSpin{200};
 
 /// Tells the core that this is a spin loop.
