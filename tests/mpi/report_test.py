@@ -157,7 +157,7 @@ class Report(harness.StrataTest):
             with self.subTest(chart=file):
                 svg = ElementTree.parse(self.directory / "plots" / f"{file}.svg").getroot()
                 plot = next(group for group in svg.iter(f"{SVG}g") if group.get("class") == "plot")
-                paths = {path.get("data-run"): path for path in plot.iter(f"{SVG}path")}
+                paths = {path.get("data-run"): path for path in plot.iter(f"{SVG}path") if path.get("data-run")}
                 self.assertEqual(set(paths), {"a", HOSTILE})
                 for run, path in paths.items():
                     self.check_curve(plot, path, self.records_of(run, kind), key)
@@ -244,7 +244,7 @@ class Report(harness.StrataTest):
         (image,) = page.iter("img")
         form, content = image.get("src").split(",")
         self.assertEqual((form, base64.b64decode(content).decode()), ("data:image/svg+xml;base64", step))
-        self.assertRegex(image.get("alt"), "^timed: step 3 on the ranks of replica 0; ")
+        self.assertRegex(image.get("alt"), "^timed: step 3, replica by replica; ")
         # Between the account and the settings, in a box that scrolls.
         self.assertRegex(text, r'(?s)Time and memory.*<div class="scroll"><img class="wide".*<h2>Settings')
         self.assertEqual((self.directory / "timed-plots/timeline-1.svg").read_text(), step)

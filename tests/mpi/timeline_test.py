@@ -29,7 +29,8 @@ class Timeline(harness.StrataTest):
         for run, grid, settings in (("1f1b", (2, 2), []), ("zb", (1, 3), ["--parallel.schedule=zb-h2"]),
                                     ("v", (2, 2), ["--parallel.schedule=zb-v"]),
                                     ("repeated", (2, 2), ["--train.repeat_every=3"]),
-                                    ("8 ranks", (2, 2, 2), ["--parallel.schedule=zb-h1"])):
+                                    ("8 ranks", (2, 2, 2), ["--parallel.schedule=zb-h1"]),
+                                    ("islands", (2, 2), ["--parallel.sync=local", "--parallel.islands=2", "--local.steps=2"])):
             with self.subTest(run=run):
                 self.train(self.config, grid, run, "--run.timeline=3-4", *settings)
                 events = self.trace(run)
@@ -82,7 +83,8 @@ class Timeline(harness.StrataTest):
         self.assertEqual(self.alone("timeline", "report", "drawn").text, finished.text)
         lines = finished.text.splitlines()
         self.assertEqual(re.split("  +", lines[1].strip()), ["rank", "step", *(title for _, title in PARTS)])
-        rows = [line.split() for line in lines[2:]]
+        self.assertRegex(lines[-1], r"^[a-z ]+ takes \d+ % of a step; ")
+        rows = [line.split() for line in lines[2:-1]]
         self.assertEqual([row[0] for row in rows], ["0", "1", "2", "3", "all"])
         for row in rows:
             step, parts = float(row[1]), [float(word) for word in row[2::3]]
@@ -102,10 +104,21 @@ class Timeline(harness.StrataTest):
         self.assertGreaterEqual(picture.count("<rect"), 2 * 4 * 3)
         for rank, count in enumerate((0, 1, 0, 1)):  # of replica 1, stage by stage
             self.assertEqual(picture.count(f">rank {rank}</text>"), count)
+        self.alone("timeline", "draw", path, "--output=all.svg", expect=harness.DONE)
+        picture = pathlib.Path(self.directory, "all.svg").read_text()
+        names = re.findall(r">(replica \d|rank \d)</text>", picture)
+        self.assertEqual(sorted(names), ["rank 0", "rank 1", "rank 2", "rank 3", "replica 0", "replica 1"])
+        self.assertEqual([name for name in names if "rank" in name], ["rank 0", "rank 2", "rank 1", "rank 3"])
+        (self.directory / "unrecorded").mkdir()
+        (self.directory / "unrecorded/config.ini").write_text("")
         for arguments, words in ((["draw", path], "needs --output"), (["draw", path, "--output=x.svg", "--step=5"],
-                                 "has no action of step 5 on replica 0"), (["report", "drawn/config.ini"],
-                                 "is not a timeline of strata"), (["report", "missing"], "missing does not exist"),
-                                 (["report", "drawn/checkpoints"], "checkpoints/timeline.json does not exist"),
+                                 "has no action of step 5 on any replica"),
+                                 (["draw", path, "--output=x.svg", "--data=2"], "on replica 2"),
+                                 (["report", "drawn/config.ini"], "is not a timeline of strata"),
+                                 (["report", "missing"], "missing does not exist; record steps of a run with run.timeline"),
+                                 (["report", "drawn/checkpoints"], "checkpoints/timeline.json does not exist; record"),
+                                 (["draw", "unrecorded", "--output=x.svg"],
+                                  "as in strata train unrecorded/config.ini --run.dir=NEW --run.timeline=5-7"),
                                  ([], "has the commands report, draw and times"), (["times", "drawn/config.ini"], "is not a timeline of strata")):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone("timeline", *arguments), harness.USAGE, words)
@@ -124,6 +137,33 @@ class Timeline(harness.StrataTest):
                 damaged.write_text(json.dumps(bad))
                 self.assert_refused(self.alone("timeline", "draw", "damaged", "--output=x.svg"), harness.USAGE,
                                     "is not a timeline of strata")
+
+    def test_the_report_ends_with_what_to_change(self):
+        """Accounts of four ranks, two replicas of two stages, that are written here."""
+        self.train(self.config, (2, 2), "concluded", "--run.timeline=2-2")
+        path = self.directory / "concluded/timeline.json"
+        content = json.loads(path.read_text())
+        even = [1.0] * 4
+        for compute, part, seconds, words in (
+                ([1.4, 1.4, 0.1, 0.1], "bubble", 2.0, "bubble takes 73 % of a step; stage 0 has 14 times the work of stage 1: "
+                                                      "parallel.split, or fewer stages"),
+                ([1.0, 1.0, 2.5, 2.5], "pipeline_group", 2.0, "stage 1 has 2.5 times the work of stage 0: parallel.split"),
+                (even, "bubble", 1.0, "4 microbatches are few for 2 stages: a smaller batch.micro, or fewer stages"),
+                ([1.0, 3.0, 2.0, 2.0], "data_group", 2.0, "rank 1 computes 3.0 times as long as rank 0 of its stage"),
+                (even, "data_group", 1.0, "data group takes 50 % of a step; a larger batch.global"),
+                (even, "tensor_group", 1.0, "a smaller parallel.tensor"), (even, "islands_group", 1.0, "a larger local.steps"),
+                (even, "data", 1.0, "data wait takes 50 % of a step; more data.reader_threads"),
+                (even, "other", 1.0, "train.repeat_every"),
+                (even, "bubble", 0.05, "computing takes 95 % of a step; of the rest, bubble takes most, 4.8 %")):
+            with self.subTest(words=words):
+                for event in content["traceEvents"]:
+                    account = event.get("args", {})
+                    if "step_seconds" in account:
+                        account |= {key: 0.0 for key in account if key.endswith("_seconds")}
+                        account |= {"compute_seconds": compute[event["pid"]], f"{part}_seconds": seconds,
+                                    "step_seconds": compute[event["pid"]] + seconds}
+                path.write_text(json.dumps(content))
+                self.assertIn(words, self.alone("timeline", "report", path, expect=harness.DONE).text.splitlines()[-1])
 
     def test_measured_times_make_a_schedule(self):
         """The times of a timeline whose actions last as long as is known."""

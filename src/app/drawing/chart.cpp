@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -125,8 +127,59 @@ std::vector<std::size_t> drawn_points(const Curve& curve, const Axes& axes) {
   return points;
 }
 
+/// The points of a noisy curve's moving mean, one a pixel column, in pixels; empty for others. The
+/// window is narrower at the begin, so that it does not hide how a curve begins.
+std::vector<std::pair<double, double>> smoothed(const Curve& curve, const Axes& axes) {
+  constexpr std::size_t kLeastPoints = 100;
+  constexpr double kLeastNoise = 2.0;  // mean distance of the points from their mean
+  constexpr std::int64_t kRadius = 9;
+  struct Column {
+    double x = 0.0;
+    double mean = 0.0;
+    double count = 0.0;
+    /// Without sums, which could overflow.
+    void add(double value, double weight) {
+      count += weight;
+      mean += value / count * weight - mean / count * weight;
+    }
+  };
+  std::vector<Column> columns;
+  std::vector<std::pair<std::size_t, double>> points;  // the column and the value
+  for (std::size_t i = 0; i < curve.y.size(); ++i) {
+    if (!std::isfinite(curve.y[i])) {
+      continue;
+    }
+    const double x = std::floor(axes.column(curve.x[i])) + 0.5;
+    if (columns.empty() || columns.back().x < x) {
+      columns.push_back({.x = x});
+    }
+    columns.back().add(curve.y[i], 1.0);
+    points.emplace_back(columns.size() - 1, curve.y[i]);
+  }
+  if (points.size() < kLeastPoints) {
+    return {};
+  }
+  std::vector<std::pair<double, double>> means;
+  for (std::int64_t c = 0; c < std::ssize(columns); ++c) {
+    const std::int64_t before = std::min(kRadius, c);
+    const std::int64_t after = std::min(before, std::ssize(columns) - 1 - c);
+    Column window;
+    for (std::int64_t k = c - before; k <= c + after; ++k) {
+      const Column& column = columns[static_cast<std::size_t>(k)];
+      window.add(column.mean, column.count);
+    }
+    means.emplace_back(columns[static_cast<std::size_t>(c)].x, axes.row(window.mean));
+  }
+  double noise = 0.0;
+  for (const auto& [column, value] : points) {
+    noise += std::abs(axes.row(value) - means[column].second) / static_cast<double>(points.size());
+  }
+  return noise < kLeastNoise ? std::vector<std::pair<double, double>>{} : means;
+}
+
 void draw(Svg& svg, const Curve& curve, const Axes& axes) {
   constexpr std::size_t kMostMarked = 40;
+  const std::vector<std::pair<double, double>> means = smoothed(curve, axes);
   std::string path;
   enum class Pen { kUp, kDown } pen = Pen::kUp;
   for (const std::size_t i : drawn_points(curve, axes)) {
@@ -142,7 +195,16 @@ void draw(Svg& svg, const Curve& curve, const Axes& axes) {
       svg.circle(x, y, 2.2, area_of(curve.colour));
     }
   }
-  svg.path(path, stroke_of(curve), fmt::format("data-run=\"{}\"", escaped(curve.name)));
+  svg.path(path, stroke_of(curve),
+           fmt::format("data-run=\"{}\"{}", escaped(curve.name),
+                       means.empty() ? "" : " stroke-opacity=\"0.3\""));
+  path.clear();
+  for (const auto& [x, y] : means) {
+    path += fmt::format("{}{:.2f},{:.2f}", path.empty() ? "M" : "L", x, y);
+  }
+  if (!path.empty()) {
+    svg.path(path, stroke_of(curve), "data-mean=\"1\"");
+  }
 }
 
 }  // namespace

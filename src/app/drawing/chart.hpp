@@ -33,8 +33,9 @@ struct LineChart {
   [[nodiscard]] bool empty() const;
 };
 
-/// Long curves are drawn as the least and the greatest value of each pixel column. The group
-/// `plot` has the ranges of both axes as attributes, so that values can be read back.
+/// Long curves are drawn as the least and the greatest value of each pixel column, noisy ones pale
+/// with their moving mean above them. The group `plot` has the ranges of both axes as attributes,
+/// so that values can be read back.
 [[nodiscard]] std::string svg_of(const LineChart& chart, SvgPlace place);
 
 /// Horizontal bars of stacked parts, each with a label above it.

@@ -9,25 +9,30 @@
 namespace strata::app {
 namespace {
 
+/// A box that scrolls is shaded where it goes on: its content carries covers of the shades along.
 constexpr const char* kStyle = R"(
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2733; --soft: #52606d; --line: #d5dbe1; --box: #f4f6f8 }
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2733; --soft: #52606d; --line: #d5dbe1; --box: #f4f6f8; --shade: #a9b4bf; --blend: multiply }
 @media (prefers-color-scheme: dark) {
-:root { --paper: #14191f; --ink: #e3e8ee; --soft: #a9b4bf; --line: #323c46; --box: #1c232b }
+:root { --paper: #14191f; --ink: #e3e8ee; --soft: #a9b4bf; --line: #323c46; --box: #1c232b; --shade: #5b6874; --blend: lighten }
 }
 * { box-sizing: border-box }
 body { margin: 0 auto; padding: 16px; max-width: 1400px; background: var(--paper); color: var(--ink);
 font: 15px/1.45 system-ui, sans-serif }
 h1 { font-size: 24px; margin: 8px 0 } h2 { font-size: 18px; margin: 28px 0 8px }
-h1, h2, h3, p, li { overflow-wrap: anywhere }
+h1, h2, h3, p, li { overflow-wrap: break-word }
 .charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 400px), 1fr)) }
 .charts > * { width: 100%; max-width: 600px; height: auto; border: 1px solid var(--line); border-radius: 6px }
-.scroll { overflow-x: auto; margin: 8px 0 }
+.scroll { overflow-x: auto; margin: 8px 0; background:
+linear-gradient(90deg, var(--paper) 30%, transparent) left / 48px 100% no-repeat local,
+linear-gradient(270deg, var(--paper) 30%, transparent) right / 48px 100% no-repeat local,
+linear-gradient(90deg, var(--shade), transparent) left / 16px 100% no-repeat scroll,
+linear-gradient(270deg, var(--shade), transparent) right / 16px 100% no-repeat scroll }
 table { border-collapse: collapse; font-size: 14px } caption { text-align: left; color: var(--soft) }
 th, td { text-align: left; vertical-align: top; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
-overflow-wrap: anywhere; min-width: 84px; max-width: 420px }
-th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400; overflow-wrap: break-word }
+overflow-wrap: break-word; min-width: 84px; max-width: 420px }
+th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400 }
 pre { background: var(--box); padding: 10px; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
-img { max-width: 100% } img.wide { max-width: none; display: block } figure { margin: 12px 0 } .soft { color: var(--soft) } details { margin: 8px 0 }
+img { max-width: 100% } img.wide { max-width: none; display: block; mix-blend-mode: var(--blend) } figure { margin: 12px 0 } .soft { color: var(--soft) } details { margin: 8px 0 }
 )";
 
 }  // namespace

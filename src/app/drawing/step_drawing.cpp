@@ -14,6 +14,7 @@ using pipeline::TimedAction;
 
 // Units: pixels.
 constexpr double kRowHeight = 26.0;
+constexpr double kGroupHeight = 18.0;  // of a group's name
 constexpr double kBoxHeight = 22.0;
 constexpr double kLabelWidth = 64.0;
 constexpr double kMargin = 10.0;
@@ -50,29 +51,42 @@ std::string style_of(const Colours& colours, std::int64_t chunk, std::int64_t ch
 
 /// The kinds of actions that take time; those of sharding have one colour for all chunks.
 std::vector<NamedMark> legend_of(const pipeline::Simulation& simulation, std::int64_t chunks) {
+  // Where passes compute both gradients, weight gradients are measured as the time between two
+  // readings of the clock.
+  constexpr double kNothing = 0.02;
+  const auto seconds_of = [&](ActionKind kind) {
+    double seconds = 0.0;
+    for (const TimedAction& timed : simulation.actions) {
+      seconds += timed.action.kind == kind ? timed.end_seconds - timed.begin_seconds : 0.0;
+    }
+    return seconds;
+  };
+  const bool fused =
+      seconds_of(ActionKind::kBackwardWeight) < kNothing * seconds_of(ActionKind::kBackwardInput);
   std::vector<NamedMark> legend;
   for (const Colours& colours : kActionColours) {
-    if (std::ranges::none_of(simulation.actions, [&](const TimedAction& timed) {
-          return timed.action.kind == colours.kind && timed.end_seconds > timed.begin_seconds;
-        })) {
+    if (!(seconds_of(colours.kind) > 0.0) ||
+        (fused && colours.kind == ActionKind::kBackwardWeight)) {
       continue;
     }
+    const char* const name = fused && colours.kind == ActionKind::kBackwardInput
+                                 ? "backward (input and weight gradient)"
+                                 : colours.name;
     const std::int64_t shades = is_sharding(colours.kind) ? 1 : chunks;
     for (std::int64_t chunk = 0; chunk < shades; ++chunk) {
-      legend.push_back(
-          {Mark::kArea, "",
-           shades == 1 ? colours.name : fmt::format("{}, chunk {}", colours.name, chunk),
-           style_of(colours, chunk, shades)});
+      legend.push_back({Mark::kArea, "",
+                        shades == 1 ? name : fmt::format("{}, chunk {}", name, chunk),
+                        style_of(colours, chunk, shades)});
     }
   }
   return legend;
 }
 
-void draw(Svg& svg, const TimedAction& timed, const Colours& colours, std::int64_t chunks,
+/// `y`: the top of the row.
+void draw(Svg& svg, const TimedAction& timed, const Colours& colours, std::int64_t chunks, double y,
           double scale) {
   constexpr double kLeastOutlined = 3.0;
-  const Box box{kLabelWidth + timed.begin_seconds * scale,
-                kMargin + kRowHeight * static_cast<double>(timed.stage),
+  const Box box{kLabelWidth + timed.begin_seconds * scale, y,
                 (timed.end_seconds - timed.begin_seconds) * scale, kBoxHeight};
   const std::int64_t chunk = timed.action.chunk;
   // An outline would hide the colour of a narrow box.
@@ -109,27 +123,40 @@ double width_of(const pipeline::Schedule& schedule, const pipeline::Simulation& 
 }  // namespace
 
 std::string svg_of(const pipeline::Schedule& schedule, const pipeline::Simulation& simulation,
-                   std::span<const std::int64_t> ranks, double width) {
+                   const DrawnRanks& rows, double width) {
   constexpr double kTickDistance = 100.0;
   width = width == 0.0 ? width_of(schedule, simulation) : width;
   const double scale = width / std::max(simulation.makespan_seconds, 1e-12);
   Svg svg;
   svg.open("style=\"font-size: 11px\"");
+  const std::size_t named = rows.groups.size() > 1 ? rows.groups.size() : 0;
+  std::vector<double> tops;
+  tops.reserve(static_cast<std::size_t>(schedule.stages));
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    const double y = kMargin + kRowHeight * static_cast<double>(stage);
-    svg.text(kMargin, y + kBoxHeight / 2.0 + 4.0,
-             fmt::format("rank {}", ranks.empty() ? stage : ranks[static_cast<std::size_t>(stage)]),
-             "ink");
+    const auto above = std::ranges::count_if(
+        rows.groups, [&](std::int64_t first) { return first <= stage; }, &DrawnRanks::Group::first);
+    const double y = kMargin + kRowHeight * static_cast<double>(stage) +
+                     (named > 0 ? kGroupHeight * static_cast<double>(above) : 0.0);
+    tops.push_back(y);
+    const std::int64_t rank =
+        rows.ranks.empty() ? stage : rows.ranks[static_cast<std::size_t>(stage)];
+    svg.text(kMargin, y + kBoxHeight / 2.0 + 4.0, fmt::format("rank {}", rank), "ink");
     svg.rect({kLabelWidth, y, width, kBoxHeight}, "idle");
+  }
+  for (std::size_t group = 0; group < named; ++group) {
+    svg.text(kLabelWidth, tops[static_cast<std::size_t>(rows.groups[group].first)] - 6.0,
+             rows.groups[group].name, "soft");
   }
   for (const TimedAction& timed : simulation.actions) {
     const auto* const colours =
         std::ranges::find(kActionColours, timed.action.kind, &Colours::kind);
     if (colours != std::end(kActionColours) && timed.end_seconds > timed.begin_seconds) {
-      draw(svg, timed, *colours, schedule.chunks, scale);
+      draw(svg, timed, *colours, schedule.chunks, tops[static_cast<std::size_t>(timed.stage)],
+           scale);
     }
   }
-  const double bottom = kMargin + kRowHeight * static_cast<double>(schedule.stages);
+  const double bottom = kMargin + kRowHeight * static_cast<double>(schedule.stages) +
+                        kGroupHeight * static_cast<double>(named);
   const double right = kLabelWidth + width + 2.0 * kMargin;
   for (const double at :
        ticks_in({.least = 0.0, .most = simulation.makespan_seconds}, width / kTickDistance)) {

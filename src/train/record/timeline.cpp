@@ -52,9 +52,10 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
   }
   if (sends || receives) {
     const pipeline::StageChunk to = pipeline::receiver_of(schedule_, at_.pipeline, action);
-    event.message = fmt::format("step {} replica {} shard {} microbatch {} stage {} to {} chunk {}",
-                                step, at_.data, at_.tensor, action.microbatch,
-                                sends ? at_.pipeline : action.peer, to.stage, to.chunk);
+    event.message =
+        fmt::format("step {} island {} replica {} shard {} microbatch {} stage {} to {} chunk {}",
+                    step, at_.islands, at_.data, at_.tensor, action.microbatch,
+                    sends ? at_.pipeline : action.peer, to.stage, to.chunk);
     event.message += fmt::format(" #{}", ++messages_[event.message]);
   }
   events_.push_back(std::move(event));
@@ -92,7 +93,8 @@ std::string Timeline::json(std::int64_t rank, double origin) const {
   describe("process_name", 0,
            fmt::format("rank {}: data {}, stage {}, tensor {}, {}", rank, at_.data, at_.pipeline,
                        at_.tensor, host_name()),
-           fmt::format(R"(,"data":{},"stage":{},"tensor":{})", at_.data, at_.pipeline, at_.tensor));
+           fmt::format(R"(,"island":{},"data":{},"stage":{},"tensor":{})", at_.islands, at_.data,
+                       at_.pipeline, at_.tensor));
   describe("thread_name", 0, "compute");
   describe("thread_name", 1, "communication");
   std::vector<Event> in_order = events_;

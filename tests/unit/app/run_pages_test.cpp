@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -95,6 +98,51 @@ TEST(LineChart, NamesItsTicksByTheirSize) {
   EXPECT_THAT(labels({0.0, 5e59}), HasSubstr(">4e+59<"));
   EXPECT_THAT(labels({0.0, 5e-20}), HasSubstr(">4e-20<"));
   EXPECT_THAT(labels({-1.0, 1.0}), HasSubstr(">0<"));
+}
+
+TEST(LineChart, ShowsTheMeanOfNoisyCurves) {
+  constexpr int kPoints = 300;
+  std::vector<double> steps;
+  std::vector<double> noisy;
+  std::vector<double> smooth;
+  for (int i = 0; i < kPoints; ++i) {
+    steps.push_back(i);
+    smooth.push_back(i);
+    noisy.push_back(i % 2 == 0 ? i + 20.0 : i - 20.0);
+  }
+  const auto picture = [&](const std::vector<double>& values, std::size_t count) {
+    return svg_of(LineChart{.title = "t",
+                            .scale = LineChart::Scale::kRange,
+                            .curves = {{.name = "a",
+                                        .colour = 0,
+                                        .x = std::span(steps).first(count),
+                                        .y = std::span(values).first(count)}}},
+                  SvgPlace::kPage);
+  };
+  EXPECT_THAT(picture(smooth, kPoints), Not(HasSubstr("data-mean")));
+  EXPECT_THAT(picture(noisy, 50), Not(HasSubstr("data-mean")));
+  const std::string svg = picture(noisy, kPoints);
+  EXPECT_THAT(svg, HasSubstr("stroke-opacity"));
+  // The mean of 19 pixel columns, 15 of the values, leaves the line by 20 / 15 at most.
+  const std::size_t end = svg.find("data-mean");
+  std::string path = svg.substr(0, end);
+  path = path.substr(path.rfind("d=\"M") + 4);
+  const std::size_t most = count_of(path, ",");
+  ASSERT_GT(most, 250U);
+  std::ranges::replace_if(
+      path, [](char c) { return c == 'L' || c == ','; }, ' ');
+  std::istringstream numbers(path);
+  // From the first to the last point, at 374 and 190 pixels for 299 and 339 units.
+  for (std::size_t i = 0; i < most; ++i) {
+    double x = 0.0;
+    double y = 0.0;
+    ASSERT_TRUE(numbers >> x >> y);
+    const double step = (x - 54.0) / 374.0 * 299.0;
+    const double value = (34.0 + 190.0 - y) / 190.0 * 337.0 - 19.0;
+    if (step > 15.0 && step < 284.0) {
+      EXPECT_NEAR(value, step, 3.0) << step;
+    }
+  }
 }
 
 class RunPages : public testing::Test {

@@ -42,7 +42,7 @@ TEST(StepDrawing, StaysReadableWhereOneMeasuredActionIsVeryShort) {
   const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {2, 4});
   Simulation measured = simulate(schedule, equal_costs(2, 10.0, 20.0, 10.0));  // 190 ms
   measured.actions.front().end_seconds = measured.actions.front().begin_seconds + 1e-3;
-  const std::string svg = svg_of(schedule, measured, std::vector<std::int64_t>{3, 7});
+  const std::string svg = svg_of(schedule, measured, {.ranks = {3, 7}});
   EXPECT_EQ(count(svg, " width=\"984\""), 1U);  // 900 for the rows, 84 for labels and margins
   for (const char* text : {">rank 3<", ">rank 7<", ">0 ms<", ">50<", ">100<", ">150<"}) {
     EXPECT_EQ(count(svg, text), 1U) << text;
@@ -60,6 +60,17 @@ TEST(StepDrawing, NamesShardingActionsThatTakeTime) {
   EXPECT_EQ(count(svg, ">unshard</text>"), 1U);
   EXPECT_EQ(count(svg, ">reshard</text>"), 0U);
   EXPECT_EQ(count(svg, ">reduce gradient</text>"), 1U);
+}
+
+TEST(StepDrawing, NamesABackwardPassOfBothGradients) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {2, 4});
+  const std::string fused = svg_of(schedule, simulate(schedule, equal_costs(2, 10.0, 30.0, 0.01)));
+  EXPECT_EQ(count(fused, ">backward (input and weight gradient)</text>"), 1U);
+  EXPECT_EQ(count(fused, ">input gradient</text>"), 0U);
+  EXPECT_EQ(count(fused, ">weight gradient</text>"), 0U);
+  const std::string split = svg_of(schedule, simulate(schedule, equal_costs(2, 10.0, 20.0, 10.0)));
+  EXPECT_EQ(count(split, ">input gradient</text>"), 1U);
+  EXPECT_EQ(count(split, ">weight gradient</text>"), 1U);
 }
 
 TEST(StepDrawing, TakesAWidth) {

@@ -303,19 +303,19 @@ std::string forecast_picture(const PlanView& view) {
     timed.end_seconds *= kMilliseconds;
   }
   const std::int64_t stage_ranks = view.plan.grid.ranks() / view.plan.grid.pipeline;
-  std::vector<std::int64_t> ranks;
+  DrawnRanks rows;
   for (std::int64_t s = 0; s < view.plan.grid.pipeline; ++s) {
-    ranks.push_back(s * stage_ranks);
+    rows.ranks.push_back(s * stage_ranks);
   }
   std::string text =
-      html_figure(svg_of(view.plan.training, shown, ranks, kWidth),
+      html_figure(svg_of(view.plan.training, shown, rows, kWidth),
                   "The first rank of each stage, until its last pass; the optimizer follows");
   const auto passes =
       static_cast<double>(2 * view.plan.training.microbatches * view.plan.training.chunks);
   if (passes * kNumberWidth > kWidth && shown.actions.size() <= kMostNumbered) {
     text += fmt::format(
         "<details><summary>With the numbers of the microbatches</summary>\n{}</details>\n",
-        html_figure(svg_of(view.plan.training, shown, ranks),
+        html_figure(svg_of(view.plan.training, shown, rows),
                     "Boxes have the number of their microbatch"));
   }
   return text;

@@ -284,7 +284,9 @@ std::string page_of(const Runs& runs, const Charts& charts) {
       recorded_steps(runs, charts) + results(runs, charts) + details(runs) +
       fmt::format(
           "<p class=\"soft\">Written by strata report {}. Long curves show the least and the "
-          "greatest value of each pixel column; all values are in metrics.jsonl.</p>\n",
+          "greatest value of each pixel column; noisy ones are pale, with their moving mean over "
+          "19 "
+          "columns above them. All values are in metrics.jsonl.</p>\n",
           escaped(own_version()));
   return html_page(runs.size() == 1 ? runs.front().name : fmt::format("{} runs", runs.size()),
                    text);

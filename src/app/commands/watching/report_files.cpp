@@ -80,8 +80,8 @@ std::string recorded_steps(const Runs& runs, const Charts& charts) {
         pictures += charts.add(
             picture.svg,
             fmt::format(
-                "{}: step {} on the ranks of replica 0; boxes have the number of their microbatch",
-                name, picture.step),
+                "{}: step {}, replica by replica; boxes have the number of their microbatch", name,
+                picture.step),
             fmt::format("timeline-{}", number));
       } catch (const Error& error) {
         pictures +=

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,8 +16,6 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/json.hpp"
-#include "strata/io/text_file.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
 
@@ -28,30 +23,11 @@
 #include "commands/output_file.hpp"
 #include "commands/planning/step_measurement.hpp"
 #include "commands/watching/step_parts.hpp"
+#include "commands/watching/timeline_trace.hpp"
 #include "drawing/step_drawing.hpp"
 
 namespace strata::app {
 namespace {
-
-constexpr std::int64_t kMostTimelineBytes = std::int64_t{4} << 30;
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
-constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 30;
-constexpr std::int64_t kMostChunks = 64;
-constexpr double kMilliseconds = 1e-3;  // of a microsecond
-
-/// A rank's place in the grid.
-struct Place {
-  std::int64_t data = 0;
-  std::int64_t stage = 0;
-  std::int64_t tensor = 0;
-};
-
-/// A message's way, and its time from the begin of the send to the end of the receive.
-struct Message {
-  std::int64_t from = 0;  ///< ranks
-  std::int64_t to = 0;
-  double milliseconds = 0.0;
-};
 
 /// The parts of steps, in milliseconds.
 struct Account {
@@ -96,96 +72,90 @@ struct Account {
   }
 };
 
-struct Trace {
-  std::map<std::int64_t, Place> places;  ///< by rank
-  nlohmann::json::array_t steps;         ///< slices of whole steps
-  nlohmann::json::array_t actions;
-  std::map<std::string, Message> messages;  ///< by id
+/// Who computes most and who least, of ranks or stages.
+struct Unevenness {
+  std::int64_t most = 0;
+  std::int64_t least = 0;
+  double ratio = 1.0;
 };
 
-/// Throws: Error(kUsage) where the file is none of strata's timelines.
-Trace read_trace(const std::string& path) {
-  std::optional<nlohmann::json> content =
-      io::parse_json(io::read_input(path, kMostTimelineBytes, ExitCode::kUsage));
-  Trace trace;
-  const auto within = [](const nlohmann::json& value, std::int64_t most) {
-    const std::optional<std::int64_t> number = io::integer_in(value);
-    if (!number || *number < 0 || *number > most) {
-      throw std::out_of_range(value.dump());
-    }
-    return *number;
-  };
-  const auto time_of = [](const nlohmann::json& value) {
-    constexpr double kMost = 1e18;  // microseconds
-    const auto time = value.get<double>();
-    if (!(std::abs(time) < kMost)) {
-      throw std::out_of_range(value.dump());
-    }
-    return time;
-  };
-  const auto rank_of = [&](const nlohmann::json& event) {
-    return within(event.at("pid"), kMostRanks);
-  };
-  try {
-    const nlohmann::json none = nlohmann::json::object();
-    for (nlohmann::json& event : content.value().at("traceEvents")) {
-      const nlohmann::json& args = event.contains("args") ? event.at("args") : none;
-      if (event.at("name") == "process_name") {
-        trace.places[rank_of(event)] = {within(args.at("data"), kMostRanks),
-                                        within(args.at("stage"), kMostRanks),
-                                        within(args.at("tensor"), kMostRanks)};
-      } else if (event.at("ph") == "X") {
-        static_cast<void>(args.at("step").get<std::int64_t>());
-        if (args.contains("action")) {
-          static_cast<void>(args.at("action").get<std::string>());
-          within(args.at("microbatch"), kMostMicrobatches);
-          within(args.value("chunk", nlohmann::json(0)), kMostChunks);
-          time_of(event.at("ts"));
-          time_of(event.at("dur"));
-          rank_of(event);
-          trace.actions.push_back(std::move(event));
-        } else {
-          Account().add(args);
-          trace.steps.push_back(std::move(event));
-        }
-      } else if (event.at("ph") == "s" || event.at("ph") == "f") {
-        const bool sent = event.at("ph") == "s";
-        Message& message = trace.messages[event.at("id").get<std::string>()];
-        (sent ? message.from : message.to) = rank_of(event);
-        message.milliseconds += (sent ? -1.0 : 1.0) * kMilliseconds * time_of(event.at("ts"));
-      }
-    }
-    for (const nlohmann::json& action : trace.actions) {
-      static_cast<void>(trace.places.at(rank_of(action)));
-    }
-    for (const auto& [id, message] : trace.messages) {
-      static_cast<void>(trace.places.at(message.from));
-      static_cast<void>(trace.places.at(message.to));
-    }
-  } catch (const std::exception&) {
-    fail(ExitCode::kUsage,
-         "{} is not a timeline of strata; give the timeline.json that a run with run.timeline = "
-         "FIRST-LAST wrote",
-         printable_lines(path));
-  }
-  if (trace.places.empty() || trace.steps.empty()) {
-    fail(ExitCode::kUsage, "{} holds no step; give a run.timeline that the run comes to",
-         printable_lines(path));
-  }
-  return trace;
+Unevenness unevenness_of(const std::map<std::int64_t, double>& compute) {
+  const auto [least, most] =
+      std::ranges::minmax_element(compute, {}, &std::pair<const std::int64_t, double>::second);
+  return {most->first, least->first, most->second / std::max(least->second, 1e-9)};
 }
 
-/// The file that the command line names, or a run's directory holds.
-std::string timeline_of(const config::CommandLine& line) {
-  std::filesystem::path file = line.positions().front();
-  if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) {
-    file /= "timeline.json";
+std::string factor_text(double factor) {
+  return factor < 10.0 ? fmt::format("{:.1f}", factor) : fmt::format("{:.0f}", factor);
+}
+
+/// Why the ranks wait for each other in a group, and what to change.
+std::string reason_of(const std::string& part, const Trace& trace,
+                      const std::map<std::int64_t, Account>& ranks) {
+  constexpr double kUneven = 1.25;
+  std::map<std::int64_t, double> stages;
+  std::map<std::int64_t, std::map<std::int64_t, double>> members;
+  for (const auto& [rank, account] : ranks) {
+    const double compute = account.parts.at("compute") / static_cast<double>(account.steps);
+    const std::int64_t stage = trace.places.at(rank).stage;
+    stages[stage] += compute;
+    members[stage][rank] = compute;
   }
-  return file;
+  Unevenness worst;
+  for (const auto& [stage, computes] : members) {
+    stages[stage] /= static_cast<double>(computes.size());
+    const Unevenness own = unevenness_of(computes);
+    worst = own.ratio > worst.ratio ? own : worst;
+  }
+  if (part == "bubble" || part == "pipeline group") {
+    const Unevenness uneven = unevenness_of(stages);
+    std::int64_t microbatches = 0;
+    for (const nlohmann::json& event : trace.actions) {
+      microbatches =
+          std::max(microbatches, event.at("args").at("microbatch").get<std::int64_t>() + 1);
+    }
+    return uneven.ratio > kUneven
+               ? fmt::format(
+                     "stage {} has {} times the work of stage {}: parallel.split, or fewer stages",
+                     uneven.most, factor_text(uneven.ratio), uneven.least)
+           : microbatches < 4 * std::ssize(stages)
+               ? fmt::format(
+                     "{} microbatches are few for {} stages: a smaller batch.micro, or fewer "
+                     "stages",
+                     microbatches, stages.size())
+               : "parallel.schedule = zb-h1, or fewer stages";
+  }
+  if (part.ends_with("group") && worst.ratio > kUneven) {
+    return fmt::format(
+        "rank {} computes {} times as long as rank {} of its stage: strata doctor looks "
+        "for the cause",
+        worst.most, factor_text(worst.ratio), worst.least);
+  }
+  return part == "data group"      ? "a larger batch.global, or parallel.sync = local"
+         : part == "tensor group"  ? "a smaller parallel.tensor"
+         : part == "islands group" ? "a larger local.steps, or local.exchange = bfloat16"
+         : part == "data wait"     ? "more data.reader_threads"
+                                   : "checks and repeated steps are in it: train.repeat_every";
+}
+
+/// What takes most of the steps besides computing.
+std::string conclusion_of(const Trace& trace, const std::map<std::int64_t, Account>& ranks,
+                          const Account& all) {
+  constexpr double kSmall = 0.1;
+  const auto largest = std::ranges::max_element(
+      all.parts, {}, [](const auto& part) { return part.first == "compute" ? -1.0 : part.second; });
+  const double share = largest->second / std::max(all.step, 1e-9);
+  if (share < kSmall) {
+    return fmt::format("computing takes {:.0f} % of a step; of the rest, {} takes most, {:.1f} %",
+                       100.0 * all.parts.at("compute") / std::max(all.step, 1e-9), largest->first,
+                       100.0 * share);
+  }
+  return fmt::format("{} takes {:.0f} % of a step; {}", largest->first, 100.0 * share,
+                     reason_of(largest->first, trace, ranks));
 }
 
 ExitCode report_times(const config::CommandLine& line) {
-  const Trace trace = read_trace(timeline_of(line));
+  const Trace trace = read_trace(line.positions().front());
   std::map<std::int64_t, Account> ranks;
   Account all;
   std::set<std::int64_t> numbers;
@@ -204,6 +174,7 @@ ExitCode report_times(const config::CommandLine& line) {
     account.print(fmt::format("{}", rank));
   }
   all.print("all");
+  fmt::print("{}\n", conclusion_of(trace, ranks, all));
   return ExitCode::kDone;
 }
 
@@ -220,7 +191,7 @@ std::map<std::pair<std::int64_t, std::int64_t>, double> shortest_messages(const 
 
 /// Medians over steps, microbatches, replicas and tensor ranks.
 ExitCode print_times(const config::CommandLine& line) {
-  const std::string path = timeline_of(line);
+  const std::string& path = line.positions().front();
   const Trace trace = read_trace(path);
   constexpr pipeline::ActionKind kKinds[] = {pipeline::ActionKind::kForward,
                                              pipeline::ActionKind::kBackwardInput,
@@ -282,64 +253,94 @@ ExitCode print_times(const config::CommandLine& line) {
 }
 
 ExitCode draw_step(const config::CommandLine& line) {
-  const std::string path = timeline_of(line);
   const std::string output = line.required("output");
-  StepChoice choice{.data = line.count("data", 0, 0, kMostRanks),
-                    .tensor = line.count("tensor", 0, 0, kMostRanks)};
+  StepChoice choice{.tensor = line.count("tensor", 0, 0, kMostRanks)};
   if (line.has("step")) {
     choice.step = line.count("step", 1, 1, std::numeric_limits<std::int64_t>::max());
   }
-  write_file(output, step_picture(path, choice).svg);
-  fmt::print("{}\n", printable_lines(output));
+  if (line.has("data")) {
+    choice.data = line.count("data", 0, 0, kMostRanks);
+  }
+  const StepPicture picture = step_picture(line.positions().front(), choice);
+  write_file(output, picture.svg);
+  fmt::print(
+      "{}{}\n", printable_lines(output),
+      picture.left_out == 0
+          ? ""
+          : fmt::format(": without {} further replicas; --data=N draws one", picture.left_out));
   return ExitCode::kDone;
 }
 
 }  // namespace
 
 StepPicture step_picture(const std::string& path, const StepChoice& choice) {
+  constexpr std::int64_t kMostRows = 32;
   const Trace trace = read_trace(path);
   const std::int64_t step =
       choice.step.value_or(trace.steps.front().at("args").at("step").get<std::int64_t>());
-  pipeline::Schedule schedule{.microbatches = 0};
+  std::map<Place, std::int64_t> ranks;  // that are drawn, in the order of the rows
+  for (const auto& [rank, at] : trace.places) {
+    if (at.data == choice.data.value_or(at.data) && at.tensor == choice.tensor) {
+      ranks.emplace(at, rank);
+    }
+  }
+  DrawnRanks rows;
+  std::map<std::int64_t, std::int64_t> row_of;
+  StepPicture picture{.step = step};
+  for (auto at = ranks.begin(); at != ranks.end();) {
+    const Place first = at->first;
+    const auto end = ranks.upper_bound({first.island, first.data, first.tensor, kMostRanks});
+    if (const std::int64_t stages = std::distance(at, end);
+        !row_of.empty() && std::ssize(row_of) + stages > kMostRows) {
+      ++picture.left_out;
+      at = end;
+      continue;
+    }
+    std::string name = fmt::format("replica {}", first.data);
+    if (ranks.rbegin()->first.island > 0) {
+      name = fmt::format("island {}, {}", first.island, name);
+    }
+    rows.groups.push_back({std::move(name), std::ssize(row_of)});
+    for (; at != end; ++at) {
+      row_of.emplace(at->second, std::ssize(row_of));
+      rows.ranks.push_back(at->second);
+    }
+  }
+  pipeline::Schedule schedule{.stages = std::ssize(row_of), .microbatches = 0};
   pipeline::Simulation drawn;
   double first = std::numeric_limits<double>::infinity();
   for (const nlohmann::json& event : trace.actions) {
-    const Place& at = trace.places.at(event.at("pid"));
     const nlohmann::json& args = event.at("args");
     const auto kind = enum_from_name<pipeline::ActionKind>(args.at("action").get<std::string>());
-    if (at.data != choice.data || at.tensor != choice.tensor || args.at("step") != step || !kind) {
+    const auto row = row_of.find(event.at("pid").get<std::int64_t>());
+    if (row == row_of.end() || args.at("step") != step || !kind) {
       continue;
     }
     const double begin = kMilliseconds * event.at("ts").get<double>();
     const auto microbatch = args.at("microbatch").get<std::int64_t>();
     const std::int64_t chunk = args.value("chunk", std::int64_t{0});
-    drawn.actions.push_back({.stage = at.stage,
+    drawn.actions.push_back({.stage = row->second,
                              .action = {.kind = *kind, .microbatch = microbatch, .chunk = chunk},
                              .begin_seconds = begin,
                              .end_seconds = begin + kMilliseconds * event.at("dur").get<double>()});
     first = std::min(first, begin);
-    schedule.stages = std::max(schedule.stages, at.stage + 1);
     schedule.microbatches = std::max(schedule.microbatches, microbatch + 1);
     schedule.chunks = std::max(schedule.chunks, chunk + 1);
   }
   if (drawn.actions.empty()) {
     fail(ExitCode::kUsage,
-         "{} has no action of step {} on replica {}, tensor rank {}; choose others with --step, "
-         "--data and --tensor",
-         printable_lines(path), step, choice.data, choice.tensor);
+         "{} has no action of step {} on {}, tensor rank {}; choose others with --step, --data and "
+         "--tensor",
+         printable_lines(path), step,
+         choice.data ? fmt::format("replica {}", *choice.data) : "any replica", choice.tensor);
   }
   for (pipeline::TimedAction& timed : drawn.actions) {
     timed.begin_seconds -= first;
     timed.end_seconds -= first;
     drawn.makespan_seconds = std::max(drawn.makespan_seconds, timed.end_seconds);
   }
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(schedule.stages));
-  for (const auto& [rank, at] : trace.places) {
-    if (at.data == choice.data && at.tensor == choice.tensor && at.stage < schedule.stages) {
-      ranks[static_cast<std::size_t>(at.stage)] = rank;
-    }
-  }
-  return {.step = step, .svg = svg_of(schedule, drawn, ranks)};
+  picture.svg = svg_of(schedule, drawn, rows);
+  return picture;
 }
 
 Commands timeline_commands() {
@@ -359,11 +360,10 @@ Commands timeline_commands() {
   };
   return {row("timeline report", "the time account of each rank in the recorded steps", "FILE", {},
               report_times),
-          row("timeline draw", "a picture of one recorded step of one pipeline",
-              "FILE --output=FILE.svg [options]",
+          row("timeline draw", "a picture of one recorded step", "FILE --output=FILE.svg [options]",
               {{"output", "FILE.svg", "the picture"},
                {"step", "N", "which step (default the first recorded one)"},
-               {"data", "N", "which replica (default 0)"},
+               {"data", "N", "which replica (default: as many as 32 rows hold)"},
                {"tensor", "N", "which tensor rank (default 0)"}},
               draw_step),
           row("timeline times", "the measured times as options of strata schedule", "FILE", {},
