@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/config/options.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::config {
@@ -18,6 +19,30 @@ std::vector<std::string> CommandOption::words() const {
   return words;
 }
 
+namespace {
+
+[[noreturn]] void refuse_option(const Command& command, const std::string& name,
+                                const std::string& value) {
+  std::vector<std::string> names;
+  std::ranges::transform(command.options, std::back_inserter(names), &CommandOption::name);
+  if (command.settings != TakesSettings::kNone) {
+    names.emplace_back(kLayerKey);
+    std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
+  }
+  std::string advice = "strata " + command.name + " takes none";
+  if (const auto meant = meant_by(name, names)) {
+    const auto option = std::ranges::find(command.options, meant->name, &CommandOption::name);
+    const bool is_switch = option != command.options.end() && option->value.empty();
+    advice = fmt::format("write --{}{}", meant->name,
+                         is_switch ? "" : "=" + (meant->value.empty() ? value : meant->value));
+  } else if (!names.empty()) {
+    advice = "the nearest is --" + nearest(name, names);
+  }
+  fail(ExitCode::kUsage, "there is no option --{}; {}", name, advice);
+}
+
+}  // namespace
+
 CommandLine::CommandLine(const Command& command, Arguments arguments)
     : command_(command.name),
       options_(command.options),
@@ -28,7 +53,8 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
       fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open->name, open->name);
     }
   };
-  for (const std::string& argument : arguments_) {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const std::string& argument = arguments_[i];
     if (!argument.starts_with("--")) {
       if (open == nullptr || (command.values == Values::kOne && has(open->name))) {
         positions_.push_back(argument);
@@ -39,21 +65,23 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const bool next_is_value = equals == std::string::npos && i + 1 < arguments_.size() &&
+                               !arguments_[i + 1].starts_with("--");
     if (command.settings != TakesSettings::kNone && name.find('.') != std::string::npos) {
-      settings_.push_back(argument);
+      if (equals == std::string::npos && !next_is_value) {
+        fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", name, name);
+      }
+      settings_.push_back(next_is_value ? fmt::format("{}={}", argument, arguments_[++i])
+                                        : argument);
       continue;
     }
     require_value();
     const auto option = std::ranges::find(options_, name, &CommandOption::name);
     if (option == options_.end()) {
-      std::vector<std::string> names;
-      std::ranges::transform(options_, std::back_inserter(names), &CommandOption::name);
-      if (command.settings != TakesSettings::kNone) {
-        std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
-      }
-      fail(ExitCode::kUsage, "there is no option --{}; {}", name,
-           names.empty() ? "strata " + command.name + " takes none"
-                         : "the nearest is --" + nearest(name, names));
+      refuse_option(command, name,
+                    equals != std::string::npos ? argument.substr(equals + 1)
+                    : next_is_value             ? arguments_[i + 1]
+                                                : "VALUE");
     }
     if (option->value.empty()) {
       if (equals != std::string::npos) {
@@ -86,10 +114,11 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
 void CommandLine::add(const CommandOption& option, const std::string& value) {
   const std::vector<std::string> words = option.words();
   const bool takes_others = std::ranges::count(option.value, '|') >= std::ssize(words);
-  if (!takes_others && std::ranges::find(words, value) == words.end()) {
+  const std::string meant = takes_others ? value : value_meant_by(value, words);
+  if (!takes_others && std::ranges::find(words, meant) == words.end()) {
     refuse_value(option.name, value, fmt::format("one of {}", fmt::join(words, ", ")));
   }
-  pairs_.emplace_back(option.name, value);
+  pairs_.emplace_back(option.name, meant);
 }
 
 bool CommandLine::has(std::string_view name) const {

@@ -9,6 +9,7 @@
 
 #include "strata/config/options.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"
 
 #include "ini_file.hpp"
@@ -22,24 +23,38 @@ using Settings = std::map<std::string, std::vector<std::string>>;
 constexpr std::string_view kDefault = "default";
 constexpr std::string_view kDerived = "derived";
 
-[[noreturn]] void refuse_unknown(const std::string& key, const std::string& where) {
-  std::vector<std::string> keys{kLayerKey};
-  for (const Option& option : option_table()) {
-    keys.push_back(option.key);
-  }
-  fail(ExitCode::kUsage,
-       "{}: there is no setting \"{}\"; the nearest is \"{}\" (strata train --help lists all)",
-       where, key, nearest(key, keys));
+/// How a repeated key in one source is treated, apart from model.layer: refused in a file; the last
+/// one of a command line counts.
+enum class Repeated { kRefused, kLastWins };
+
+std::string section_of(const std::string& key) {
+  return key.substr(0, key.find('.'));
+}
+std::string name_in_section(const std::string& key) {
+  return key.substr(key.find('.') + 1);
 }
 
-/// How a repeated key in one source is treated, apart from model.layer.
-enum class Repeated { kRefused, kLastWins };
+[[noreturn]] void refuse_unknown(const IniLine& line, const std::string& where, Repeated source) {
+  std::vector<std::string> keys{kLayerKey};
+  std::ranges::transform(option_table(), std::back_inserter(keys), &Option::key);
+  std::string advice = fmt::format("the nearest is \"{}\" (strata train --help=all lists all)",
+                                   nearest(line.key, keys));
+  if (const auto meant = meant_by(line.key, keys)) {
+    const std::string& value = meant->value.empty() ? line.value : meant->value;
+    advice = source == Repeated::kRefused
+                 ? fmt::format("write {} = {} under [{}]", name_in_section(meant->name), value,
+                               section_of(meant->name))
+                 : fmt::format("write --{}={}", meant->name, value);
+  }
+  fail(ExitCode::kUsage, "{}: there is no setting \"{}\"; {}", where, line.key, advice);
+}
 
 /// The settings of one source. A run's own file may have defaults of settings that this version
 /// lacks.
 Settings settings_of(std::span<const IniLine> lines, const std::string& where, Repeated repeated) {
   Settings settings;
-  for (const auto& [key, value, comment] : lines) {
+  for (const IniLine& line : lines) {
+    const auto& [key, value, comment] = line;
     if (key.empty()) {
       fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
            where, value);
@@ -48,7 +63,7 @@ Settings settings_of(std::span<const IniLine> lines, const std::string& where, R
       if (comment == kDefault) {
         continue;
       }
-      refuse_unknown(key, where);
+      refuse_unknown(line, where, repeated);
     }
     std::vector<std::string>& values = settings[key];
     if (!values.empty() && key != kLayerKey) {
@@ -120,13 +135,6 @@ void apply_settings(const Settings& settings, RunConfig& config) {
     }
   }
   replace_length(settings, config);
-}
-
-std::string section_of(const std::string& key) {
-  return key.substr(0, key.find('.'));
-}
-std::string name_in_section(const std::string& key) {
-  return key.substr(key.find('.') + 1);
 }
 
 std::string default_of(const Option& option) {

@@ -10,6 +10,7 @@
 
 #include "strata/config/options.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"
 
 // Builders for the entries of the option table, one per kind of setting.
@@ -99,9 +100,13 @@ inline Option number(const std::string& key, const std::string& unit, const std:
                  kAsItIs);
 }
 
-/// One of the names that `option.values` lists.
+/// One of the names that `option.values` lists, or another name that means it.
 inline Option of_names(Option option) {
   option.words = split_words(option.values, ",");
+  option.set = [set = std::move(option.set), words = option.words](RunConfig& config,
+                                                                   const std::string& text) {
+    set(config, value_meant_by(text, words));
+  };
   return option;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/core/familiar_names.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 
 #include "option_kinds.hpp"
@@ -27,6 +28,10 @@ constexpr std::int64_t kMostRowPieces = 64;
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 constexpr std::string_view kFileSchedule = "file:";
+
+std::vector<std::string> schedule_names() {
+  return {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"};
+}
 
 using Timeline = std::optional<StepRange>;
 
@@ -199,7 +204,8 @@ std::vector<Option> parallel_and_numerics() {
                config.parallel.schedule.reset();
                return;
              }
-             const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
+             const auto kind =
+                 enum_from_name<pipeline::ScheduleKind>(value_meant_by(value, schedule_names()));
              if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly ||
                  *kind == pipeline::ScheduleKind::kFile) {
                refuse("parallel.schedule", value,
@@ -208,7 +214,7 @@ std::vector<Option> parallel_and_numerics() {
              config.parallel.schedule = *kind;
            },
        .get = [](const RunConfig& config) { return schedule_name(config); },
-       .words = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"}},
+       .words = schedule_names()},
       or_auto(whole("parallel.chunks", "chunks",
                     "model chunks per rank (virtual pipeline stages), for interleaved and auto; 0: "
                     "2 for interleaved and zb-v, the best of 1 to 4 for auto, else 1",

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/utf8.hpp"
 
 namespace strata {
@@ -30,12 +31,19 @@ std::int64_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view text, std::span<const std::string> candidates) {
+  if (const auto meant = meant_by(text, candidates)) {
+    return meant->name;
+  }
   constexpr std::size_t kMostCompared = 256;
   text = text.substr(0, kMostCompared);
+  const bool is_part = text.find('.') == std::string_view::npos;
   std::string best;
   std::int64_t best_distance = std::numeric_limits<std::int64_t>::max();
   for (const std::string& candidate : candidates) {
-    const std::int64_t distance = edit_distance(text, candidate);
+    std::int64_t distance = edit_distance(text, candidate);
+    if (const std::size_t dot = candidate.rfind('.'); is_part && dot != std::string::npos) {
+      distance = std::min(distance, edit_distance(text, candidate.substr(dot + 1)));
+    }
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

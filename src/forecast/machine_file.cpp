@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 #include "strata/forecast/machine.hpp"
@@ -332,15 +333,17 @@ Machine read_machine(const std::string& file_or_name) {
     }
     return machine;
   }
+  const std::vector<std::string> names = shipped_machines();
+  const std::string meant = value_meant_by(file_or_name, names);
   for (const auto& [name, text] : shipped_texts()) {
-    if (name == file_or_name) {
-      return parse_machine(text, file_or_name);
+    if (name == meant) {
+      return parse_machine(text, meant);
     }
   }
   fail(ExitCode::kUsage,
        "there is no machine file \"{}\", and no machine of that name: give a file that strata plan "
        "--calibrate=FILE wrote, or one of {}",
-       file_or_name, fmt::join(shipped_machines(), ", "));
+       file_or_name, fmt::join(names, ", "));
 }
 
 std::vector<std::string> shipped_machines() {

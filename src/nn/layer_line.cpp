@@ -174,7 +174,13 @@ void LayerLine::finish() const {
     refuse(fmt::format("\"{}\" is not understood", values_[next_value_]));
   }
   if (!options_.empty()) {
-    const std::string& key = options_.begin()->first;
+    const auto& [key, value] = *options_.begin();
+    if (key == "activation" || key == "act") {
+      refuse(fmt::format(
+          "{0} has no option \"{1}\"; write {2} behind its value, as in \"{0} 128 {2}\", "
+          "or on a line of its own",
+          kind_, key, value));
+    }
     refuse(fmt::format("{} has no option \"{}\"; the nearest is \"{}\"", kind_, key,
                        nearest(key, known_options_)));
   }

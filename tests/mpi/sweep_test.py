@@ -139,7 +139,7 @@ class Sweep(harness.StrataTest):
                 (["--set", "run.seed=1,2", "--dir=no", "--data.test="], ["data.test is empty"]),
                 (["--set", "run.seed=1,2", "--dir=no", "--random=3"], ["2 combinations"]),
                 (["--set", "run.seed=1,2", "--dir=no", "--nodes=3"], ["--nodes is an option of job arrays"]),
-                (["--set", "run.seed=1,2", "--dir=no", "--rank=3"], ["the nearest is --ranks"]),
+                (["--set", "run.seed=1,2", "--dir=no", "--rank=3"], ["write --ranks=3"]),
                 (["--set", "run.seed=1,2", "--dir=no", "--submit", "--time=9", "--chain=2"], ["no --chain"]),
                 (["--set", "run.seed=1,2", "--dir=taken"], ["taken holds another sweep, --set optimizer.learning_rate=0.1"]),
                 (["--set", "optimizer.learning_rate=0.1", "--dir=taken"], ["train.evaluate_every is \"10\" there and \"500\" here"])]:

@@ -26,7 +26,8 @@ template <typename Enum>
 /// reversals", 1966.
 [[nodiscard]] std::int64_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate with the fewest edits from `text`; empty where there is no candidate.
+/// The candidate that `text` means (familiar_names.hpp), else the one with the fewest edits from
+/// it, or, where the text has no '.', from its last part; empty where there is no candidate.
 [[nodiscard]] std::string nearest(std::string_view text, std::span<const std::string> candidates);
 
 /// A byte count for people, as in "1.25 MiB".

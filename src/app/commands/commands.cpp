@@ -40,17 +40,20 @@ const config::Command& command_of(config::Arguments arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string second = arguments.size() < 2 ? "" : arguments[1];
   const std::string both = fmt::format("{} {}", first, second);
-  std::vector<std::string> firsts;
+  std::vector<std::string> names;
   std::vector<std::string> seconds;
   for (const config::Command& command : all_commands()) {
     const std::size_t blank = command.name.find(' ');
     if (command.name == (blank == std::string::npos ? first : both)) {
       return command;
     }
-    firsts.push_back(command.name.substr(0, blank));
-    if (firsts.back() == first) {
-      seconds.push_back(command.name.substr(blank + 1));
+    if (const std::string word = command.name.substr(0, blank); word != command.name) {
+      names.push_back(word);
+      if (word == first) {
+        seconds.push_back(command.name.substr(blank + 1));
+      }
     }
+    names.push_back(command.name);
   }
   if (!seconds.empty()) {
     const std::string last = seconds.back();
@@ -59,11 +62,12 @@ const config::Command& command_of(config::Arguments arguments) {
          seconds.empty() ? "" : "s", fmt::join(seconds, ", "), seconds.empty() ? "" : " and ", last,
          second);
   }
-  fail(ExitCode::kUsage, "{}\n\n{}",
-       first.empty() ? "a command is needed"
-                     : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", first,
-                                   nearest(first, firsts)),
-       help_of({}));
+  if (first.empty()) {
+    fail(ExitCode::kUsage, "a command is needed\n\n{}", help_of({}));
+  }
+  fail(ExitCode::kUsage,
+       "there is no command \"{}\"; the nearest is \"{}\" (strata --help lists all)", first,
+       nearest(first, names));
 }
 
 config::Arguments arguments_of(const config::Command& command, config::Arguments arguments) {

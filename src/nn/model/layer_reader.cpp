@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::nn {
@@ -92,6 +93,11 @@ class Reader {
           "has at most one shortcut");
     }
     const std::vector<std::string> kinds = layer_kind_names();
+    if (const auto meant = meant_by(line.kind(), kinds)) {
+      line.refuse(
+          fmt::format("there is no layer \"{}\"; write \"layer = {}{}\"", line.kind(), meant->name,
+                      line.text().substr(line.text().find(line.kind()) + line.kind().size())));
+    }
     line.refuse(fmt::format("there is no layer \"{}\"; the nearest is \"{}\", and there are {}",
                             line.kind(), nearest(line.kind(), kinds), fmt::join(kinds, ", ")));
   }

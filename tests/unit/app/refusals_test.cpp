@@ -117,7 +117,7 @@ TEST(Refusals, OfConfigFilesNamePlaceAndNearestKey) {
            {"[batch]\nglobal = 3\0x\n"s, "=> \"3\\x00x\" is not allowed | whole number"},
            {"[optimizer]\nlearning_rat = 1\n",
             "=> given.ini | nearest is \"optimizer.learning_rate\""},
-           {"[modle]\nlayer = dense 4\n", "=> given.ini | nearest is \"model.layer\""},
+           {"[modle]\nlayer = dense 4\n", "=> given.ini | write layer = dense 4 under [model]"},
            {"layer = dense 4\n", "=> given.ini | \"layer\""},
            {"[model]\nlayer dense 4\n", "=> given.ini | invalid line | key = value"},
            {"[train]\nsteps = 1\nsteps = 2\n", "=> given.ini | train.steps is given twice"},
@@ -462,7 +462,7 @@ data import --format=text --files=x --tokenizer=words => --tokenizer is "words" 
 data import --format=text --tokenizer=chars => --format=text needs --files
 data import --format=text --files=x --tokenizer=gpt2 --encoder=x => --tokenizer=gpt2 and --merges
 data import --format=text --files=x --tokenizer=chars --encoder=x => --tokenizer=gpt2 and --encoder
-data import --format=text --files=x --tokenizer=chars --separator=yes => --separator is "yes" |
+data import --format=text --files=x --tokenizer=chars --separator=maybe => --separator is "maybe" |
   one of auto, on, off
 data import --format=text --files=x --tokenizer=chars --separator=on => --separator=on |
   --tokenizer=chars has none
@@ -498,7 +498,7 @@ report x => strata report needs --output=FILE.html
 checkpoint export x --output=y => strata checkpoint export needs --format=huggingface|llmc|safetensors
 checkpoint export x --output=y --format=torch => --format is "torch" | one of huggingface, llmc
 checkpoint import x --dtype=float16 => --dtype is "float16" | one of float32, float64, bfloat16
-schedule convert zb-v --messages=yes => --messages is "yes" | one of on, off
+schedule convert zb-v --messages=maybe => --messages is "maybe" | one of on, off
 watch x --interval=0 => --interval is "0" | a number from 0.1 to 86400
 metrics export x --kind=tests => --kind is "tests" | one of train, evaluate, checkpoint)")) {
     SCOPED_TRACE(row);

@@ -10,6 +10,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/ini_lines.hpp"
 
 namespace strata {
@@ -31,8 +32,31 @@ TEST(Nearest, IsTheCandidateWithTheFewestEdits) {
   EXPECT_EQ(nearest("batch.globl", candidates), "batch.global");
   EXPECT_EQ(nearest("run.dri", candidates), "run.dir");
   EXPECT_EQ(nearest("anything", {}), "");
+  EXPECT_EQ(nearest("globl", candidates), "batch.global");
+  EXPECT_EQ(nearest("batch_size", candidates), "batch.global");
   // As many edits as the product of the lengths, if all were counted.
   EXPECT_EQ(nearest(std::string(1 << 24, 'x'), candidates), "batch.global");
+}
+
+TEST(MeantBy, KnowsSpellingsPartsAndOtherNames) {
+  const std::vector<std::string> candidates{"batch.global", "train.steps", "local.steps",
+                                            "numerics.split_k", "cross_entropy"};
+  const auto name = [&](std::string_view text) {
+    const auto meant = meant_by(text, candidates);
+    return meant ? meant->name : "";
+  };
+  EXPECT_EQ(name("Batch.GLOBAL"), "batch.global");
+  EXPECT_EQ(name("crossentropy"), "cross_entropy");
+  EXPECT_EQ(name("split-k"), "numerics.split_k");
+  EXPECT_EQ(name("trainer.batch_size"), "batch.global");
+  EXPECT_EQ(name("global"), "batch.global");
+  EXPECT_EQ(name("steps"), "train.steps") << "of two parts the one that people mean";
+  EXPECT_EQ(name("n_embd"), "") << "no candidate";
+  EXPECT_EQ(name("batch_sise"), "");
+  EXPECT_EQ(name(""), "");
+  EXPECT_EQ(name(std::string(1 << 24, 'x')), "");
+  EXPECT_EQ(value_meant_by("CE", candidates), "cross_entropy");
+  EXPECT_EQ(value_meant_by("global", candidates), "global") << "values have no parts";
 }
 
 TEST(Texts, ForPeople) {
