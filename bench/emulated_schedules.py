@@ -59,7 +59,7 @@ class Bench:
         measure.write_config(
             config, [f"dense {FEATURES} relu"] * (chunks * ranks - 1) + ["dense 10"], data={"train": self.data},
             batch={"global": 2 * ranks, "micro": 1}, numerics={"lanes": 1}, train={"steps": self.options.steps},
-            parallel={"pipeline": ranks, "schedule": value}, optimizer={"learning_rate": 0.01})
+            parallel={"pipeline": ranks, "schedule": value}, optimizer={"kind": "sgd", "learning_rate": 0.01})
         measure.finish(measure.start(self.options.strata, config, run_dir, ranks, TIMES=":".join(self.times(chunks).values())))
         return [step["step_seconds"] for step in measure.train_steps(run_dir)][2:]
 

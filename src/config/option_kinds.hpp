@@ -75,6 +75,23 @@ inline Option or_auto(Option option) {
   return option;
 }
 
+/// An option that "auto" leaves open (kOpen).
+template <typename T>
+Option or_open(Option option, Member<T> member) {
+  option.values = "auto, or " + option.values;
+  option.set = [set = std::move(option.set), member](RunConfig& config, const std::string& text) {
+    if (text == "auto") {
+      member(config) = kOpen;
+    } else {
+      set(config, text);
+    }
+  };
+  option.get = [get = std::move(option.get), member](RunConfig config) {
+    return member(config) == kOpen ? "auto" : get(config);
+  };
+  return option;
+}
+
 /// The values of a number, and whether one is among them.
 struct Bound {
   const char* values;

@@ -369,9 +369,15 @@ std::vector<Option> parallel_and_numerics() {
 
 std::vector<Option> optimisation() {
   return {
-      choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
-      number("optimizer.learning_rate", "", "peak learning rate", kFromZero,
-             STRATA_MEMBER(schedule.peak)),
+      choice("optimizer.kind", "the update rule; auto: adamw, or the checkpoint's",
+             STRATA_MEMBER(optimizer.options.kind)),
+      or_open(number("optimizer.learning_rate", "",
+                     "peak learning rate; auto: adam, adamw: 0.0006 for 124 million trained "
+                     "parameters, more for fewer, by the fourth root, up to 0.01; sgd: 0.1 times "
+                     "(1 - optimizer.momentum); adagrad: 0.01; a tenth of that with "
+                     "checkpoint.init",
+                     kFromZero, STRATA_MEMBER(schedule.peak)),
+              STRATA_MEMBER(schedule.peak)),
       number("optimizer.momentum", "", "momentum factor", kFraction,
              STRATA_MEMBER(optimizer.options.momentum)),
       choice("optimizer.nesterov", "Nesterov momentum", STRATA_MEMBER(optimizer.options.nesterov)),
@@ -385,7 +391,8 @@ std::vector<Option> optimisation() {
              "weight decay; adamw: decoupled, others: added to the gradient", kFromZero,
              STRATA_MEMBER(optimizer.options.weight_decay)),
       choice("optimizer.decay",
-             "tensors that weight decay applies to; matrices: those of two dimensions or more",
+             "tensors that weight decay applies to; matrices: those of two dimensions or more, so "
+             "no biases and norms",
              STRATA_MEMBER(optimizer.options.decay_scope)),
       setting("optimizer.groups", "groups, or empty", {},
               "factors of learning rate and weight decay for parameters by name with * and ?, as "
@@ -404,8 +411,11 @@ std::vector<Option> optimisation() {
              kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
       choice("schedule.kind", "how the learning rate decays after warm-up",
              STRATA_MEMBER(schedule.kind)),
-      whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
-            STRATA_MEMBER(schedule.warmup_steps)),
+      or_open(whole("schedule.warmup_steps", "steps",
+                    "linear warm-up; auto: a twentieth of the run, at most 100, if optimizer.kind "
+                    "or optimizer.learning_rate is auto, else 0",
+                    0, STRATA_MEMBER(schedule.warmup_steps)),
+              STRATA_MEMBER(schedule.warmup_steps)),
       whole("schedule.decay_steps", "steps",
             "steps over which the learning rate falls to schedule.minimum; 0: train.steps", 0,
             STRATA_MEMBER(schedule.decay_steps)),
@@ -569,8 +579,8 @@ std::vector<Option> running() {
 void add_needs(std::vector<Option>& table) {
   const std::vector<std::pair<std::vector<std::string>, Need>> needs{
       {{"optimizer.momentum", "optimizer.nesterov"}, {"optimizer.kind", {"sgd"}}},
-      {{"optimizer.beta1", "optimizer.beta2"}, {"optimizer.kind", {"adam", "adamw"}}},
-      {{"optimizer.epsilon"}, {"optimizer.kind", {"adam", "adamw", "adagrad"}}},
+      {{"optimizer.beta1", "optimizer.beta2"}, {"optimizer.kind", {"auto", "adam", "adamw"}}},
+      {{"optimizer.epsilon"}, {"optimizer.kind", {"auto", "adam", "adamw", "adagrad"}}},
       {{"schedule.every", "schedule.factor"}, {"schedule.kind", {"step"}}},
       {{"schedule.minimum", "schedule.decay_steps"}, {"schedule.kind", {"linear", "cosine"}}},
       {{"parallel.islands", "parallel.island_of"}, {"parallel.sync", {"local"}}},

@@ -13,6 +13,8 @@ std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options,
     return {};
   }
   switch (options.kind) {
+    case OptimizerKind::kAuto:
+      break;
     case OptimizerKind::kSgd:
       return options.momentum != 0.0 ? std::vector<std::string>{"momentum"}
                                      : std::vector<std::string>{};
@@ -22,6 +24,7 @@ std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options,
     case OptimizerKind::kAdagrad:
       return {"adagrad_sum"};
   }
+  require(false, "an optimizer without a kind");
   return {};
 }
 
@@ -156,6 +159,8 @@ bool Optimizer::update_run(const Run& run, const ConstTensorView& gradient, doub
   learning_rate *= run.rule.rate;
   const double weight_decay = run.rule.decay;
   switch (options_.kind) {
+    case OptimizerKind::kAuto:
+      break;
     case OptimizerKind::kSgd:
       ops::sgd_update(context_, weight, gradient, state_of(0),
                       {.learning_rate = learning_rate,

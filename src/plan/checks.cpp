@@ -30,6 +30,18 @@ void check_optimizer(const optim::OptimizerOptions& options) {
   }
 }
 
+void check_open_rate(double rate) {
+  constexpr double kMostRate = 0.05;
+  if (rate > kMostRate) {
+    fail(
+        ExitCode::kUsage,
+        "optimizer.learning_rate is {}, which suits sgd, but no optimizer.kind is chosen, so it is "
+        "adamw, which takes rates about 0.001; set optimizer.kind to sgd or adamw, or leave the "
+        "rate out",
+        rate);
+  }
+}
+
 void check_unused(const config::RunConfig& given, const Plan& plan) {
   config::check_needs(given);
   const bool tokens = plan.train_data.task == io::Task::kNextToken;

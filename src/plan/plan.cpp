@@ -72,6 +72,12 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   };
   note_choice("batch.micro", given.batch.micro, stored.microbatch);
   note_choice("numerics.loss_pieces", given.numerics.loss_pieces, stored.loss_pieces);
+  if (given.optimizer.options.kind == optim::OptimizerKind::kAuto) {
+    plan.chosen.insert("optimizer.kind");
+  }
+  if (given.schedule.peak == config::kOpen) {
+    plan.chosen.insert("optimizer.learning_rate");
+  }
   const ReplicationPlan& replication = replication_of(plan);
   replication.divide(plan);
   plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.parts);
@@ -81,6 +87,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.token_rows = resolve_token_rows(plan.config, train_data);
   plan.model = make_model(plan.config, train_data, model_grid(plan));
   apply_parameter_settings(plan.config, *plan.model);
+  resolve_rate(given, *plan.model, plan.total_steps, plan.config);
   plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored);

@@ -73,8 +73,14 @@ std::string grid_lines(const Plan& plan) {
   return text;
 }
 
-std::string groups_text(const Plan& plan) {
+/// What strata chose of the optimizer, and the groups of the parameters.
+std::string optimizer_text(const Plan& plan) {
   std::string text;
+  if (plan.chosen.contains("optimizer.kind") || plan.chosen.contains("optimizer.learning_rate")) {
+    const config::RunConfig& c = plan.config;
+    text = fmt::format("optimizer: {}, learning rate {}, warm-up of {} steps\n",
+                       name_of(c.optimizer.options.kind), c.schedule.peak, c.schedule.warmup_steps);
+  }
   const optim::OptimizerOptions& options = plan.config.optimizer.options;
   for (const optim::ParameterGroup& group : options.groups) {
     std::int64_t tensors = 0;
@@ -307,7 +313,7 @@ std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
 std::string plan_text(const Plan& plan) {
   const std::vector<RankPlan> ranks = largest_rank_plans(plan);
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
-  text += groups_text(plan) + grid_lines(plan) + batch_text(plan) + schedule_text(plan) +
+  text += optimizer_text(plan) + grid_lines(plan) + batch_text(plan) + schedule_text(plan) +
           memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
 }

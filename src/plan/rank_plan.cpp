@@ -55,10 +55,11 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
   if (rank.frozen.elements == 0 || dtype == compute_dtype(dtype)) {
     return {};
   }
-  return {{"master weights, frozen", optim::Optimizer::memory({}, rank.frozen, rank.frozen_buckets,
-                                                              rank.coordinates.data, dtype)
-                                         .back()
-                                         .bytes}};
+  return {{"master weights, frozen",
+           optim::Optimizer::memory(optim::OptimizerOptions::stateless(), rank.frozen,
+                                    rank.frozen_buckets, rank.coordinates.data, dtype)
+               .back()
+               .bytes}};
 }
 
 /// All allocations of the rank on its device.

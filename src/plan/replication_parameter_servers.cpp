@@ -98,9 +98,9 @@ class ParameterServers final : public ReplicationPlan {
                                                        const RankPlan& rank) const override {
     return {2, unit_loader(plan, rank, 0)};
   }
-  /// None: servers have it.
+  /// One without state, which servers have.
   [[nodiscard]] optim::OptimizerOptions rank_optimizer(const Plan& /*plan*/) const override {
-    return {};
+    return optim::OptimizerOptions::stateless();
   }
   [[nodiscard]] std::optional<optim::BucketPlan> server_buckets(
       const Plan& plan, const nn::ParameterLayout& layout,

@@ -222,10 +222,70 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   if (given.parallel.bucket_mib == 0.0) {
     config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;
   }
+  if (given.optimizer.options.kind == optim::OptimizerKind::kAuto) {
+    check_open_rate(given.schedule.peak);
+    config.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+  }
   if (given.schedule.decay_steps == 0 && has_end(given.schedule.kind)) {
     config.schedule.decay_steps = total_steps;
   }
   return config;
+}
+
+namespace {
+
+/// The peak rate that suits an update rule, a number of parameters and the weights at the start.
+/// Sources for adam: 0.0006 for 124 million parameters (Brown et al., "Language models are few-shot
+/// learners", arXiv 2005.14165, table 2.1), and the fourth root as from there to 65 billion in
+/// Touvron et al., "LLaMA", arXiv 2302.13971, table 2. docs/decisions/0016 has the rates measured.
+double suitable_rate(const config::RunConfig& config, std::int64_t parameters) {
+  constexpr double kAnchorRate = 6e-4;
+  constexpr double kAnchorParameters = 124e6;
+  constexpr double kMostAdam = 0.01;
+  const optim::OptimizerOptions& options = config.optimizer.options;
+  double rate = 0.0;
+  switch (options.kind) {
+    case optim::OptimizerKind::kSgd:
+      rate = 0.1 * (1.0 - options.momentum);
+      break;
+    case optim::OptimizerKind::kAdagrad:
+      rate = 0.01;
+      break;
+    case optim::OptimizerKind::kAuto:
+    case optim::OptimizerKind::kAdam:
+    case optim::OptimizerKind::kAdamw: {
+      const auto count = static_cast<double>(std::max<std::int64_t>(1, parameters));
+      rate = std::min(kMostAdam, kAnchorRate * std::pow(kAnchorParameters / count, 0.25));
+      break;
+    }
+  }
+  // Trained weights must not be forgotten.
+  rate *= config.checkpoint.init.empty() ? 1.0 : 0.1;
+  // Two digits: the same on every machine's pow().
+  return std::stod(fmt::format("{:.1e}", rate));
+}
+
+}  // namespace
+
+void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::int64_t total_steps,
+                  config::RunConfig& config) {
+  constexpr std::int64_t kMostWarmup = 100;
+  constexpr std::int64_t kWarmupShare = 20;
+  const bool open_rate = given.schedule.peak == config::kOpen;
+  const bool open_kind = given.optimizer.options.kind == optim::OptimizerKind::kAuto;
+  if (open_rate) {
+    std::int64_t trained = 0;
+    for (const nn::ParameterSpec& spec : model.parameters()) {
+      if (spec.ownership == nn::Ownership::kOwned && spec.rule == nn::ParameterRule::kTrained) {
+        trained += spec.shape.count();
+      }
+    }
+    config.schedule.peak = suitable_rate(config, trained);
+  }
+  if (given.schedule.warmup_steps == config::kOpen) {
+    config.schedule.warmup_steps =
+        open_rate || open_kind ? std::min(kMostWarmup, total_steps / kWarmupShare) : 0;
+  }
 }
 
 std::int64_t resolve_steps(const config::RunConfig& config, std::int64_t samples) {

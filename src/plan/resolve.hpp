@@ -27,6 +27,10 @@ namespace strata::plan {
                                                const VirtualGrid& stored, std::int64_t total_steps,
                                                device::DeviceKind device);
 
+/// Sets the peak rate and the warm-up where the config leaves them open.
+void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::int64_t total_steps,
+                  config::RunConfig& config);
+
 [[nodiscard]] std::int64_t resolve_steps(const config::RunConfig& config, std::int64_t samples);
 
 [[nodiscard]] nn::LossKind resolve_loss(const config::RunConfig& config,
@@ -64,6 +68,9 @@ void apply_parameter_settings(const config::RunConfig& config, nn::Model& model)
 [[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored);
 
 void check_optimizer(const optim::OptimizerOptions& options);
+
+/// Rejects a rate of another optimizer, where adamw was not chosen.
+void check_open_rate(double rate);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.
 /// Pre: plan.model, plan.train_data, plan.grid.

@@ -27,7 +27,7 @@ using testing::Not;
 
 const Settings kNetwork = R"(model.layer=dense 6 relu & model.layer=dense 1 & run.threads=1
 & data.train=values/train.h5 & batch.global=8 & batch.micro=2 & numerics.lanes=4
-& parallel.sync=local & parallel.islands=2 & local.steps=2 & optimizer.learning_rate=0.05
+& parallel.sync=local & parallel.islands=2 & local.steps=2 & optimizer.kind=sgd & optimizer.learning_rate=0.05
 & checkpoint.every=2 & train.steps=4)";
 
 class IslandJobs : public testing::Test {

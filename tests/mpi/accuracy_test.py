@@ -28,6 +28,25 @@ class Accuracy(harness.StrataTest):
         self.import_data("--format=idx", f"--images={images}", f"--labels={labels}",
                          "--split=8000,2000", "--output=data/mnist", "--overwrite")
 
+    def test_defaults_train(self):
+        """Nothing of the optimizer is set."""
+        self.import_mnist()
+        config = self.write_config("dense.ini", harness.config_text(["flatten", "dense 10"], data="data/mnist",
+                                                                    train={"epochs": 1}))
+        self.train(config, (1, 1), "dense")
+        accuracy = float(self.records("dense", "evaluate")[-1]["accuracy"])
+        print(f"one layer, one epoch, defaults: test accuracy {accuracy}", flush=True)
+        self.assertGreater(accuracy, 0.88)
+
+        self.import_shakespeare()
+        config = self.write_config("gpt.ini", harness.config_text(
+            data="data/shakespeare-char", model={"preset": "gpt", "blocks": 2, "width": 64, "heads": 4, "context": 32},
+            train={"steps": 200, "evaluate_batches": 8}))
+        self.train(config, (1, 1, 1), "gpt", limit=300)
+        loss = float(self.records("gpt", "evaluate")[-1]["loss"])
+        print(f"GPT of 2 blocks, 200 steps, defaults: test loss {loss}", flush=True)
+        self.assertLess(loss, 2.6)
+
     def test_lenet_on_four_ranks(self):
         self.import_mnist()
         self.train(JOBS / "mnist-lenet.ini", (2, 2), "lenet", "--run.threads=1", limit=500)
@@ -54,12 +73,15 @@ class Accuracy(harness.StrataTest):
         self.assertEqual(float(found[1]), float(last["loss"]))
         self.assertEqual(found[2], f"{100 * float(last['accuracy']):.4f}")
 
-    def test_characters_of_shakespeare(self):
+    def import_shakespeare(self):
         text = sorted(pathlib.Path(os.environ["STRATA_DATA_DIR"]).rglob("input.txt"))
         if not text:
             self.skipTest("STRATA_DATA_DIR has no input.txt, Shakespeare's plays")
         self.import_data("--format=text", "--tokenizer=chars", f"--files={text[0]}",
-                         "--split=0.9,0.1", "--output=data/shakespeare-char")
+                         "--split=0.9,0.1", "--output=data/shakespeare-char", "--overwrite")
+
+    def test_characters_of_shakespeare(self):
+        self.import_shakespeare()
         config = JOBS / "shakespeare-char.ini"
         self.train(config, (1, 1, 1), "plays", "--run.threads=1", limit=800)
         rows = [dict(row) for row in harness.metrics(self.directory / "plays")]

@@ -40,6 +40,21 @@ class Resume(harness.StrataTest):
         self.assertEqual(refused.code, harness.USAGE)
         self.assertIn("launch 3 or 6 ranks", refused.text)
 
+    def test_what_is_left_open_stays_as_the_checkpoint_has_it(self):
+        """Defaults of the optimizer change from version to version, and with the length of the run."""
+        bare = self.write_config("bare.ini", harness.config_text(
+            ["dense 16 relu", "dense 4"], batch={"global": 24}, numerics={"lanes": 2},
+            optimizer={"weight_decay": 0.1}, train={"steps": 40}))
+        earlier = ["--optimizer.kind=sgd", "--optimizer.learning_rate=0.07", "--schedule.warmup_steps=9",
+                   "--optimizer.decay=all"]
+        for name, settings in (("earlier", earlier), ("now", ["--schedule.warmup_steps=2"])):
+            with self.subTest(settings=settings):
+                self.train(bare, (1, 1), f"{name}-whole", *(settings if settings == earlier else []))
+                self.train(bare, (1, 1), name, "--train.steps=20", *settings)
+                finished = self.train(bare, (2, 1), name, "--run.resume=must")
+                self.assertNotIn("optimizer.", finished.text)
+                self.assert_same_run(f"{name}-whole", name)
+
     def test_stopped_by_signals(self):
         for run, first, then, signal_one in [
                 ("term", (2, 2), (1, 2), lambda job, ranks: os.kill(ranks[2], signal.SIGTERM)),

@@ -234,7 +234,7 @@ class Images(harness.StrataTest):
         cls().import_arrays("images", images.astype(np.uint8), labels, "40,20", "--classes=10")
         cls.config = cls().write_config("images.ini", harness.config_text(
             ["flatten", "dense 10"], data="images", batch={"global": 8, "micro": 2}, numerics={"lanes": 2},
-            optimizer={"learning_rate": 0.01}, train={"steps": 6, "evaluate_every": 3}, checkpoint={"every": 3},
+            optimizer={"kind": "sgd", "learning_rate": 0.01}, train={"steps": 6, "evaluate_every": 3}, checkpoint={"every": 3},
             run={"tensorboard": "on", "resume": "auto"}))
 
     def sheets(self, run):

@@ -83,6 +83,9 @@ constexpr auto enum_names(Sync) {
   return names_in_order("step", "local", "async");
 }
 
+/// Leaves a number open whose 0 is a choice.
+inline constexpr int kOpen = -1;
+
 /// Steps [first, last], from 1.
 struct StepRange {
   std::int64_t first = 1;
@@ -91,8 +94,8 @@ struct StepRange {
   [[nodiscard]] bool holds(std::int64_t step) const { return first <= step && step <= last; }
 };
 
-/// All settings of the config file and the command line. 0, "auto" and, of optional ones, nothing
-/// leave a value to prepare(), which returns the resolved config in its Plan.
+/// All settings of the config file and the command line. 0, kOpen, kAuto and, of optional ones,
+/// nothing leave a value to prepare(), which returns the resolved config in its Plan.
 struct RunConfig {
   struct {
     std::vector<std::string> layers;
@@ -168,11 +171,12 @@ struct RunConfig {
     optim::AsyncOptions options;
   } async;
   struct {
-    optim::OptimizerOptions options;
+    optim::OptimizerOptions options{.kind = optim::OptimizerKind::kAuto};
     double clip_norm = 0.0;
     std::string frozen;  // patterns of parameter names
   } optimizer;
-  optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
+  /// The peak goes by the optimizer, the warm-up by the length of the run; decay 0: the last step.
+  optim::LearningRateOptions schedule{.peak = kOpen, .warmup_steps = kOpen, .decay_steps = 0};
   struct {
     std::int64_t steps = 0;
     double epochs = 0.0;

@@ -14,10 +14,11 @@
 
 namespace strata::optim {
 
-enum class OptimizerKind { kSgd, kAdam, kAdamw, kAdagrad };
+/// kAuto: left open in a config, for prepare() to choose; an Optimizer has another kind.
+enum class OptimizerKind { kAuto, kSgd, kAdam, kAdamw, kAdagrad };
 
 constexpr auto enum_names(OptimizerKind) {
-  return names_in_order("sgd", "adam", "adamw", "adagrad");
+  return names_in_order("auto", "sgd", "adam", "adamw", "adagrad");
 }
 
 struct OptimizerOptions {
@@ -28,8 +29,11 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
-  DecayScope decay_scope = DecayScope::kAll;
+  DecayScope decay_scope = DecayScope::kMatrices;
   std::vector<ParameterGroup> groups;
+
+  /// Of an optimizer that holds master weights and updates nothing.
+  [[nodiscard]] static OptimizerOptions stateless() { return {.kind = OptimizerKind::kSgd}; }
 };
 
 /// Updates the slices that this rank owns and keeps optimizer state only for them (ZeRO stage 1).

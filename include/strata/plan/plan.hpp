@@ -50,7 +50,8 @@ struct Plan {
   grid::StageSplit split;
   grid::SumTree lanes{1};  ///< of one part
   /// The settings that strata chose, in neither the config nor the checkpoint, of batch.micro,
-  /// which may become smaller, and numerics.loss_pieces, which depends on it.
+  /// which may become smaller, numerics.loss_pieces, which depends on it, optimizer.kind and
+  /// optimizer.learning_rate.
   std::set<std::string_view> chosen;
   std::int64_t microbatches_per_lane = 1;
   /// Of one part, per rank and step.

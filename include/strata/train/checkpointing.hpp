@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "strata/comm/groups.hpp"
+#include "strata/config/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/directory_lock.hpp"
@@ -74,6 +75,12 @@ void require_space(const plan::Plan& plan, Log& log);
 
 /// The virtual grid of the run that wrote a checkpoint; zeros for an imported one.
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
+
+/// Sets those settings of the optimizer that have other defaults in other versions, or by the
+/// length of the run, to the checkpoint's, where the config of a run that continues leaves them
+/// open.
+void keep_settings(const io::Checkpoint& checkpoint, config::RunConfig& config,
+                   std::map<std::string, config::Origin>& origins);
 
 /// The checkpoint's record of its training data, so that evaluation and generation need no data
 /// set; nothing for a checkpoint of an earlier version. The path names the checkpoint's master

@@ -176,6 +176,10 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
                                         "it to auto to start a new run",
                                         root.string()));
   }
+  if (inputs.checkpoint) {
+    comm::agree(mpi.world(),
+                [&] { train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins); });
+  }
 }
 
 void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {

@@ -1,14 +1,18 @@
 #include "checkpoint/metadata.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "strata/config/options.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/json.hpp"
 #include "strata/nn/adapters.hpp"
@@ -152,6 +156,21 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
     fail(ExitCode::kCheckpoint,
          "{} has no valid record of its virtual grid ({}); use another checkpoint",
          checkpoint.directory().string(), error.what());
+  }
+}
+
+void keep_settings(const io::Checkpoint& checkpoint, config::RunConfig& config,
+                   std::map<std::string, config::Origin>& origins) {
+  constexpr std::array<std::string_view, 4> kKept{"optimizer.kind", "optimizer.learning_rate",
+                                                  "optimizer.decay", "schedule.warmup_steps"};
+  const auto stored = checkpoint.metadata().value("config", nlohmann::json());
+  for (const IniLine& line :
+       ini_lines(stored.is_string() ? stored.get<std::string>() : std::string())) {
+    const auto option = std::ranges::find(config::option_table(), line.key, &config::Option::key);
+    if (std::ranges::count(kKept, line.key) > 0 && !origins.contains(line.key)) {
+      option->set(config, line.value);
+      origins[line.key] = config::Origin::kDerived;
+    }
   }
 }
 

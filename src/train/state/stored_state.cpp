@@ -211,8 +211,8 @@ StoredState::StoredState(ops::Context& context, const plan::Plan& plan, const pl
       optimizer_(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
                  rank.buckets, rank.coordinates.data, stage_state_.weights()),
       host_(1),
-      frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
-                      stage_state_.frozen_weights()) {
+      frozen_masters_(host_, optim::OptimizerOptions::stateless(), rank.frozen, rank.frozen_buckets,
+                      rank.coordinates.data, stage_state_.frozen_weights()) {
   if (has_masters()) {
     for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
                   const nn::PlacedParameter& placed) {

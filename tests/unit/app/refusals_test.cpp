@@ -133,6 +133,8 @@ batch.global=ten => batch.global = "ten" | whole number from 1
 batch.global=1.5 => batch.global = "1.5" | whole number from 1
 optimizer.momentum=1 => optimizer.momentum | below 1
 optimizer.learning_rate=nan => optimizer.learning_rate | number from 0
+optimizer.learning_rate=0.1 => suits sgd | no optimizer.kind is chosen | set optimizer.kind
+optimizer.momentum=0.9 => optimizer.momentum is set | optimizer.kind is auto | to sgd
 optimizer.kind=adm => optimizer.kind | sgd, adam, adamw, adagrad
 numerics.dtype=int32 => numerics.dtype | float32, bfloat16, float64
 parallel.schedule=zb => parallel.schedule | gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, or

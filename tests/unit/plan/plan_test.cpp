@@ -88,6 +88,57 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
 }
 
+TEST(Prepare, ChoosesWhatAnOptimizerLeavesOpen) {
+  const auto planned = [](const std::function<void(config::RunConfig&)>& change) {
+    config::RunConfig config;
+    config.model.layers = {"dense 100 relu", "dense 10"};
+    config.train.steps = 1000;
+    change(config);
+    return prepare(config, 1, numbers(1000, 10), {}).config;
+  };
+  const auto expect = [](const config::RunConfig& config, optim::OptimizerKind kind, double rate,
+                         std::int64_t warmup) {
+    EXPECT_EQ(config.optimizer.options.kind, kind);
+    EXPECT_EQ(config.schedule.peak, rate);
+    EXPECT_EQ(config.schedule.warmup_steps, warmup);
+  };
+  using optim::OptimizerKind;
+  // 2,110 parameters: 6e-4 (124e6 / 2110)^(1/4) = 0.0093.
+  expect(planned([](auto&) {}), OptimizerKind::kAdamw, 0.0093, 50);
+  EXPECT_EQ(planned([](auto&) {}).optimizer.options.decay_scope, optim::DecayScope::kMatrices);
+  expect(planned([](auto& config) { config.train.steps = 19; }), OptimizerKind::kAdamw, 0.0093, 0);
+  expect(planned([](auto& config) { config.train.steps = 100'000; }), OptimizerKind::kAdamw, 0.0093,
+         100);
+  expect(planned([](auto& config) { config.schedule.peak = 0.002; }), OptimizerKind::kAdamw, 0.002,
+         50);
+  expect(planned([](auto& config) { config.schedule.warmup_steps = 0; }), OptimizerKind::kAdamw,
+         0.0093, 0);
+  expect(planned([](auto& config) { config.checkpoint.init = "base"; }), OptimizerKind::kAdamw,
+         0.00093, 50);
+  // Those that are trained count: 1,010.
+  expect(planned([](auto& config) { config.optimizer.frozen = "dense1.*"; }), OptimizerKind::kAdamw,
+         0.01, 50);
+  expect(planned([](auto& config) {
+           config.model.layers = {"dense 100000 relu", "dense 10"};
+         }),
+         OptimizerKind::kAdamw, 0.0017, 50);
+  const auto chosen = [&](OptimizerKind kind, double momentum) {
+    return planned([&](auto& config) {
+      config.optimizer.options.kind = kind;
+      config.optimizer.options.momentum = momentum;
+    });
+  };
+  expect(chosen(OptimizerKind::kSgd, 0.0), OptimizerKind::kSgd, 0.1, 50);
+  expect(chosen(OptimizerKind::kSgd, 0.9), OptimizerKind::kSgd, 0.01, 50);
+  expect(chosen(OptimizerKind::kAdam, 0.0), OptimizerKind::kAdam, 0.0093, 50);
+  expect(chosen(OptimizerKind::kAdagrad, 0.0), OptimizerKind::kAdagrad, 0.01, 50);
+  expect(planned([](auto& config) {
+           config.optimizer.options.kind = OptimizerKind::kAdamw;
+           config.schedule.peak = 0.3;
+         }),
+         OptimizerKind::kAdamw, 0.3, 0);
+}
+
 TEST(RankPlan, CountsTheReceiveBuffersOfATiedTable) {
   const Plan plan = prepare(gpt_on({1, 2, 1}), 2, tokens(), {});
   const auto tied = [&](std::int64_t rank) {
