@@ -149,9 +149,12 @@ int run_command(int argc, char** argv, const train::TrainerHooks& hooks) {
   // Under a file size limit, writes fail with a message instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (std::any_of(arguments.begin(), arguments.end(),
-                  [](const auto& word) { return word == "--help" || word == "-h"; })) {
-    fmt::print("{}", help_of(arguments));
+  const auto has = [&](std::string_view option) {
+    return std::ranges::find(arguments, option) != arguments.end();
+  };
+  if (const bool all = has("--help=all"); all || has("--help") || has("-h")) {
+    fmt::print("{}",
+               help_of(arguments, all ? config::HelpDetail::kAll : config::HelpDetail::kCommon));
     return 0;
   }
   if (!arguments.empty() && arguments.front() == "--version") {

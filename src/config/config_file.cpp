@@ -1,7 +1,6 @@
 #include "strata/config/config_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string_view>
 
@@ -210,35 +209,62 @@ std::string resolved_config_text(const GivenConfig& given, const RunConfig& reso
 
 namespace {
 
-/// Settings that most runs set.
-constexpr std::array<std::string_view, 20> kCommon{
-    "model.layer",     "model.preset",   "data.train",           "data.test",
-    "batch.global",    "batch.micro",    "parallel.data",        "parallel.pipeline",
-    "parallel.tensor", "numerics.dtype", "optimizer.kind",       "optimizer.learning_rate",
-    "train.steps",     "train.epochs",   "train.evaluate_every", "checkpoint.every",
-    "run.dir",         "run.seed",       "run.device",           "run.resume"};
+/// A setting that most runs set, in a few words.
+struct CommonSetting {
+  const char* key;
+  const char* about;
+};
+constexpr CommonSetting kCommon[] = {
+    {"model.layer", "a layer, one line each, from input to output"},
+    {"model.preset", "a model by name instead: gpt, llama, resnet20, ..."},
+    {"data.train", "the training split, made with strata data import"},
+    {"data.test", "the test split"},
+    {"batch.global", "samples of a step, over all ranks (128)"},
+    {"batch.micro", "samples of a forward pass (chosen)"},
+    {"parallel.data", "replicas (all ranks that are left)"},
+    {"parallel.pipeline", "pipeline stages (1)"},
+    {"parallel.tensor", "tensor-parallel ranks (1)"},
+    {"numerics.dtype", "float32, bfloat16 or float64 (float32)"},
+    {"optimizer.kind", "sgd, adam, adamw or adagrad (adamw)"},
+    {"optimizer.learning_rate", "peak learning rate (by optimizer.kind)"},
+    {"schedule.kind", "constant, step, linear or cosine (constant)"},
+    {"train.steps", "length of the run, or"},
+    {"train.epochs", "length of the run in epochs"},
+    {"train.evaluate_every", "steps between evaluations (at the end)"},
+    {"checkpoint.every", "steps between checkpoints (by the clock)"},
+    {"checkpoint.init", "a run or checkpoint whose weights to start from"},
+    {"run.dir", "where the run's files go"},
+    {"run.seed", "seed of all random numbers (1)"},
+    {"run.device", "cpu or cuda (cuda where there is a GPU)"},
+    {"run.resume", "never, auto or must (never)"}};
 
 }  // namespace
 
-std::vector<HelpList> config_help() {
-  std::vector<HelpList> lists{{"Common settings", {}}};
+std::vector<HelpList> config_help(HelpDetail detail) {
+  if (detail == HelpDetail::kCommon) {
+    HelpList common{"Common settings, as in --train.steps=1000 (and their defaults)", {}};
+    for (const auto& [key, about] : kCommon) {
+      common.terms.push_back({key, about});
+    }
+    common.terms.push_back(
+        {"--help=all", fmt::format("lists all {} settings", option_table().size())});
+    return {common};
+  }
+  std::vector<HelpList> lists;
   for (const Section& section : section_table()) {
-    HelpList others{fmt::format("[{}]  {}", section.name, section.about), {}};
-    const auto add = [&](const std::string& key, const std::string& help) {
-      if (section_of(key) == section.name) {
-        HelpList& list = std::ranges::count(kCommon, key) > 0 ? lists.front() : others;
-        list.terms.push_back({key, help});
-      }
-    };
-    add(kLayerKey, kLayerHelp);
+    HelpList settings{fmt::format("[{}]  {}", section.name, section.about), {}};
+    if (section.name == section_of(kLayerKey)) {
+      settings.terms.push_back({kLayerKey, kLayerHelp});
+    }
     for (const Option& option : option_table()) {
-      add(option.key,
-          fmt::format("{} ({}{}{}; default {})", option.help, option.values,
-                      option.unit.empty() ? "" : ", in ", option.unit, default_of(option)));
+      if (section_of(option.key) == section.name) {
+        settings.terms.push_back(
+            {option.key,
+             fmt::format("{} ({}{}{}; default {})", option.help, option.values,
+                         option.unit.empty() ? "" : ", in ", option.unit, default_of(option))});
+      }
     }
-    if (!others.terms.empty()) {
-      lists.push_back(std::move(others));
-    }
+    lists.push_back(std::move(settings));
   }
   return lists;
 }

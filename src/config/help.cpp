@@ -13,12 +13,12 @@ namespace {
 constexpr std::string_view kWhiteSpace = " \n";
 
 /// Text after the beginning of a line; further lines begin at the column.
-std::string wrapped(std::string line, std::string_view text, std::size_t column) {
-  constexpr std::size_t kWidth = 120;
+std::string wrapped(std::string line, std::string_view text, std::size_t column,
+                    std::size_t width) {
   std::string result;
   bool begins = true;
   for (const std::string& word : split_words(text, kWhiteSpace)) {
-    if (!begins && line.size() + 1 + word.size() > kWidth) {
+    if (!begins && line.size() + 1 + word.size() > width) {
       result += line + "\n";
       line.assign(column, ' ');
       begins = true;
@@ -40,7 +40,8 @@ std::vector<std::string> paragraphs_of(std::string_view about) {
 }
 
 /// Terms with what they mean in a column; that of terms above `most` characters begins below them.
-std::string columns(std::span<const HelpTerm> terms, std::size_t indent, std::size_t most) {
+std::string columns(std::span<const HelpTerm> terms, std::size_t indent, std::size_t most,
+                    std::size_t width) {
   std::size_t widest = 0;
   for (const HelpTerm& term : terms) {
     widest = std::max(widest, term.term.size() <= most ? term.term.size() : 0);
@@ -55,7 +56,7 @@ std::string columns(std::span<const HelpTerm> terms, std::size_t indent, std::si
     }
     if (!term.about.empty()) {
       line.resize(column, ' ');
-      text += wrapped(line, term.about, column);
+      text += wrapped(line, term.about, column, width);
     }
   }
   return text;
@@ -100,10 +101,10 @@ std::vector<HelpTerm> options_of(const Command& command) {
   return terms;
 }
 
-std::vector<HelpList> lists_of(const Command& command) {
+std::vector<HelpList> lists_of(const Command& command, HelpDetail detail) {
   std::vector<HelpList> lists = command.lists;
   if (command.settings == TakesSettings::kListed) {
-    std::ranges::move(config_help(), std::back_inserter(lists));
+    std::ranges::move(config_help(detail), std::back_inserter(lists));
   }
   return lists;
 }
@@ -114,7 +115,7 @@ Command program_of(std::span<const Command> all) {
   Command program{.name = "",
                   .purpose = "trains neural networks on grids of MPI ranks",
                   .about = R"(Each command explains its options: strata COMMAND --help.
-strata train --help lists every setting.)",
+strata train --help=all lists every setting.)",
                   .lists = {{"Exit codes",
                              {{"0", "done"},
                               {"2", "wrong use or config"},
@@ -125,25 +126,25 @@ strata train --help lists every setting.)",
                               {"75", R"(stopped on request: checkpoint written, or none needed yet;
 submit again to go on)"}}}}};
   for (const Command& command : all) {
-    program.synopses.push_back(
-        {fmt::format("{} {}", command.name, command.synopses.front().term), command.purpose});
+    program.synopses.push_back({command.name, command.purpose});
   }
   program.synopses.push_back({"--version", "versions of the program and of its libraries"});
   return program;
 }
 
-std::string help_text(const Command& command) {
-  constexpr std::size_t kMostSynopsis = 68;
-  constexpr std::size_t kMostTerm = 34;
+std::string help_text(const Command& command, HelpDetail detail, std::size_t width) {
+  // Terms above these begin a line of their own.
+  const std::size_t most_synopsis = width / 2;
+  const std::size_t most_term = width / 3;
   const bool is_program = command.name.empty();
   std::string text = is_program ? fmt::format("strata {}.\n\n", command.purpose) : "";
-  text += columns(synopses_of(command), is_program ? 2 : 0, kMostSynopsis);
+  text += columns(synopses_of(command), is_program ? 2 : 0, most_synopsis, width);
   for (const std::string& paragraph : paragraphs_of(command.about)) {
-    text += "\n" + wrapped("", paragraph, 0);
+    text += "\n" + wrapped("", paragraph, 0, width);
   }
-  text += command.options.empty() ? "" : "\n" + columns(options_of(command), 2, kMostTerm);
-  for (const HelpList& list : lists_of(command)) {
-    text += fmt::format("\n{}\n{}", list.title, columns(list.terms, 2, kMostTerm));
+  text += command.options.empty() ? "" : "\n" + columns(options_of(command), 2, most_term, width);
+  for (const HelpList& list : lists_of(command, detail)) {
+    text += fmt::format("\n{}\n{}", list.title, columns(list.terms, 2, most_term, width));
   }
   return text;
 }
@@ -167,7 +168,7 @@ std::string manual_page(const Command& command, std::span<const Command> all,
     begin = ".PP\n";
   }
   text += roff_section("OPTIONS", options_of(command));
-  for (const HelpList& list : lists_of(command)) {
+  for (const HelpList& list : lists_of(command, HelpDetail::kAll)) {
     text += roff_section(list.title, list.terms);
   }
   text += ".SH SEE ALSO\n";

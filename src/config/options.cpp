@@ -448,8 +448,15 @@ std::vector<Option> running() {
              "activation; full: all inside a transformer sublayer. The same bits, but for "
              "selective on a GPU in bfloat16 with a GELU MLP",
              STRATA_MEMBER(train.recompute)),
-      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
+      whole("train.log_every", "steps",
+            "steps between progress lines; 0: by the clock, 1, 2, 5, 10, 20, 30 and then 60 seconds "
+            "apart",
             0, STRATA_MEMBER(train.log_every)),
+      whole("train.metrics_every", "steps",
+            "steps between lines of metrics.jsonl, whose numbers are means over these steps; 0: "
+            "every step up to 5,000, every second to 10,000, fifth to 25,000, tenth to 50,000, and "
+            "so on",
+            0, STRATA_MEMBER(train.metrics_every)),
       choice(
           "train.nonfinite",
           "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "

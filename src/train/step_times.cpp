@@ -6,6 +6,25 @@
 
 namespace strata::train {
 
+StepTimes& StepTimes::operator+=(const StepTimes& others) {
+  step += others.step;
+  compute += others.compute;
+  communication += others.communication;
+  bubble += others.bubble;
+  data += others.data;
+  return *this;
+}
+
+StepTimes StepTimes::over(double steps) const {
+  StepTimes one{.step = step / steps,
+                .compute = compute / steps,
+                .communication = communication,
+                .bubble = bubble / steps,
+                .data = data / steps};
+  one.communication *= 1.0 / steps;
+  return one;
+}
+
 std::vector<std::pair<std::string, double>> named_parts(const StepTimes& times) {
   std::vector<std::pair<std::string, double>> parts{
       {"compute_seconds", times.compute}, {"communication_seconds", times.communication.total()}};

@@ -93,10 +93,12 @@ class Settings(Errors):
         usage = self.alone("--help").text
         for command in commands:
             self.assertIn(f"  strata {command} ", usage)
-        settings = self.alone("train", "--help").text
-        common = settings[settings.index("Common settings"):settings.index("[model]")]
+        common = self.alone("train", "--help", expect=DONE).text.splitlines()
+        self.assertLessEqual(len(common), 45)
+        self.assertLessEqual(max(map(len, common)), 80)
+        settings = self.alone("train", "--help=all", expect=DONE).text
         for key in ("model.layer", "data.train", "batch.global", "run.dir", "train.steps"):
-            self.assertIn(f"\n  {key} ", common)
+            self.assertEqual(sum(line.startswith(f"  {key} ") for line in common), 1)
             self.assertEqual(settings.count(f"\n  {key} "), 1)
         reference = self.alone("help", "reference").text
         self.assertEqual(len(re.findall(r"^\| `", reference, re.MULTILINE)),

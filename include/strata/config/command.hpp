@@ -61,8 +61,7 @@ class CommandLine;
 struct Command {
   std::string name;     ///< as in "data import"
   std::string purpose;  ///< a few words
-  /// What follows the name, and what it is for where there are several. The first stands in the
-  /// list of commands.
+  /// What follows the name, and what it is for where there are several.
   std::vector<HelpTerm> synopses;
   /// Paragraphs, with an empty line between. Help wraps all texts.
   std::string about;

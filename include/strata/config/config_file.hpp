@@ -46,8 +46,10 @@ struct HelpList {
   std::vector<HelpTerm> terms;
 };
 
-/// Every key with its default, unit and meaning: the common ones, then the others by section.
-[[nodiscard]] std::vector<HelpList> config_help();
+/// What a help text tells of the settings: those that most runs set, in a line each, or all by
+/// section, each with its values, unit, default and meaning.
+enum class HelpDetail { kCommon, kAll };
+[[nodiscard]] std::vector<HelpList> config_help(HelpDetail detail);
 
 /// The reference page docs/configuration.md.
 [[nodiscard]] std::string config_reference();

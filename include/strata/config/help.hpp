@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -10,8 +11,8 @@ namespace strata::config {
 /// The program as a command without a name, with a synopsis for each command.
 [[nodiscard]] Command program_of(std::span<const Command> all);
 
-/// What --help prints.
-[[nodiscard]] std::string help_text(const Command& command);
+/// What --help and --help=all print, in lines of at most `width` characters where words allow it.
+[[nodiscard]] std::string help_text(const Command& command, HelpDetail detail, std::size_t width);
 
 /// The name of a manual page, as in "strata-data-import".
 [[nodiscard]] std::string manual_name(const Command& command);

@@ -185,6 +185,7 @@ struct RunConfig {
     std::int64_t patience = 0;  // 0: off
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
+    std::int64_t metrics_every = 0;  // 0: rarer in longer runs
     Nonfinite nonfinite = Nonfinite::kStop;
     Switch check = Switch::kOn;
     std::int64_t check_every = 0;

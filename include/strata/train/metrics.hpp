@@ -17,9 +17,11 @@
 
 namespace strata::train {
 
-/// The line of a training step.
+/// The line of a training step, or of several: means over `steps` steps, the last of which is
+/// `step`.
 struct TrainRecord {
   std::int64_t step = 0;
+  std::int64_t steps = 1;
   double loss = 0.0;
   double grad_norm = 0.0;
   double learning_rate = 0.0;
@@ -114,6 +116,9 @@ class MetricsFile {
   std::int64_t step_;  ///< of the last line
   bool failed_ = false;
 };
+
+/// The key of the number of steps of a line of training; without it, it is of one.
+inline constexpr const char* kStepsKey = "steps";
 
 /// The kind of lines that belong to no step.
 inline constexpr const char* kRunKind = "run";

@@ -27,6 +27,19 @@ struct MetricsTable {
   [[nodiscard]] std::span<const double> column(std::string_view key) const;
   /// NaN where there is none.
   [[nodiscard]] double last(std::string_view key) const;
+  /// Steps that a record is of.
+  [[nodiscard]] double steps_of(std::size_t record) const;
+  /// The sum over the steps of the last `most` records, whose numbers are means over their steps;
+  /// numbers that are missing or not finite do not count.
+  struct Sum {
+    double total = 0.0;
+    double steps = 0.0;
+
+    /// NaN for no steps.
+    [[nodiscard]] double mean() const { return total / steps; }
+  };
+  [[nodiscard]] Sum sum(std::string_view key,
+                        std::size_t most = std::numeric_limits<std::size_t>::max()) const;
 };
 
 /// What the records of kind "run" tell of all starts of a run.

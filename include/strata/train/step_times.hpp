@@ -20,6 +20,9 @@ struct StepTimes {
   [[nodiscard]] double other() const {
     return step - compute - communication.total() - bubble - data;
   }
+  StepTimes& operator+=(const StepTimes& others);
+  /// The times of one of `steps` steps.
+  [[nodiscard]] StepTimes over(double steps) const;
 };
 
 /// The parts under the names of metrics.jsonl, in its order; the parts of communication follow

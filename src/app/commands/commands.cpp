@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "strata/config/help.hpp"
 #include "strata/core/text.hpp"
@@ -21,19 +23,34 @@ const Commands& all_commands() {
   return kAll;
 }
 
-std::string help_of(config::Arguments arguments) {
+namespace {
+
+/// Columns of the terminal, if it is one, for lines of text.
+std::size_t text_width() {
+  constexpr std::size_t kUsual = 80;
+  constexpr std::size_t kMost = 120;
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0
+             ? std::clamp<std::size_t>(size.ws_col, kUsual / 2, kMost)
+             : kUsual;
+}
+
+}  // namespace
+
+std::string help_of(config::Arguments arguments, config::HelpDetail detail) {
+  const std::size_t width = text_width();
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
   std::string text;
   for (const config::Command& command : all_commands()) {
     if (command.name == both) {
-      return config::help_text(command);
+      return config::help_text(command, detail, width);
     }
     if (command.name == first || command.name.starts_with(first + " ")) {
-      text += (text.empty() ? "" : "\n") + config::help_text(command);
+      text += (text.empty() ? "" : "\n") + config::help_text(command, detail, width);
     }
   }
-  return text.empty() ? config::help_text(config::program_of(all_commands())) : text;
+  return text.empty() ? config::help_text(config::program_of(all_commands()), detail, width) : text;
 }
 
 const config::Command& command_of(config::Arguments arguments) {

@@ -47,6 +47,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
 
 /// The help of the command that the arguments name, of all that share its first word, or of the
 /// program.
-[[nodiscard]] std::string help_of(config::Arguments arguments);
+[[nodiscard]] std::string help_of(config::Arguments arguments,
+                                  config::HelpDetail detail = config::HelpDetail::kCommon);
 
 }  // namespace strata::app

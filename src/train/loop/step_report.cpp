@@ -1,8 +1,11 @@
 #include "loop/step_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,12 +16,34 @@
 #include "strata/core/text.hpp"
 
 namespace strata::train {
+namespace {
+
+/// Steps between lines of the metrics after `step` steps, so that long runs keep them short.
+std::int64_t metrics_interval(std::int64_t step) {
+  constexpr std::int64_t kStepsAtOne = 5000;
+  std::int64_t interval = 1;
+  for (std::int64_t power = 1; step > kStepsAtOne * interval; power *= 10) {
+    for (const std::int64_t digit : {1, 2, 5}) {
+      interval = digit * power;
+      if (step <= kStepsAtOne * interval) {
+        break;
+      }
+    }
+  }
+  return interval;
+}
+
+bool ends_with(std::string_view name, std::initializer_list<std::string_view> ends) {
+  return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace
 
 StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
     : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
 
 void StepReport::add(const StepResult& result, const std::optional<RankTimes>& ranks) {
-  write_metrics(result);
+  add_metrics(result);
   window_seconds_ += result.times.step;
   window_data_seconds_ += result.times.data;
   ++window_steps_;
@@ -32,23 +57,58 @@ void StepReport::add(const StepResult& result, const std::optional<RankTimes>& r
   }
 }
 
-void StepReport::write_metrics(const StepResult& result) {
-  const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / result.times.step;
-  const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+void StepReport::add_metrics(const StepResult& result) {
+  const bool skipped = result.update == StepResult::Update::kSkipped;
+  if (skipped) {
+    flush();  // its loss or norm is not finite
+  }
   metrics_.write_event(result.step, result.histograms);
-  metrics_.write(TrainRecord{.step = result.step,
-                             .loss = result.summary.loss,
-                             .grad_norm = result.summary.grad_norm,
-                             .learning_rate = result.rate,
-                             .samples_per_second = samples_per_second,
-                             .tokens_per_second = is_language_model(setup_.plan)
-                                                      ? std::optional(samples_per_second * tokens)
-                                                      : std::nullopt,
-                             .mfu = mfu_of(result.times.step),
-                             .times = result.times,
-                             .skipped = result.update == StepResult::Update::kSkipped,
-                             .further = result.numbers});
-  warn_of_lost_lines(result.step);
+  ++sums_.steps;
+  sums_.loss += result.summary.loss;
+  sums_.grad_norm += result.summary.grad_norm;
+  sums_.times += result.times;
+  sums_.numbers.resize(result.numbers.size());
+  for (std::size_t i = 0; i < result.numbers.size(); ++i) {
+    const auto& [name, number] = result.numbers[i];
+    double& sum = sums_.numbers[i].second;
+    sum = ends_with(name, {"_max"}) ? std::max(sum, number) : sum + number;
+    sums_.numbers[i].first = name;
+  }
+  sums_.last = result;
+  const std::int64_t every = setup_.plan.config.train.metrics_every;
+  if (skipped || !result.histograms.empty() || result.step == setup_.plan.total_steps ||
+      result.step % (every > 0 ? every : metrics_interval(result.step)) == 0) {
+    flush();
+  }
+}
+
+void StepReport::flush() {
+  const Sums sums = std::exchange(sums_, {});
+  if (sums.steps == 0) {
+    return;
+  }
+  const auto steps = static_cast<double>(sums.steps);
+  const StepTimes times = sums.times.over(steps);
+  const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / times.step;
+  const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+  TrainRecord record{.step = sums.last.step,
+                     .steps = sums.steps,
+                     .loss = sums.loss / steps,
+                     .grad_norm = sums.grad_norm / steps,
+                     .learning_rate = sums.last.rate,
+                     .samples_per_second = samples_per_second,
+                     .tokens_per_second = is_language_model(setup_.plan)
+                                              ? std::optional(samples_per_second * tokens)
+                                              : std::nullopt,
+                     .mfu = mfu_of(times.step),
+                     .times = times,
+                     .skipped = sums.last.update == StepResult::Update::kSkipped,
+                     .further = sums.numbers};
+  for (auto& [name, number] : record.further) {
+    number /= ends_with(name, {"_mean", "_per_second"}) ? steps : 1.0;
+  }
+  metrics_.write(record);
+  warn_of_lost_lines(record.step);
 }
 
 void StepReport::warn_of_lost_lines(std::int64_t step) {
@@ -76,9 +136,12 @@ bool StepReport::is_log_step(std::int64_t step) const {
   if (step == first_step_ + 1 || step == setup_.plan.total_steps) {
     return true;
   }
-  constexpr double kSecondsBetweenLines = 2.0;
+  // Between lines; the last one stays.
+  constexpr std::array<double, 7> kSeconds{1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0};
   const std::int64_t every = setup_.plan.config.train.log_every;
-  return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
+  // The line of the first step does not count.
+  const std::size_t gap = std::min(lines_ > 0 ? lines_ - 1 : 0, kSeconds.size() - 1);
+  return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSeconds[gap];
 }
 
 void StepReport::log_progress(const StepResult& result, const std::optional<RankTimes>& ranks) {
@@ -109,6 +172,7 @@ void StepReport::log_progress(const StepResult& result, const std::optional<Rank
   window_data_seconds_ = 0.0;
   window_steps_ = 0;
   last_line_ = now_seconds();
+  ++lines_;
 }
 
 }  // namespace strata::train

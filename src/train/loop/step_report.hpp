@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "strata/train/metrics.hpp"
 #include "strata/train/setup.hpp"
@@ -22,23 +25,37 @@ class StepReport {
   /// Writes a progress line too where it gets the ranks' compute times, or where one is due for a
   /// step that ended without the others.
   void add(const StepResult& result, const std::optional<RankTimes>& ranks = std::nullopt);
+  /// Writes the line of the steps since the last one, if there are any.
+  void flush();
   /// Warns once where lines of the metrics could not be written.
   void warn_of_lost_lines(std::int64_t step);
   /// Whether a progress line is due.
   [[nodiscard]] bool is_log_step(std::int64_t step) const;
 
  private:
-  void write_metrics(const StepResult& result);
+  /// Sums over the steps since the last line of the metrics.
+  struct Sums {
+    StepResult last;
+    std::int64_t steps = 0;
+    double loss = 0.0;
+    double grad_norm = 0.0;
+    StepTimes times;
+    std::vector<std::pair<std::string, double>> numbers;  ///< of names with _max the greatest
+  };
+
+  void add_metrics(const StepResult& result);
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
   void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);
 
   const TrainerSetup& setup_;
   MetricsFile& metrics_;
+  Sums sums_;
   bool metrics_warned_ = false;
   std::int64_t first_step_;
   double began_;
   double last_line_ = 0.0;
+  std::size_t lines_ = 0;  ///< of progress
   double window_seconds_ = 0.0;
   double window_data_seconds_ = 0.0;
   std::int64_t window_steps_ = 0;

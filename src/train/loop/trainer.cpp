@@ -94,6 +94,13 @@ class Trainer final : public TrainingLoop {
 
   ~Trainer() { setup_.log.on_warning({}); }
 
+  /// Writes the metrics of steps that no line has yet.
+  void flush_report() {
+    if (report_) {
+      report_->flush();
+    }
+  }
+
   /// After an agreed failure of run(). Communication: collective over the world.
   void finish_save() { saves_.finish_after_failure(); }
 
@@ -203,6 +210,7 @@ class Trainer final : public TrainingLoop {
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
       if (last || stop || point.requests.has(StepRequest::kSave)) {
+        flush_report();  // a run that continues from here misses none
         saves_.save(step, updates_, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
       } else if (!point.requests.has(StepRequest::kWait)) {
         saves_.advance();
@@ -243,6 +251,7 @@ class Trainer final : public TrainingLoop {
 
   /// `how`: what it left. `where`: as in " in a test".
   Outcome stopped(std::int64_t step, const std::string& how, const char* where = "") {
+    flush_report();
     const std::string text =
         fmt::format("stopped {}{} after step {} of {}, {}; continue with --run.resume=auto",
                     stop_reason(), where, step, plan_.total_steps, how);
@@ -324,6 +333,7 @@ class Trainer final : public TrainingLoop {
     if (setup_.test_data == nullptr) {
       return Outcome::kFinished;
     }
+    flush_report();
     // Bad test data may end the run.
     state_.drain();
     saves_.finish();
@@ -380,6 +390,7 @@ Outcome train(const TrainerSetup& setup) {
   try {
     return trainer->run();
   } catch (const std::exception& error) {
+    trainer->flush_report();
     if (setup.on_failure) {
       setup.on_failure(error);
     }

@@ -21,21 +21,24 @@ namespace {
 constexpr const char* kTrainKind = "train";
 constexpr const char* kEvaluateKind = "evaluate";
 
+/// The first and the last step of a line.
+using Steps = std::pair<std::int64_t, std::int64_t>;
+
 /// As in "3 to 6, 9", of the steps from 1 to `last` that are not among `steps`.
-std::string gaps_in(std::vector<std::int64_t> steps, std::int64_t last) {
+std::string gaps_in(std::vector<Steps> steps, std::int64_t last) {
   constexpr int kMostNamed = 8;
-  steps.push_back(last + 1);
+  steps.emplace_back(last + 1, last + 1);
   std::ranges::sort(steps);
   std::string text;
   int gaps = 0;
   std::int64_t before = 0;
-  for (const std::int64_t step : steps) {
-    const std::int64_t first = std::exchange(before, step) + 1;
-    if (first >= step || ++gaps > kMostNamed) {
+  for (const auto& [begin, end] : steps) {
+    const std::int64_t first = std::exchange(before, std::max(before, end)) + 1;
+    if (first >= begin || ++gaps > kMostNamed) {
       continue;
     }
     text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
-    text += first + 1 == step ? "" : fmt::format(" to {}", step - 1);
+    text += first + 1 == begin ? "" : fmt::format(" to {}", begin - 1);
   }
   return gaps > kMostNamed ? fmt::format("{} and {} gaps more", text, gaps - kMostNamed) : text;
 }
@@ -55,7 +58,7 @@ struct MetricsFile::History {
   std::string missing_steps;
 
   History(const std::filesystem::path& path, const MetricsKept& keep) {
-    std::vector<std::int64_t> steps;
+    std::vector<Steps> steps;
     io::read_lines(path, ExitCode::kData, [&](std::string_view text) {
       const auto line = metrics_line_of(text);
       if (line && (line->kind == kRunKind ||
@@ -64,7 +67,11 @@ struct MetricsFile::History {
         lines += text;
         lines += '\n';
         if (line->kind == kTrainKind && line->step > 0) {
-          steps.push_back(line->step);
+          const auto count = std::ranges::find(line->numbers, kStepsKey, &MetricsLine::Number::key);
+          const bool several = count != line->numbers.end() && count->value >= 1.0 &&
+                               count->value <= static_cast<double>(line->step);
+          const std::int64_t before = several ? std::llround(count->value) - 1 : 0;
+          steps.emplace_back(line->step - before, line->step);
         }
       }
     });
@@ -182,6 +189,9 @@ void MetricsFile::write(const TrainRecord& r) {
                                 {"learning_rate", r.learning_rate},
                                 {"step_seconds", r.times.step},
                                 {"samples_per_second", r.samples_per_second}};
+  if (r.steps > 1) {
+    object[kStepsKey] = r.steps;
+  }
   if (r.tokens_per_second) {
     object["tokens_per_second"] = *r.tokens_per_second;
   }

@@ -48,6 +48,24 @@ double MetricsTable::last(std::string_view key) const {
   return values.empty() ? kNone : values.back();
 }
 
+double MetricsTable::steps_of(std::size_t record) const {
+  const std::span<const double> steps = column(kStepsKey);
+  return record < steps.size() && steps[record] >= 1.0 ? steps[record] : 1.0;
+}
+
+MetricsTable::Sum MetricsTable::sum(std::string_view key, std::size_t most) const {
+  const std::span<const double> values = column(key);
+  Sum sum;
+  for (std::size_t i = records - std::min(most, records); i < values.size(); ++i) {
+    if (std::isfinite(values[i])) {
+      const double steps = steps_of(i);
+      sum.total += steps * values[i];
+      sum.steps += steps;
+    }
+  }
+  return sum;
+}
+
 RunView::RunView(const fs::path& directory)
     : directory_(directory),
       name_((directory.has_filename() ? directory : directory.parent_path()).filename().string()),

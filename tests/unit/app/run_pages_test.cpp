@@ -16,6 +16,8 @@
 #include "../io/data_files.hpp"
 #include "allocations.hpp"
 #include "commands/commands.hpp"
+#include "commands/run/sweep.hpp"
+#include "commands/watching/loss_curve.hpp"
 #include "drawing/chart.hpp"
 
 namespace strata::app {
@@ -191,6 +193,35 @@ TEST_F(RunPages, ShowAnyNumbers) {
     EXPECT_THAT(page, Not(HasSubstr("=\"nan")));
     EXPECT_THAT(page, Not(HasSubstr("=\"inf")));
   }
+}
+
+TEST_F(RunPages, WeighLinesByTheirSteps) {
+  // Steps 1 to 4 took 1 second each; 5 to 10, in one line, took 0.1; 3 + 0.6 s are computation.
+  std::string lines;
+  for (int i = 1; i <= 4; ++i) {
+    lines += fmt::format(
+        R"({{"kind":"train","step":{},"loss":{},"step_seconds":1.0,"compute_seconds":0.75,"samples_per_second":8}})"
+        "\n",
+        i, 5 - i);
+  }
+  lines +=
+      R"({"kind":"train","step":10,"loss":0.5,"step_seconds":0.1,"compute_seconds":0.1,"samples_per_second":80,"steps":6})"
+      "\n";
+  write_metrics(lines);
+  const std::string seen = output_of({"watch", run_, "--once"});
+  EXPECT_THAT(seen, HasSubstr("step 10"));
+  EXPECT_THAT(seen, HasSubstr("460 ms/step"));
+  EXPECT_THAT(seen, HasSubstr("17 samples/s"));
+  EXPECT_THAT(seen, HasSubstr("compute 78.3 %"));
+  output_of({"report", run_, "--output=" + (directory_ / "page.html").string()});
+  EXPECT_THAT(read_file(directory_ / "page.html"), HasSubstr("460 ms"));
+  EXPECT_EQ(result_of(directory_.path(), config::Best::kLoss).seconds, 4.6);
+  // The greatest value fills the first tenth of the curve and not the first fifth.
+  EXPECT_EQ(loss_curve(std::vector<double>{1, 2, 3, 4, 10}, std::vector<double>{4, 3, 2, 1, 1}, 10,
+                       4, Characters::kAscii)
+                .back()
+                .substr(kLossLabel),
+            "   *******");
 }
 
 TEST_F(RunPages, TakeSoManyKeys) {

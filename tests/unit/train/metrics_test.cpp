@@ -168,6 +168,21 @@ TEST_F(MetricsFileTest, WritesNumbersThatReadBackToTheSameBits) {
   EXPECT_EQ(line.at("other_seconds").get<double>(), record.times.other());
 }
 
+TEST_F(MetricsFileTest, ALineOfSeveralStepsCoversThem) {
+  {
+    MetricsFile metrics(path_, up_to(0));
+    metrics.write(TrainRecord{.step = 1, .loss = 4.0});
+    metrics.write(TrainRecord{.step = 6, .steps = 3, .loss = 2.0});
+    metrics.write(TrainRecord{.step = 7, .steps = 1, .loss = 1.0});
+  }
+  const std::string text = read_file(path_);
+  EXPECT_THAT(text, testing::HasSubstr("\"step\":6"));
+  EXPECT_THAT(text, testing::HasSubstr("\"steps\":3"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("\"steps\":1")));
+  const MetricsFile continued(path_, up_to(8));
+  EXPECT_EQ(continued.missing_steps(), "2 to 3, 8");
+}
+
 TEST_F(MetricsFileTest, FactsOfTheRunHaveTheStepBefore) {
   MetricsFile metrics(path_, up_to(4));
   metrics.write(RunEvent::kStart, {{"checkpoint", "step\xff"}});

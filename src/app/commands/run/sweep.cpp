@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 
@@ -251,10 +250,9 @@ SweepResult result_of(const fs::path& run_directory, config::Best by) {
     return {};
   }
   const train::RunView run(run_directory);
-  const std::span<const double> seconds = run.metrics("train").column("step_seconds");
   SweepResult result{.step = run.step(),
                      .steps = run.total_steps(),
-                     .seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0),
+                     .seconds = run.metrics("train").sum("step_seconds").total,
                      .finished = run.state().kind == train::RunState::Kind::kFinished};
   if (const auto best = train::EvaluationHistory(run_directory / "metrics.jsonl", by).best()) {
     result.evaluated = true;

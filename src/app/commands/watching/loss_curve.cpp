@@ -12,8 +12,8 @@
 
 namespace strata::app {
 
-std::vector<std::string> loss_curve(std::span<const double> values, std::size_t columns,
-                                    std::size_t rows, Characters characters) {
+std::vector<std::string> loss_curve(std::span<const double> steps, std::span<const double> values,
+                                    std::size_t columns, std::size_t rows, Characters characters) {
   // Source: The Unicode Standard, Braille Patterns, U+2800: the bit of each dot.
   constexpr char32_t kNoDots = 0x2800;
   constexpr char32_t kDots[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
@@ -30,10 +30,16 @@ std::vector<std::string> loss_curve(std::span<const double> values, std::size_t 
         range.is_drawable() ? (range.most - value) / (range.most - range.least) : 0.0;
     return static_cast<std::size_t>(std::llround(share * static_cast<double>(rows * down - 1)));
   };
+  // The first value after the steps that lie left of a column.
+  const auto first_in = [&](std::size_t column) {
+    const double share = static_cast<double>(column) / static_cast<double>(columns * across);
+    const double left = steps.front() - 1.0 + share * (steps.back() - steps.front() + 1.0);
+    return static_cast<std::size_t>(std::ranges::upper_bound(steps, left) - steps.begin());
+  };
   std::optional<std::size_t> before;  // the row of the last value, unless a gap follows it
   for (std::size_t x = 0; x < columns * across; ++x) {
-    const std::size_t begin = x * values.size() / (columns * across);
-    const std::size_t end = std::max(begin + 1, (x + 1) * values.size() / (columns * across));
+    const std::size_t begin = std::min(first_in(x), values.size() - 1);
+    const std::size_t end = std::clamp(first_in(x + 1), begin + 1, values.size());
     std::optional<std::size_t> last;
     std::size_t top = rows * down;
     std::size_t bottom = 0;

@@ -48,16 +48,6 @@ std::vector<std::string> head_of(const char* first, const Runs& runs) {
   return head;
 }
 
-double mean_of(std::span<const double> values) {
-  double sum = 0.0;
-  double count = 0.0;
-  for (const double value : values) {
-    sum += std::isfinite(value) ? value : 0.0;
-    count += std::isfinite(value) ? 1.0 : 0.0;
-  }
-  return count > 0.0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
-}
-
 /// A run's name in a label that ends with a figure.
 std::string short_name(const std::string& name) {
   constexpr std::size_t kLength = 24;
@@ -105,11 +95,10 @@ std::string summary(const Runs& runs) {
       [](Run run) { return number(run.metrics("evaluate").last("accuracy"), " %", 100.0); });
   add("perplexity, last",
       [](Run run) { return number(run.metrics("evaluate").last("perplexity")); });
-  add("mean time of a step", [](Run run) {
-    return number(mean_of(run.metrics("train").column("step_seconds")), " ms", 1e3);
-  });
+  add("mean time of a step",
+      [](Run run) { return number(run.metrics("train").sum("step_seconds").mean(), " ms", 1e3); });
   add("mean MFU",
-      [](Run run) { return number(mean_of(run.metrics("train").column("mfu")), " %", 100.0); });
+      [](Run run) { return number(run.metrics("train").sum("mfu").mean(), " %", 100.0); });
   add("grid", [](Run run) { return run.fact("grid"); });
   add("version and nodes", [](Run run) {
     const std::string version = run.fact("version");
@@ -206,7 +195,7 @@ std::string times(const Runs& runs, const Charts& charts) {
   std::ranges::transform(kStepParts, std::back_inserter(chart.names), &StepPart::name);
   for (const NamedRun& run : runs) {
     const train::MetricsTable& steps = run.view.metrics("train");
-    const double whole = mean_of(steps.column("step_seconds"));
+    const double whole = steps.sum("step_seconds").mean();
     if (!(whole > 0.0) || !std::isfinite(whole)) {
       continue;
     }
@@ -214,7 +203,7 @@ std::string times(const Runs& runs, const Charts& charts) {
                       .parts = {},
                       .inside = {}};
     for (const auto& [key, name] : kStepParts) {
-      const double part = mean_of(steps.column(key));
+      const double part = steps.sum(key).mean();
       bar.parts.push_back(std::isfinite(part) ? part : 0.0);
       bar.inside.push_back(fmt::format("{:.1f} %", 100.0 * bar.parts.back() / whole));
     }

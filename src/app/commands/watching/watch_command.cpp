@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <cwchar>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,20 +79,12 @@ struct Recent {
   std::vector<std::pair<const char*, double>> shares;  ///< of the time of a step
 
   explicit Recent(const train::MetricsTable& steps) {
-    constexpr std::size_t kSteps = 100;
-    const std::size_t count = std::min(kSteps, steps.records);
-    const auto total = [&](const char* key) {
-      const std::span<const double> all = steps.column(key);
-      const std::span<const double> last = all.last(std::min(count, all.size()));
-      return std::accumulate(last.begin(), last.end(), 0.0, [](double sum, double value) {
-        return sum + (std::isfinite(value) ? value : 0.0);
-      });
-    };
-    const double all = total("step_seconds");
-    if (all <= 0.0) {
+    constexpr std::size_t kRecords = 100;
+    const train::MetricsTable::Sum all = steps.sum("step_seconds", kRecords);
+    if (all.total <= 0.0) {
       return;
     }
-    seconds = all / static_cast<double>(count);
+    seconds = all.mean();
     const bool tokens = !steps.column("tokens_per_second").empty();
     unit = tokens ? "tokens" : "samples";
     // A step's work is its rate times its time, and equal for all steps.
@@ -102,7 +93,7 @@ struct Recent {
     const double last = steps.last("step_seconds");
     rate = rates.empty() ? 0.0 : rates.back() * last / seconds;
     for (const auto& [key, name] : kStepParts) {
-      shares.emplace_back(name, total(key) / all);
+      shares.emplace_back(name, steps.sum(key, kRecords).total / all.total);
     }
   }
 };
@@ -197,7 +188,7 @@ std::vector<std::string> view_of(const train::RunView& run, Size size, Character
     const std::string last = fmt::format("{:.0f}", steps.back());
     const std::size_t columns = size.columns - kLossLabel;
     std::ranges::move(
-        loss_curve(losses, columns, std::min(size.rows - used, kMostRows), characters),
+        loss_curve(steps, losses, columns, std::min(size.rows - used, kMostRows), characters),
         std::back_inserter(lines));
     lines.push_back(fitted(fmt::format("{:>8}  {}{:>{}}", "loss", first, last,
                                        columns - std::min(columns, first.size())),
