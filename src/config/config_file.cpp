@@ -1,6 +1,8 @@
 #include "strata/config/config_file.hpp"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <map>
 #include <string_view>
 
@@ -152,6 +154,11 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
   apply_settings(settings, given.config);
   for (const auto& [key, values] : settings) {
     given.origins[key] = Origin::kGiven;
+  }
+  if (given.config.run.dir.empty()) {
+    const std::string name = std::filesystem::path(path).stem().string();
+    apply_settings({{"run.dir", {"runs/" + name}}}, given.config);
+    given.origins["run.dir"] = Origin::kDerived;
   }
   return given;
 }

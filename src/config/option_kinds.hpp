@@ -166,4 +166,21 @@ inline Option text(const std::string& key, const std::string& values, const std:
           [=](RunConfig config) { return member(config); }};
 }
 
+/// A text that may be "auto", for the empty one.
+inline Option text_or_auto(const std::string& key, const std::string& values,
+                           const std::string& help, Member<std::string> member) {
+  Option option = text(key, values, help, member, Empty::kRefused);
+  option.values = "auto, or " + values;
+  option.set = [=, set = std::move(option.set)](RunConfig& config, const std::string& value) {
+    set(config, value);
+    if (value == "auto") {
+      member(config).clear();
+    }
+  };
+  option.get = [=](RunConfig config) {
+    return member(config).empty() ? std::string("auto") : member(config);
+  };
+  return option;
+}
+
 }  // namespace strata::config

@@ -512,8 +512,10 @@ std::vector<Option> running() {
              "on: a resume may change parallel.sync or parallel.islands; it goes on from the "
              "weights, and the state of the optimizer and of islands is dropped",
              STRATA_MEMBER(checkpoint.drop_state)),
-      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
-           Empty::kRefused),
+      text_or_auto("run.dir", "directory",
+                   "where the run's files go; auto: runs/NAME, with the name of the config file "
+                   "without its ending",
+                   STRATA_MEMBER(run.dir)),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
             STRATA_MEMBER(run.seed)),
       whole("run.threads", "threads",

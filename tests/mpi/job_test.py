@@ -136,7 +136,7 @@ class JobTest(StrataTest):
         text = self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout
         (self.directory / "job.sh").write_text(text)
         self.stub("mpirun", """read -r first rest <codes; echo "$rest" >codes; echo start >>starts.log
-if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d $((900 - $(wc -l <starts.log)))); fi
+if [[ $first = *+ ]]; then mkdir -p runs/net/checkpoints/step-$(printf %08d $((900 - $(wc -l <starts.log)))); fi
 exit ${first%+}""")
         for codes, starts, words in cases:
             with self.subTest(codes):
@@ -171,7 +171,7 @@ while sleep 0.1; do :; done""")
         (self.directory / "job.sh").write_text(
             self.job("--hostfile=hosts", "--nodes=2", "--spares=1", "--ranks-per-node=2").stdout)
         self.stub("mpirun", """if [ "${*: -1}" = true ]; then ! grep -qx "$2" lost 2>/dev/null; exit; fi
-echo "$2 $4" >>starts.log; touch runs/run/run.lock; [ "$4" != 2 ] || { rm runs/run/run.lock; exit 0; }
+echo "$2 $4" >>starts.log; touch runs/net/run.lock; [ "$4" != 2 ] || { rm runs/net/run.lock; exit 0; }
 first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
         for lost, starts, code, words in [
                 ("", ["a:2,b:2, 4", "b:2,c:2, 4", "c:2, 2"], DONE, "1 of 3 nodes answer: c"),
@@ -247,8 +247,8 @@ first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
                     self.assertEqual([len(line) for line in found], [1 + pbs] * len(lines), lines)
                     self.assertTrue(not expected or any(expected in line for line in found), lines)
         # What a run's directory holds is no program either.
-        (self.directory / "runs/run").mkdir(parents=True, exist_ok=True)
-        (self.directory / "runs/run/starts").write_text("a[$(touch pwned)] none\n")
+        (self.directory / "runs/net").mkdir(parents=True, exist_ok=True)
+        (self.directory / "runs/net/starts").write_text("a[$(touch pwned)] none\n")
         self.words_of(self.job("--hostfile=hosts"))
 
     def test_every_option_is_a_word_or_refused(self):

@@ -20,8 +20,9 @@ struct GivenConfig {
 
 /// Reads a config file and the settings of the command line ("--section.key=value"), which override
 /// the file; the last of repeated ones wins. train.steps on the command line replaces train.epochs
-/// of the file, and the other way round. Throws: Error(kUsage) for an unreadable file, a repeated
-/// key in the file, an unknown key (with the nearest known one) or a value out of range.
+/// of the file, and the other way round. run.dir = auto becomes runs/ and the file's name. Throws:
+/// Error(kUsage) for an unreadable file, a repeated key in the file, an unknown key (with the
+/// nearest known one) or a value out of range.
 [[nodiscard]] GivenConfig read_config(const std::string& path,
                                       std::span<const std::string> arguments);
 

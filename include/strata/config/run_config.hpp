@@ -203,7 +203,7 @@ struct RunConfig {
     Switch drop_state = Switch::kOff;
   } checkpoint;
   struct {
-    std::string dir = "runs/run";
+    std::string dir;  // empty: read_config() names it after the config file
     std::uint64_t seed = 1;
     std::int64_t threads = 0;
     std::optional<device::DeviceKind> device;

@@ -140,7 +140,7 @@ io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesyst
     if (!std::filesystem::is_directory(path, error)) {
       fail(ExitCode::kCheckpoint,
            "checkpoint.init: there is no directory {}; give a run directory or one of the "
-           "checkpoints in it, as in runs/run or runs/run/checkpoints/step-00000100",
+           "checkpoints in it, as in runs/mnist or runs/mnist/checkpoints/step-00000100",
            path.string());
     }
     if (std::filesystem::is_directory(path / "checkpoints", error)) {
