@@ -308,11 +308,13 @@ std::vector<Option> parallel_and_numerics() {
            STRATA_MEMBER(local.record)),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of every parallel.data to be "
-            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
+            "used; fixes the numbers; 0: the checkpoint's, in a new run up to 8 by batch.global and "
+            "at least the replicas; others than the checkpoint's go on with other numbers",
             0, STRATA_MEMBER(numerics.lanes), kMostRanks),
       whole("numerics.shards", "shards",
             "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
-            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
+            "used; fixes the numbers; 0: the checkpoint's, in a new run parallel.tensor; others "
+            "than the checkpoint's go on with other numbers",
             0, STRATA_MEMBER(numerics.shards), kMostRanks),
       whole("numerics.row_pieces", "pieces",
             "language models with several shards: pieces of a microbatch's rows whose messages "

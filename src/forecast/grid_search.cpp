@@ -23,6 +23,7 @@ class Search {
   Search(Forecaster& forecaster, const config::RunConfig& given, const io::DatasetInfo& data,
          const SearchSpace& space)
       : forecaster_(forecaster), given_(given), data_(data), space_(space) {
+    space_.stored = plan::kept_grid(given, space.stored);
     // The virtual grid of the config on its own grid, unless that needs other ranks.
     own_ = plan::try_prepare(given_, space_.ranks, data_, space_.stored, space_.device);
     if (own_) {
@@ -68,6 +69,17 @@ class Search {
     return given_.numerics.lanes > 0 ? given_.numerics.lanes
            : space_.stored.lanes > 0 ? space_.stored.lanes
                                      : otherwise;
+  }
+  /// Those of a new run, then as few as the grid allows; 0: plan::prepare() knows.
+  [[nodiscard]] std::vector<std::int64_t> lanes_of(const config::RunConfig& config) const {
+    if (lanes_or(0) > 0 || config.numerics.mode == comm::Summation::kLibrary ||
+        config.parallel.sync != config::Sync::kStep) {
+      return {given_.numerics.lanes};
+    }
+    const std::int64_t least = config.parallel.data;
+    const std::int64_t most =
+        plan::default_lanes(config, given_.batch.global, least, data_, space_.device);
+    return most > least ? std::vector{most, least} : std::vector{least};
   }
   /// The value of a setting that stays as it is; 0: to be found.
   [[nodiscard]] std::int64_t fixed(const std::string& setting, std::int64_t value) const {
@@ -186,9 +198,12 @@ class Search {
       config.parallel.split = is_fixed("parallel.split") ? given_.parallel.split : "auto";
       config.batch.micro = micro;
       config.train.recompute = recompute;
-      if (try_config(config)) {
-        least = recompute;
-        return true;
+      for (const std::int64_t lanes : lanes_of(config)) {
+        config.numerics.lanes = lanes;
+        if (try_config(config)) {
+          least = recompute;
+          return true;
+        }
       }
     }
     return false;
@@ -229,7 +244,8 @@ class Search {
 
   /// Microbatches of a rank that make whole rounds of chunks and whole lanes.
   [[nodiscard]] std::int64_t unit_of(const config::RunConfig& config) const {
-    const std::int64_t lanes = lanes_or(config.parallel.data) / config.parallel.data;
+    const std::int64_t all = std::max(lanes_or(config.parallel.data), config.numerics.lanes);
+    const std::int64_t lanes = all / config.parallel.data;
     return std::max<std::int64_t>(1, std::lcm(config.parallel.pipeline, lanes));
   }
 
@@ -352,7 +368,7 @@ class Search {
   Forecaster& forecaster_;
   config::RunConfig given_;
   const io::DatasetInfo& data_;
-  const SearchSpace& space_;
+  SearchSpace space_;
   std::optional<plan::Plan> own_;
   std::int64_t parameters_ = 0;
   std::int64_t trained_ = 0;

@@ -173,8 +173,10 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
     const std::int64_t stages = std::max<std::int64_t>(1, config.parallel.pipeline);
     const std::int64_t tensor = std::max<std::int64_t>(1, config.parallel.tensor);
     stored.shards = config.numerics.shards > 0 ? config.numerics.shards : tensor;
-    stored.lanes = config.numerics.lanes > 0 ? config.numerics.lanes
-                                             : std::max<std::int64_t>(1, ranks / (stages * tensor));
+    const std::int64_t replicas = std::max<std::int64_t>(1, ranks / (stages * tensor));
+    stored.lanes = config.numerics.lanes > 0
+                       ? config.numerics.lanes
+                       : default_lanes(config, config.batch.global, replicas, data);
   }
   config::RunConfig result = config;
   if (of_checkpoint.lanes == 0) {

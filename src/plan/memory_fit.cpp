@@ -103,23 +103,41 @@ Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
     return plan;
   }
   const bool may_fuse = !plan.config.parallel.backward;
-  const std::int64_t lane_samples = plan.config.batch.global / plan.config.numerics.lanes;
-  const std::int64_t least = plan.chosen.contains("batch.micro") ? 1 : plan.config.batch.micro;
-  for (std::int64_t micro = plan.config.batch.micro; micro >= least; --micro) {
-    if (lane_samples % micro != 0) {
-      continue;
-    }
+  const auto fitting = [&](std::int64_t lanes, std::int64_t micro) -> std::optional<Plan> {
     config::RunConfig config = plan.config;
+    config.numerics.lanes = lanes;
     config.batch.micro = micro;
     std::optional<Plan> other = prepared(plan, config, stored);
     if (may_fuse && !(other && fits(*other))) {
       config.parallel.backward = nn::BackwardOrder::kFused;
       other = prepared(plan, config, stored);
     }
-    if (other && fits(*other)) {
-      other->config.parallel.backward = plan.config.parallel.backward;
-      other->chosen = plan.chosen;
-      return std::move(*other);
+    if (!other || !fits(*other)) {
+      return std::nullopt;
+    }
+    other->config.parallel.backward = plan.config.parallel.backward;
+    other->chosen = plan.chosen;
+    return other;
+  };
+  const std::int64_t micro = plan.config.batch.micro;
+  std::int64_t lanes = plan.config.numerics.lanes;
+  const std::int64_t least_lanes =
+      plan.chosen.contains("numerics.lanes") ? plan.parts * plan.grid.data : lanes;
+  for (;; lanes /= 2) {
+    if (std::optional<Plan> other = fitting(lanes, micro)) {
+      return *std::move(other);
+    }
+    if (lanes / 2 < least_lanes) {
+      break;
+    }
+  }
+  const std::int64_t lane_samples = plan.config.batch.global / lanes;
+  const std::int64_t least = plan.chosen.contains("batch.micro") ? 1 : micro;
+  for (std::int64_t smaller = micro - 1; smaller >= least; --smaller) {
+    if (lane_samples % smaller == 0) {
+      if (std::optional<Plan> other = fitting(lanes, smaller)) {
+        return *std::move(other);
+      }
     }
   }
   return plan;

@@ -49,7 +49,8 @@ std::int64_t resolve_node_replicas(const config::RunConfig& given, const grid::G
 }  // namespace
 
 Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::DatasetInfo& train_data,
-             const VirtualGrid& stored, device::DeviceKind device, ProvenSchedules* proven) {
+             const VirtualGrid& of_checkpoint, device::DeviceKind device, ProvenSchedules* proven) {
+  const VirtualGrid stored = kept_grid(asked, of_checkpoint);
   const config::RunConfig given = with_grid(asked, ranks, train_data, stored);
   check_optimizer(given.optimizer.options);
   check_augmentation(given.data.augmentation, train_data);
@@ -64,12 +65,16 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
          given.run.timeline->first, given.run.timeline->last, plan.total_steps, plan.total_steps);
   }
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
+  if (stored != of_checkpoint) {
+    plan.former = of_checkpoint;
+  }
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
   const auto note_choice = [&](std::string_view key, std::int64_t configured, std::int64_t kept) {
     if (configured == 0 && kept == 0) {
       plan.chosen.insert(key);
     }
   };
+  note_choice("numerics.lanes", given.numerics.lanes, stored.lanes);
   note_choice("batch.micro", given.batch.micro, stored.microbatch);
   note_choice("numerics.loss_pieces", given.numerics.loss_pieces, stored.loss_pieces);
   if (given.optimizer.options.kind == optim::OptimizerKind::kAuto) {
@@ -115,6 +120,18 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.split =
       nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
   check_stages(plan);
+  return plan;
+}
+
+Plan without_grid(const config::RunConfig& given, const io::DatasetInfo& train_data) {
+  Plan plan;
+  plan.config = given;
+  plan.train_data = train_data;
+  if (nn::is_transformer(given.model.transformer.preset)) {
+    plan.config.model.transformer = nn::resolved(given.model.transformer);
+  }
+  plan.model = make_model(plan.config, train_data, {});
+  apply_parameter_settings(plan.config, *plan.model);
   return plan;
 }
 

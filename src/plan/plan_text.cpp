@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
@@ -96,6 +97,27 @@ std::string optimizer_text(const Plan& plan) {
                         optim::text_of({group}), tensors, count_text(elements));
   }
   return text;
+}
+
+/// On which grids the run can go on.
+std::string going_on_text(const Plan& plan) {
+  const config::RunConfig& c = plan.config;
+  if (c.numerics.mode == comm::Summation::kLibrary) {
+    return "";
+  }
+  const std::int64_t jobs = plan.parts / plan.job_parts.count();
+  std::vector<std::int64_t> replicas = grid::divisors_of(c.numerics.lanes / jobs);
+  std::erase_if(replicas, [&](std::int64_t count) { return !replication_of(plan).fits(c, count); });
+  const auto list = [](const std::vector<std::int64_t>& counts, const char* unit) {
+    return fmt::format("{}{}{} {}{}", fmt::join(counts.begin(), counts.end() - 1, ", "),
+                       counts.size() > 1 ? " or " : "", counts.back(), unit,
+                       counts.back() == 1 ? "" : "s");
+  };
+  return fmt::format(
+      "{}can go on with {} and {}{}\n",
+      plan.former ? fmt::format("by consent, no longer {}; ", virtual_grid_text(*plan.former)) : "",
+      list(replicas, "replica"), list(grid::divisors_of(c.numerics.shards), "tensor rank"),
+      replication_of(plan).lanes_are_work() ? "" : ", at any pipeline depth");
 }
 
 std::string batch_text(const Plan& plan) {
@@ -313,8 +335,8 @@ std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
 std::string plan_text(const Plan& plan) {
   const std::vector<RankPlan> ranks = largest_rank_plans(plan);
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
-  text += optimizer_text(plan) + grid_lines(plan) + batch_text(plan) + schedule_text(plan) +
-          memory_tables(plan, ranks);
+  text += optimizer_text(plan) + grid_lines(plan) + going_on_text(plan) + batch_text(plan) +
+          schedule_text(plan) + memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
 }
 

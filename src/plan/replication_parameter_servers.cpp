@@ -29,6 +29,7 @@ class ParameterServers final : public ReplicationPlan {
     grid.data = 1;
     return grid;
   }
+  [[nodiscard]] bool lanes_are_work() const override { return true; }
   void resolve(config::RunConfig& config, const grid::Grid& grid, std::int64_t /*parts*/,
                std::int64_t /*total_steps*/) const override {
     if (grid.pipeline > 1 || grid.tensor > 1) {

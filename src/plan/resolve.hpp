@@ -17,6 +17,12 @@ namespace strata::plan {
 [[nodiscard]] grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks,
                                       std::int64_t lanes);
 
+/// Lanes, shards and the samples of a microbatch. `stored`: kept_grid().
+[[nodiscard]] VirtualGrid resolve_virtual_grid(const config::RunConfig& given,
+                                               const grid::Grid& grid, const io::DatasetInfo& data,
+                                               const VirtualGrid& stored,
+                                               device::DeviceKind device);
+
 /// The given value, or the checkpoint's, or `otherwise`; a given value must equal the checkpoint's.
 [[nodiscard]] std::int64_t resolve_value(std::string_view key, std::int64_t configured,
                                          std::int64_t stored, std::int64_t otherwise);

@@ -17,8 +17,8 @@ namespace strata::plan {
 [[nodiscard]] std::optional<std::int64_t> too_large_rank(const Plan& plan, std::int64_t free_bytes);
 
 /// The plan where it fits, else the first that does: with parallel.backward = auto fused, then with
-/// a smaller batch.micro where that is a default. `fits` says whether all ranks' arenas do, and is
-/// called alike on all ranks.
+/// fewer lanes, then with a smaller batch.micro, where these are defaults. `fits` says whether all
+/// ranks' arenas do, and is called alike on all ranks.
 [[nodiscard]] Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
                                          const std::function<bool(const Plan&)>& fits);
 

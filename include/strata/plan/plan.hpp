@@ -32,6 +32,20 @@ struct ScheduleSearch {
   double optimality_gap = 0.0;
 };
 
+/// The virtual grid of a run, which is fixed when a checkpoint continues it.
+struct VirtualGrid {
+  std::int64_t lanes = 0;  ///< 0: not set yet
+  std::int64_t shards = 0;
+  std::int64_t microbatch = 0;
+  std::int64_t loss_pieces = 0;
+  std::int64_t parts = 0;
+  /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
+  std::int64_t pipeline = 0;
+  std::int64_t tensor = 0;
+
+  friend bool operator==(const VirtualGrid&, const VirtualGrid&) = default;
+};
+
 /// Everything that follows from the config, the data set and the number of ranks. The same on every
 /// rank; holds no tensors and sends no messages.
 struct Plan {
@@ -49,9 +63,11 @@ struct Plan {
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
   grid::SumTree lanes{1};  ///< of one part
-  /// The settings that strata chose, in neither the config nor the checkpoint, of batch.micro,
-  /// which may become smaller, numerics.loss_pieces, which depends on it, optimizer.kind and
-  /// optimizer.learning_rate.
+  /// The checkpoint's, where the run goes on with other lanes or shards by consent.
+  std::optional<VirtualGrid> former;
+  /// The settings that strata chose, in neither the config nor the checkpoint, of numerics.lanes
+  /// and batch.micro, which may become smaller, numerics.loss_pieces, which depends on it,
+  /// optimizer.kind and optimizer.learning_rate.
   std::set<std::string_view> chosen;
   std::int64_t microbatches_per_lane = 1;
   /// Of one part, per rank and step.
@@ -135,17 +151,22 @@ struct RankPlan {
   std::vector<Traffic> traffic;
 };
 
-/// The virtual grid of a run, which is fixed when a checkpoint continues it.
-struct VirtualGrid {
-  std::int64_t lanes = 0;  ///< 0: not set yet
-  std::int64_t shards = 0;
-  std::int64_t microbatch = 0;
-  std::int64_t loss_pieces = 0;
-  std::int64_t parts = 0;
-  /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
-  std::int64_t pipeline = 0;
-  std::int64_t tensor = 0;
-};
+[[nodiscard]] VirtualGrid virtual_grid_of(const Plan& plan);
+/// As in "8 lanes x 1 shard in microbatches of 16".
+[[nodiscard]] std::string virtual_grid_text(const VirtualGrid& grid);
+
+/// The virtual grid on which the config continues a checkpoint: `stored`, or, where the config
+/// gives other lanes or shards, which is the user's consent to other numbers, these, with the
+/// microbatch of the config or the largest that fits and is no larger than the checkpoint's.
+[[nodiscard]] VirtualGrid kept_grid(const config::RunConfig& given, const VirtualGrid& stored);
+
+/// The lanes of a new run of `replicas`, of those parts of its batch that have `samples`: as many
+/// as there are replicas, doubled up to 8 while the microbatch stays as large as it is without. A
+/// smaller one is accepted while it keeps 512 tokens (on GPUs 8192), or, on CPUs and up to 4 lanes,
+/// 8 samples. Mostly the same for 1, 2, 4 and 8 replicas.
+[[nodiscard]] std::int64_t default_lanes(const config::RunConfig& config, std::int64_t samples,
+                                         std::int64_t replicas, const io::DatasetInfo& data,
+                                         device::DeviceKind device = device::DeviceKind::kCpu);
 
 /// The replicas whose ranks of one stage share a node, where nodes of `node_ranks` consecutive
 /// ranks hold several but not all and the same number everywhere; 1 for all else.
@@ -179,7 +200,10 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
                            device::DeviceKind device = device::DeviceKind::kCpu,
                            ProvenSchedules* proven = nullptr);
 
-/// The same for one of many settings that are tried; nothing where they contradict each other.
+/// The parts of a plan that no grid changes: the config as it is given, the data and the model.
+[[nodiscard]] Plan without_grid(const config::RunConfig& given, const io::DatasetInfo& train_data);
+
+/// prepare() for one of many settings that are tried; nothing where they contradict each other.
 [[nodiscard]] std::optional<Plan> try_prepare(const config::RunConfig& given, std::int64_t ranks,
                                               const io::DatasetInfo& train_data,
                                               const VirtualGrid& stored, device::DeviceKind device,

@@ -76,6 +76,9 @@ class ReplicationPlan {
                                                const VirtualGrid& /*stored*/) const {
     return {};
   }
+  /// Whether a lane is a unit of work, so that more of them cost messages and a checkpoint counts
+  /// them: a run then has as many as replicas, and keeps them.
+  [[nodiscard]] virtual bool lanes_are_work() const { return false; }
   virtual void check_lanes(std::int64_t /*lanes*/, std::int64_t /*parts*/) const {}
   /// Checks the settings, and sets those that follow.
   virtual void resolve(config::RunConfig& /*config*/, const grid::Grid& /*grid*/,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/groups.hpp"
 #include "strata/config/config_file.hpp"
@@ -97,10 +97,20 @@ using ModelTexts = std::map<std::string, std::string>;
 /// embedding anew, as token ids then mean other text.
 [[nodiscard]] ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// The virtual grids of a run before its present one, for the metadata of its next checkpoints:
+/// those that the checkpoint lists, and the checkpoint's own where the run goes on with another.
+[[nodiscard]] nlohmann::json former_grids(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// A line for each that a checkpoint lists, as in "until step 100: 8 lanes x 1 shard in
+/// microbatches of 16"; empty where the run had one virtual grid from its start. Throws:
+/// Error(kCheckpoint).
+[[nodiscard]] std::string former_grids_text(const io::Checkpoint& checkpoint);
+
 /// The contents of a checkpoint beside the state, for use after the run.
 struct RunRecord {
   std::string config_text;
   ModelTexts texts;
+  nlohmann::json former_grids = nlohmann::json::array();
   const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
   const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
   std::function<nlohmann::json()> further;   ///< to merge into the metadata: about the state
@@ -110,6 +120,10 @@ struct RunRecord {
 /// Throws: Error(kCheckpoint) naming the first tensor or layer that differs; Error(kData) where a
 /// language model was trained with another tokenizer than the plan's training data.
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// Rejects a checkpoint of another model, seed, batch, optimizer or data set; needs no more of the
+/// plan than plan::without_grid() has. Throws: as require_continues().
+void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Rejects a checkpoint that the plan cannot continue. An imported one may continue with any
 /// settings and begins with an optimizer state of zeros.

@@ -34,6 +34,13 @@ nlohmann::json json_of(const Shape& shape) {
   return std::vector<std::int64_t>(shape.extents().begin(), shape.extents().end());
 }
 
+nlohmann::json json_of(const plan::VirtualGrid& grid) {
+  return {{"lanes", grid.lanes},
+          {"shards", grid.shards},
+          {"microbatch", grid.microbatch},
+          {"loss_pieces", grid.loss_pieces}};
+}
+
 nlohmann::json json_of(const io::DatasetInfo& info) {
   return {{"task", name_of(info.task)},
           {"samples", info.samples},
@@ -135,27 +142,39 @@ bool is_imported(const io::Checkpoint& checkpoint) {
   return checkpoint.metadata().contains(kImported);
 }
 
+namespace {
+
+plan::VirtualGrid grid_in(const nlohmann::json& grid) {
+  return {.lanes = integer_at(grid, "lanes", 1),
+          .shards = integer_at(grid, "shards", 1),
+          .microbatch = integer_at(grid, "microbatch", 1),
+          .loss_pieces = grid.contains("loss_pieces") ? integer_at(grid, "loss_pieces", 1) : 1,
+          .parts = grid.contains(plan::kPartsKey) ? integer_at(grid, plan::kPartsKey, 1) : 0};
+}
+
+[[noreturn]] void refuse_grid(const io::Checkpoint& checkpoint, const std::exception& error) {
+  fail(ExitCode::kCheckpoint,
+       "{} has no valid record of its virtual grid ({}); use another checkpoint",
+       checkpoint.directory().string(), error.what());
+}
+
+}  // namespace
+
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   if (is_imported(checkpoint)) {
     return {};
   }
   try {
-    const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
+    plan::VirtualGrid grid = grid_in(checkpoint.metadata().at("virtual_grid"));
     const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
     const auto ranks_of = [&](const char* key) {
       return ranks.contains(key) ? integer_at(ranks, key) : 0;
     };
-    return {.lanes = integer_at(grid, "lanes", 1),
-            .shards = integer_at(grid, "shards", 1),
-            .microbatch = integer_at(grid, "microbatch", 1),
-            .loss_pieces = grid.contains("loss_pieces") ? integer_at(grid, "loss_pieces", 1) : 1,
-            .parts = grid.contains(plan::kPartsKey) ? integer_at(grid, plan::kPartsKey, 1) : 0,
-            .pipeline = ranks_of("pipeline"),
-            .tensor = ranks_of("tensor")};
+    grid.pipeline = ranks_of("pipeline");
+    grid.tensor = ranks_of("tensor");
+    return grid;
   } catch (const std::exception& error) {
-    fail(ExitCode::kCheckpoint,
-         "{} has no valid record of its virtual grid ({}); use another checkpoint",
-         checkpoint.directory().string(), error.what());
+    refuse_grid(checkpoint, error);
   }
 }
 
@@ -206,6 +225,29 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
   }
 }
 
+nlohmann::json former_grids(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  auto former = metadata_entry<nlohmann::json::array_t>(checkpoint, kFormerGrids);
+  if (plan.former) {
+    former.push_back(json_of(*plan.former));
+    former.back()["last_step"] = checkpoint.step();
+  }
+  return former;
+}
+
+std::string former_grids_text(const io::Checkpoint& checkpoint) {
+  std::string text;
+  for (const nlohmann::json& grid :
+       metadata_entry<nlohmann::json::array_t>(checkpoint, kFormerGrids)) {
+    try {
+      text += fmt::format("until step {}: {}\n", integer_at(grid, "last_step"),
+                          plan::virtual_grid_text(grid_in(grid)));
+    } catch (const std::exception& error) {
+      refuse_grid(checkpoint, error);
+    }
+  }
+  return text;
+}
+
 ModelTexts model_texts(const io::Checkpoint& checkpoint) {
   return metadata_entry<ModelTexts>(checkpoint, kTexts);
 }
@@ -224,11 +266,7 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
   nlohmann::json metadata{
       {"step", step},
       {"samples", step * plan.config.batch.global},
-      {"virtual_grid",
-       {{"lanes", plan.config.numerics.lanes},
-        {"shards", plan.config.numerics.shards},
-        {"microbatch", plan.config.batch.micro},
-        {"loss_pieces", plan.config.numerics.loss_pieces}}},
+      {"virtual_grid", json_of(plan::virtual_grid_of(plan))},
       {kSync, name_of(plan.config.parallel.sync)},
       {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
       {"layers", model_lines(plan)},
@@ -236,6 +274,9 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
       {plan::kOnlyAdapters, plan.model->trains_only_adapters()},
       {kData, json_of(plan.train_data)},
       {"config", run.config_text}};
+  if (!run.former_grids.empty()) {
+    metadata[kFormerGrids] = run.former_grids;
+  }
   if (run.further) {
     metadata.merge_patch(run.further());
   }

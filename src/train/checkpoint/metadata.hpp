@@ -28,6 +28,10 @@ inline constexpr const char* kTrained = "lora.train";
 /// The metadata key of the record of the training data, which evaluation and generation use.
 inline constexpr const char* kData = "data";
 
+/// The metadata key of the virtual grids that the run had before, by consent no longer: a list of
+/// objects like `virtual_grid`, each with its last step.
+inline constexpr const char* kFormerGrids = "former_virtual_grids";
+
 /// A line of a model in the form that is compared: single spaces between words.
 [[nodiscard]] std::string comparable(const std::string& line);
 

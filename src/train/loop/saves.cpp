@@ -18,6 +18,9 @@ void Saves::open(MetricsFile* metrics, const io::Tokenizer* tokenizer) {
                 .texts = setup_.checkpoint != nullptr ? model_texts(*setup_.checkpoint)
                          : setup_.initial != nullptr  ? initial_texts(setup_.plan, *setup_.initial)
                                                       : ModelTexts(),
+                .former_grids = setup_.checkpoint != nullptr
+                                    ? former_grids(setup_.plan, *setup_.checkpoint)
+                                    : nlohmann::json::array(),
                 .tokenizer = tokenizer,
                 .lock = setup_.lock,
                 .further = [this] { return replication_.record(); }},

@@ -141,6 +141,11 @@ class Trainer final : public TrainingLoop {
                before.is_string() ? before.get<std::string>() : "", setup_.config_text)) {
         setup_.log.info("{}, from step {} on", change, first_step_ + 1);
       }
+      if (plan_.former) {
+        setup_.log.warn("from step {} on the numbers are those of {}, no longer of {}",
+                        first_step_ + 1, plan::virtual_grid_text(plan::virtual_grid_of(plan_)),
+                        plan::virtual_grid_text(*plan_.former));
+      }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, evaluation_.best_step(first_step_),
                        setup_.log);
     } else if (setup_.initial != nullptr) {

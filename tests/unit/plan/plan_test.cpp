@@ -78,7 +78,7 @@ void expect_refusal(const config::RunConfig& config, std::int64_t ranks, const V
 TEST(Prepare, PlansWithoutAJob) {
   const Plan plan = prepare(gpt_on({0, 2, 2}), 0, tokens(), {});
   EXPECT_EQ(plan.grid, (grid::Grid{1, 2, 2}));
-  EXPECT_EQ(plan.config.numerics.lanes, 1);
+  EXPECT_EQ(plan.config.numerics.lanes, 4);  // one for each microbatch
   EXPECT_EQ(plan.config.numerics.shards, 2);
   EXPECT_EQ(plan.config.parallel.data, 1);
   EXPECT_EQ(plan.config.model.loss, nn::LossKind::kCrossEntropy);
@@ -203,7 +203,7 @@ TEST(PlanText, JoinsStagesThatAreAlike) {
 TEST(Prepare, FillsTheJobWithReplicas) {
   const Plan plan = prepare(gpt_on({0, 2, 2}), 8, tokens(), {});
   EXPECT_EQ(plan.grid, (grid::Grid{2, 2, 2}));
-  EXPECT_EQ(plan.config.numerics.lanes, 2);
+  EXPECT_EQ(plan.config.numerics.lanes, 4);
   EXPECT_EQ(plan.microbatches, 2);
   expect_refusal(gpt_on({0, 2, 2}), 6, {}, {"6 ranks", "needs 4", "launch 4 or 8 ranks"});
 }
@@ -233,9 +233,104 @@ TEST(Prepare, TakesTheStoredVirtualGrid) {
   EXPECT_EQ(plan.config.numerics.shards, 4);
   EXPECT_EQ(plan.config.batch.micro, 1);
   EXPECT_EQ(plan.microbatches, 8);
-  config.numerics.shards = 2;
+  EXPECT_FALSE(plan.former);
+  config.batch.micro = 2;
   expect_refusal(config, 1, {.lanes = 2, .shards = 4, .microbatch = 1},
-                 {"numerics.shards is 2", "made with 4", "leave it out"});
+                 {"batch.micro is 2", "made with 1", "leave it out"});
+}
+
+TEST(VirtualGrid, DefaultLanesLeaveRoomForReplicas) {
+  struct Case {
+    std::int64_t global;
+    std::int64_t micro;    ///< given
+    std::int64_t context;  ///< 0: samples without tokens
+    device::DeviceKind device;
+    std::vector<std::int64_t> replicas;  ///< which derive the same
+    std::int64_t lanes;
+    std::int64_t microbatch;
+  };
+  constexpr auto kCpu = device::DeviceKind::kCpu;
+  constexpr auto kGpu = device::DeviceKind::kCuda;
+  for (const Case& c : std::vector<Case>{{512, 0, 0, kCpu, {1, 2, 4, 8}, 8, 32},
+                                         {256, 0, 0, kCpu, {1, 2, 4, 8}, 8, 32},
+                                         {128, 0, 0, kCpu, {1, 2, 4}, 4, 32},
+                                         {128, 0, 0, kCpu, {8}, 8, 16},
+                                         {128, 0, 0, kGpu, {1, 2}, 2, 64},
+                                         {128, 16, 0, kCpu, {1, 2, 4, 8}, 8, 16},
+                                         {128, 64, 0, kCpu, {1, 2}, 2, 64},
+                                         {32, 0, 0, kCpu, {1, 2, 4}, 4, 8},
+                                         {16, 0, 0, kCpu, {1, 2}, 2, 8},
+                                         {12, 0, 0, kCpu, {1}, 1, 12},
+                                         {15, 0, 0, kCpu, {5}, 5, 3},
+                                         {120, 0, 0, kCpu, {1, 2, 4}, 4, 30},
+                                         {120, 0, 0, kCpu, {3, 6}, 6, 20},
+                                         {512, 0, 0, kCpu, {16}, 16, 32},
+                                         {32, 0, 64, kCpu, {1, 2, 4}, 4, 8},
+                                         {16, 0, 1024, kCpu, {1, 2, 4, 8}, 8, 2},
+                                         {48, 0, 1024, kGpu, {1, 2, 4}, 4, 12},
+                                         {512, 0, 1024, kGpu, {1, 2, 4, 8}, 8, 16}}) {
+    for (const std::int64_t replicas : c.replicas) {
+      SCOPED_TRACE(fmt::format("{} samples on {} replicas", c.global, replicas));
+      config::RunConfig config = gpt();
+      config.model.transformer.context = c.context;
+      if (c.context == 0) {
+        config.model = {.layers = {"dense 4"}};
+      }
+      config.batch.global = c.global;
+      config.batch.micro = c.micro;
+      const Plan plan = prepare(config, replicas,
+                                c.context == 0 ? numbers(8, 4) : tokens(c.context), {}, c.device);
+      EXPECT_EQ(plan.config.numerics.lanes, c.lanes);
+      EXPECT_EQ(plan.config.batch.micro, c.microbatch);
+      EXPECT_THAT(plan_text(plan), testing::HasSubstr("can go on with "));
+    }
+  }
+}
+
+TEST(VirtualGrid, AnIslandHasLanesForReplicasAndAWorkerOneUnit) {
+  config::RunConfig config = gpt();
+  config.batch.global = 128;
+  config.train.steps = 50;
+  config.parallel.sync = config::Sync::kLocal;
+  EXPECT_EQ(prepare(config, 2, tokens(), {}).config.numerics.lanes, 2 * 8);
+  config.parallel.sync = config::Sync::kAsync;
+  EXPECT_EQ(prepare(config, 2, tokens(), {}).config.numerics.lanes, 2);
+  // Whose number a checkpoint counts.
+  config.numerics.lanes = 4;
+  expect_refusal(config, 2, {.lanes = 2, .shards = 1, .microbatch = 2},
+                 {"numerics.lanes is 4", "made with 2"});
+}
+
+TEST(VirtualGrid, AnotherOneTakesConsent) {
+  const VirtualGrid stored{.lanes = 8, .shards = 1, .microbatch = 12, .loss_pieces = 1};
+  config::RunConfig config = gpt();
+  config.batch = {.global = 96, .micro = 0};
+  expect_refusal(config, 3, stored, {"launch 2 or 4 ranks", "--numerics.lanes=3 (from there on"});
+  EXPECT_THAT(plan_text(prepare(config, 2, tokens(), stored)),
+              testing::HasSubstr("can go on with 1, 2, 4 or 8 replicas and 1 tensor rank, at any"));
+  config.numerics.lanes = 3;
+  const Plan lanes = prepare(config, 3, tokens(), stored);
+  EXPECT_EQ(lanes.former, stored);
+  EXPECT_EQ(virtual_grid_text(virtual_grid_of(lanes)), "3 lanes x 1 shard in microbatches of 8");
+  EXPECT_THAT(plan_text(lanes), testing::HasSubstr("by consent, no longer 8 lanes x 1 shard in "
+                                                   "microbatches of 12; can go on with 1 or 3 "));
+  config.numerics.lanes = 0;
+  config.parallel.tensor = 2;
+  expect_refusal(config, 2, stored, {"--numerics.shards=2 (from there on"});
+  config.numerics.shards = 2;
+  const Plan shards = prepare(config, 2, tokens(), stored);
+  EXPECT_EQ(shards.former, stored);
+  EXPECT_EQ(virtual_grid_text(virtual_grid_of(shards)), "8 lanes x 2 shards in microbatches of 12");
+  // With a microbatch of its own.
+  config = gpt();
+  config.batch = {.global = 96, .micro = 12};
+  expect_refusal(config, 3, stored, {"--numerics.lanes=3 --batch.micro=8 ("});
+  config.batch.micro = 4;
+  config.numerics.lanes = 3;
+  EXPECT_EQ(prepare(config, 3, tokens(), stored).config.batch.micro, 4);
+  // The grid follows the lanes that were agreed to.
+  config.parallel.data = config.parallel.pipeline = config.parallel.tensor = 0;
+  EXPECT_EQ(prepare(config, 3, tokens(), stored).grid, (grid::Grid{3, 1, 1}));
 }
 
 TEST(Prepare, InFastModeHasAsManyLanesAndShardsAsRanks) {
@@ -621,6 +716,27 @@ TEST(Plan, DefaultMicrobatchShrinksUntilItFits) {
   EXPECT_EQ(chosen(0, {.lanes = 1, .shards = 1, .microbatch = 8}, device::DeviceKind::kCuda), 8);
 }
 
+TEST(Plan, DefaultLanesBecomeFewerBeforeTheMicrobatchDoes) {
+  const auto chosen = [](std::int64_t data, std::int64_t given, std::int64_t most_lanes,
+                         std::int64_t most_micro) {
+    config::RunConfig config = gpt_on({data, 1, 1});
+    config.batch = {.global = 512, .micro = 0};
+    config.numerics.lanes = given;
+    const Plan plan =
+        with_fitting_defaults(prepare(config, data, tokens(), {}, device::DeviceKind::kCuda), {},
+                              [&](const Plan& candidate) {
+                                return candidate.config.numerics.lanes <= most_lanes &&
+                                       candidate.config.batch.micro <= most_micro;
+                              });
+    return std::pair(plan.config.numerics.lanes, plan.config.batch.micro);
+  };
+  EXPECT_EQ(chosen(1, 0, 8, 64), std::pair(std::int64_t{8}, std::int64_t{64}));
+  EXPECT_EQ(chosen(1, 0, 3, 64), std::pair(std::int64_t{2}, std::int64_t{64}));
+  EXPECT_EQ(chosen(2, 0, 3, 20), std::pair(std::int64_t{2}, std::int64_t{16}));
+  // Given ones stay; a plan that does not fit is returned as it was.
+  EXPECT_EQ(chosen(1, 4, 3, 64), std::pair(std::int64_t{4}, std::int64_t{64}));
+}
+
 TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
   const auto chosen = [](std::int64_t samples, std::int64_t context, device::DeviceKind device) {
     config::RunConfig config = gpt_on({1, 1, 1});
@@ -631,8 +747,8 @@ TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
   };
   EXPECT_EQ(chosen(96, kContext, device::DeviceKind::kCpu), 32);
   EXPECT_EQ(chosen(96, kContext, device::DeviceKind::kCuda), 48);
-  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCpu), 4);
-  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCuda), 16);
+  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCpu), 3);    // of 8 lanes; of one it would be 4
+  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCuda), 12);  // of 4 lanes; of one it would be 16
 }
 
 TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
@@ -682,6 +798,7 @@ TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
   config.model.transformer.context = 1024;
   config.model.transformer.vocabulary = 4000;
   config.batch = {.global = 32, .micro = 0};
+  config.numerics.lanes = 1;
   const Plan plan = with_fitting_defaults(
       prepare(config, 1, tokens(1024), {}, device::DeviceKind::kCuda), {},
       [](const Plan& candidate) { return candidate.config.batch.micro <= 8; });

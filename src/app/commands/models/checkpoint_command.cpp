@@ -13,7 +13,8 @@ namespace strata::app {
 namespace {
 
 ExitCode inspect_checkpoint(const config::CommandLine& line) {
-  fmt::print("{}", printable_lines(open_checkpoint(line).describe()));
+  const io::Checkpoint checkpoint = open_checkpoint(line);
+  fmt::print("{}{}", train::former_grids_text(checkpoint), printable_lines(checkpoint.describe()));
   return ExitCode::kDone;
 }
 

@@ -109,20 +109,28 @@ std::int64_t launched_ranks(const JobScript& script, std::int64_t nodes) {
   return data * script.model_ranks;
 }
 
-/// The plan of a job, or nothing where the data that it needs do not exist yet.
-std::optional<plan::Plan> plan_of(const config::RunConfig& config, std::int64_t ranks,
-                                  const plan::VirtualGrid& stored) {
-  io::DatasetInfo data;
+/// planned_data(), or nothing where the data that it needs do not exist yet.
+std::optional<io::DatasetInfo> data_of(const config::RunConfig& config) {
   try {
-    data = planned_data(config);
+    return planned_data(config);
   } catch (const Error&) {
     if (std::error_code error; std::filesystem::exists(config.data.train, error)) {
       throw;
     }
     return std::nullopt;
   }
-  return plan::prepare(with_length(config, data), ranks, data, stored,
-                       config.run.device.value_or(device::DeviceKind::kCpu));
+}
+
+device::DeviceKind device_of(const config::RunConfig& config) {
+  return config.run.device.value_or(device::DeviceKind::kCpu);
+}
+
+/// The lanes of a new run on at most `replicas`.
+std::int64_t lanes_for(const config::RunConfig& config, std::int64_t replicas) {
+  const std::optional<io::DatasetInfo> data = data_of(config);
+  return data && config.parallel.sync == config::Sync::kStep
+             ? plan::default_lanes(config, config.batch.global, replicas, *data, device_of(config))
+             : replicas;
 }
 
 /// Sets the memory of a node, and prints the plan's.
@@ -172,7 +180,7 @@ void fix_lanes(std::int64_t lanes, config::RunConfig& config, JobScript& script)
          (script.model_ranks + script.ranks_per_node - 1) / script.ranks_per_node, script.nodes);
   }
   const std::int64_t room = script.nodes * script.ranks_per_node / script.model_ranks;
-  script.lanes = lanes != 0 ? lanes : std::max(config.parallel.data, room);
+  script.lanes = lanes != 0 ? lanes : lanes_for(config, std::max(config.parallel.data, room));
   config.parallel.data = 0;
   config.numerics.lanes = script.lanes;
   script.settings.emplace_back("--parallel.data=0");
@@ -210,8 +218,9 @@ void set_job_size(const config::CommandLine& line, config::RunConfig& config, Jo
     print_error(
         "run.device is auto, so the job asks for no GPUs; with --run.device=cuda it does\n");
   }
-  if (std::optional<plan::Plan> plan = plan_of(config, ranks, stored)) {
-    plan_memory(std::move(*plan), stored, line, script);
+  if (const std::optional<io::DatasetInfo> data = data_of(config)) {
+    plan_memory(plan::prepare(with_length(config, *data), ranks, *data, stored, device_of(config)),
+                stored, line, script);
   } else {
     print_error("data.train does not exist yet, so the memory is not planned\n");
     script.memory_gib = (size_of(line, "mem") + kGib - 1) / kGib;
