@@ -124,6 +124,38 @@ class Plan(harness.StrataTest):
         self.assertIn("end of training: not known", finished.text)
         self.assertRegex(pathlib.Path(self.directory, "epochs-chosen.ini").read_text(), r"(?m)^epochs = 3 *$")
 
+    def test_a_checkpoint_counts_where_the_run_would_continue_it(self):
+        """Runs have directories by the names of their configs; a plan names the checkpoint that fixes its virtual grid."""
+        self.import_classes("points", (8,), 4, train=48, test=16)
+        text = harness.config_text(["dense 8 relu", "dense 4"], data="points", batch={"global": 24},
+                                   numerics={"lanes": 3}, train={"steps": 2})
+        self.write_config("own.ini", text)
+        self.alone("train", "own.ini", expect=DONE)
+        self.assertIn("\ndir = runs/own  # derived\n", (self.directory / "runs/own/config.ini").read_text())
+        open_text = text.replace("lanes = 3", "lanes = 0")
+        (self.directory / "open").mkdir()
+        self.write_config("open/own.ini", open_text)
+        self.write_config("other.ini", open_text)
+        checkpoint = harness.checkpoints(self.directory / "runs/own")[-1].relative_to(self.directory)
+        narrow = "--model.layer=dense 4"
+        for config, settings, said in [("open/own.ini", [], f"{checkpoint} fixes 3 lanes x 1 shard in microbatches of 8"),
+                                       ("other.ini", [], ""),
+                                       ("other.ini", ["--run.dir=runs/own", narrow], "warning: .* of another model: "),
+                                       ("own.ini", ["--batch.global=12"], "warning: .* another run: there batch.global is 24"),
+                                       ("own.ini", ["--data.train=absent.h5"], f"{checkpoint} fixes 3 lanes x")]:
+            for command in (["plan", config, "--machine=h100"], ["job", config, "--time=60"]):
+                if command[0] == "plan" and "--data.train=absent.h5" in settings:
+                    continue  # a plan needs the data
+                with self.subTest(command=command, settings=settings):
+                    planned = self.alone(*command, *settings, expect=DONE)
+                    self.assertRegex(planned.text, said or "1")
+                    self.assertEqual(bool(said), str(checkpoint) in planned.text)
+                    self.assertEqual(" of a new run" in planned.text, bool(said))
+        refused = self.alone("train", "open/own.ini", "--run.resume=auto", narrow)
+        self.assert_refused(refused, harness.CHECKPOINT, "of another model", "another run.dir")
+        hashed = self.write_config("a#b.ini", text)
+        self.assert_refused(self.alone("train", hashed), USAGE, 'run.dir = "runs/a#b" has a \'#\'')
+
     def test_a_launch_finds_its_grid(self):
         """On a machine whose ranks exchange slowly, stages win over replicas; the losses are those of the grid."""
         self.import_classes("classes", (64,), 4, train=64, test=16)

@@ -287,7 +287,7 @@ std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoin
   return text;
 }
 
-void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
   if (is_imported(checkpoint)) {
     return;
@@ -306,6 +306,13 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
            "run.dir",
            checkpoint.directory().string(), key, there.dump(), value.dump());
     }
+  }
+}
+
+void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  require_same_run(plan, checkpoint);
+  if (is_imported(checkpoint)) {
+    return;
   }
   if (const std::string change = sync_change(plan, checkpoint); !change.empty()) {
     if (plan.config.checkpoint.drop_state == config::Switch::kOff) {

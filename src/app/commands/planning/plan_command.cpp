@@ -12,6 +12,7 @@
 #include "strata/forecast/completion.hpp"
 #include "strata/forecast/forecast.hpp"
 #include "strata/forecast/grid_search.hpp"
+#include "strata/plan/memory_fit.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
@@ -133,6 +134,12 @@ ExitCode plan_run(const config::CommandLine& line) {
   }
   plan::Plan plan = plan::prepare(config, launch.ranks, data, stored, device);
   plan::set_node_ranks(plan, launch.node_ranks);
+  if (device == device::DeviceKind::kCuda) {
+    const auto free = static_cast<std::int64_t>(forecaster.free_bytes(plan, launch.node_ranks));
+    plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
+      return !plan::too_large_rank(candidate, free);
+    });
+  }
   const forecast::Forecast forecast = forecaster.forecast(plan, launch.node_ranks);
   forecast::RunConditions conditions =
       forecast::conditions_of(plan, forecast, machine, launch.node_ranks);

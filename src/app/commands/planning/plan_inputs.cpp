@@ -1,17 +1,68 @@
 #include "commands/planning/plan_inputs.hpp"
 
 #include <filesystem>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
 
 namespace strata::app {
 
+namespace {
+
+bool has_data(const config::RunConfig& config) {
+  std::error_code error;
+  return std::filesystem::exists(config.data.train, error);
+}
+
+/// The config's data, or, before these exist, those of the checkpoint, with which they are not
+/// compared then.
+io::DatasetInfo compared_data(const config::RunConfig& config, const io::Checkpoint& checkpoint) {
+  std::optional<io::DatasetInfo> data;
+  if (!has_data(config)) {
+    data = train::data_of(checkpoint);
+  }
+  return data ? *std::move(data) : planned_data(config);
+}
+
+/// Why `strata train` does not continue the checkpoint's run with the config; empty where it does.
+std::string difference_of(const config::RunConfig& config, const io::Checkpoint& checkpoint) {
+  try {
+    train::require_same_run(plan::without_grid(config, compared_data(config, checkpoint)),
+                            checkpoint);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
 plan::VirtualGrid stored_grid(const config::RunConfig& config) {
   for (const io::CheckpointEntry& entry : io::list_checkpoints(train::checkpoint_root(config))) {
     try {
-      return train::virtual_grid_of(io::Checkpoint::open(entry.directory));
+      const io::Checkpoint checkpoint = io::Checkpoint::open(entry.directory);
+      plan::VirtualGrid grid = train::virtual_grid_of(checkpoint);
+      if (const std::string difference = difference_of(config, checkpoint); !difference.empty()) {
+        print_error(fmt::format("warning: {}; this is the plan of a new run\n",
+                                printable_lines(difference)));
+        return {};
+      }
+      if (grid.lanes != 0) {
+        print_error(fmt::format("{} {} {}; with another run.dir this is the plan of a new run\n",
+                                printable(entry.directory.string()),
+                                plan::kept_grid(config, grid) == grid
+                                    ? "fixes"
+                                    : "continues by consent, no longer with",
+                                plan::virtual_grid_text(grid)));
+      }
+      return grid;
     } catch (const Error&) {
       continue;  // a run skips it too
     }
@@ -20,7 +71,7 @@ plan::VirtualGrid stored_grid(const config::RunConfig& config) {
 }
 
 io::DatasetInfo planned_data(const config::RunConfig& config) {
-  if (std::error_code error; !std::filesystem::exists(config.data.train, error)) {
+  if (!has_data(config)) {
     try {
       return plan::assumed_data(config);
     } catch (const Error& problem) {
@@ -33,11 +84,11 @@ io::DatasetInfo planned_data(const config::RunConfig& config) {
            config.data.train);
     }
   }
-  io::DatasetInfo data = io::Dataset::open(config.data.train).info();
-  if (data.task == io::Task::kNextToken) {
-    data.input_shape = data.target_shape = {plan::context_of(config)};
+  io::Dataset data = io::Dataset::open(config.data.train);
+  if (data.info().task == io::Task::kNextToken) {
+    data.set_context(plan::context_of(config));
   }
-  return data;
+  return data.info();
 }
 
 bool has_unknown_length(const config::RunConfig& config, const io::DatasetInfo& data) {

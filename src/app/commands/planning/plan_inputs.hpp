@@ -5,7 +5,8 @@
 
 namespace strata::app {
 
-/// The virtual grid of the newest checkpoint in run.dir that opens; zeros where there is none.
+/// The virtual grid of the newest checkpoint in run.dir that opens, with a line on stderr that
+/// names it; zeros where there is none, and, with a warning, where it is one of another run.
 [[nodiscard]] plan::VirtualGrid stored_grid(const config::RunConfig& config);
 
 /// Description of data.train, or, where it does not exist yet, of what a model with named sizes
