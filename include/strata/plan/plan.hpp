@@ -297,7 +297,7 @@ struct GridLimits {
                                                    const VirtualGrid& stored);
 
 /// Whether a run can be launched on `ranks` ranks. `lanes`: of the checkpoint that it continues; 0:
-/// the config's, or as many as there are replicas.
+/// the config's, or those that suit the replicas.
 [[nodiscard]] bool can_launch(const config::RunConfig& config, std::int64_t ranks,
                               std::int64_t lanes);
 /// The nearest such multiples of `step` below and above `ranks`, up to `most`.
