@@ -103,18 +103,8 @@ step="training"
 run=runs/$name
 say "4/4 training on 4 ranks: 2 replicas x 2 pipeline stages, into $run"
 rm -rf "$run"  # of an earlier quickstart
-as_root_text=""
-if [ "$(id -u)" -eq 0 ]; then
-  as_root_text="    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"$'\n'
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-# Containers often forbid one process to read another's memory.
-export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
-if [ "$(nproc)" -lt 4 ]; then
-  export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
-fi
-train=("$strata" train $config --data.train="$data/train.h5" --data.test="$data/test.h5" --run.dir="$run" "${settings[@]}")
-mpirun -n 4 "${train[@]}"
+train=("$strata" train $config --data.train="$data/train.h5" --data.test="$data/test.h5" --run.dir="$run" --ranks=4 "${settings[@]}")
+"${train[@]}"
 
 step="showing the checkpoint"
 say "the checkpoint"
@@ -124,7 +114,7 @@ cat <<END
 == done
 $run holds config.ini, metrics.jsonl, log.txt and the checkpoints. What to try next, from $PWD:
   the same run on another grid gives the same numbers, to the bit:
-${as_root_text}    mpirun --oversubscribe -n 2 build/release/bin/strata train $run/config.ini --parallel.data=1 --run.dir=$run-2
+    build/release/bin/strata train $run/config.ini --ranks=2 --parallel.data=1 --run.dir=$run-2
     cmp <(grep -o '"loss":[^,]*' $run/metrics.jsonl) <(grep -o '"loss":[^,]*' $run-2/metrics.jsonl) && echo same
   the whole story: docs/first-steps.md
 END

@@ -26,6 +26,7 @@
 
 #include "commands/commands.hpp"
 #include "environment/crash_signals.hpp"
+#include "environment/rank_launcher.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
 
@@ -116,6 +117,7 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
         if (!line) {
           line.emplace(command, given);
         }
+        refuse_ranks_of_ranks(*line);
         if (command.rank_options == config::RankOptions::kAny) {
           return {};
         }
@@ -177,8 +179,18 @@ int run_command(int argc, char** argv, const train::TrainerHooks& hooks) {
   if (command.before_mpi) {
     command.before_mpi();
   }
-  return on_ranks ? run_on_ranks(argc, argv, command, given)
-                  : run_alone([&] { return command.alone(config::CommandLine(command, given)); });
+  if (on_ranks && comm::launch_in_environment().by_launcher) {
+    return run_on_ranks(argc, argv, command, given);
+  }
+  const config::CommandLine line(command, given);
+  if (on_ranks) {
+    return starts_ranks(line) ? launch_ranks(line) : run_on_ranks(argc, argv, command, given);
+  }
+  if (command.on_ranks && (line.has("ranks") || line.has("hostfile"))) {
+    fail(ExitCode::kUsage, "--ranks and --hostfile are of {}, which runs on ranks; leave them out",
+         chosen);
+  }
+  return static_cast<int>(command.alone(line));
 }
 
 }  // namespace

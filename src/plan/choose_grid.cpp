@@ -97,7 +97,7 @@ grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std
          "parallel.data, parallel.pipeline "
          "or parallel.tensor",
          ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
-         fitting == "1" ? "" : "s");
+         fitting == "1" ? "" : "s (--ranks=N)");
   }
   return replication_of(config.parallel.sync).divided(config, grid);
 }

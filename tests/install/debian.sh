@@ -35,13 +35,12 @@ man strata-train | grep -F parallel.tensor
 mandb -q
 man -k '^strata'
 
-# Without mpirun, then with it.
+# On one rank, then on two.
 awk 'BEGIN { srand(1); print "a,b,y"; for (i = 0; i < 2000; i++) { a = 2 * rand() - 1; b = 2 * rand() - 1;
   print a "," b "," 3 * a - 2 * b + 0.5 + 0.1 * (rand() - 0.5) } }' >line.csv
 strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line
 strata train /usr/share/strata/jobs/linear-regression.ini | tee one.txt
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-  mpirun -n 2 --oversubscribe strata train /usr/share/strata/jobs/linear-regression.ini --run.dir=runs/two | tee two.txt
+strata train /usr/share/strata/jobs/linear-regression.ini --ranks=2 --run.dir=runs/two | tee two.txt
 losses() { grep -o '"loss": *[^,}]*' "$1"; }
 [ "$(losses runs/line/metrics.jsonl | wc -l)" -gt 100 ]
 diff <(losses runs/line/metrics.jsonl) <(losses runs/two/metrics.jsonl)

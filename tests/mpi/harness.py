@@ -201,6 +201,16 @@ class Job:
             time.sleep(0.005)
 
 
+    def wait_until_gone(self, processes, limit):
+        """Waits for the end of these processes of the job."""
+        end = time.monotonic() + LENIENCE * limit
+        while set(processes) & set(self.members()):
+            if time.monotonic() > end:
+                self.signal_all(signal.SIGKILL)
+                raise AssertionError(f"still there: {self.members()}\n{self.text()}")
+            time.sleep(0.005)
+
+
 def metrics(run_directory):
     """The lines of steps and evaluations in metrics.jsonl, without the times, numbers as the text that stands there."""
     kept = ("kind", "step", "loss", "grad_norm", "learning_rate", "accuracy")

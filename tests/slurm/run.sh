@@ -186,6 +186,23 @@ twice() {
   last_steps twice "$trains"
 }
 
+# A script that has the program start the ranks itself, over two nodes. A stop request to it reaches them.
+launch() {
+  local job
+  cp net.ini launch.ini
+  printf '#!/bin/bash\n%s\n' '#SBATCH --nodes=2 --ntasks=4 --cpus-per-task=1 --constraint=pair1 --time=30 --output=strata-%j.log' \
+    "SLURM_CPU_BIND=none exec '$strata' train launch.ini --ranks=4 --run.dir=launch --run.resume=auto" >launch.sbatch
+  job=$(sbatch --parsable launch.sbatch) || exit 1
+  goes_on_after launch 0
+  check launch "on both nodes" grep -q "on 2 nodes: " "strata-$job.log"
+  scancel --batch --signal=TERM "$job"
+  check launch "stops on request" wait_until 60 grep -q "stopped on request after step .*, checkpoint written" "strata-$job.log"
+  check launch "with its exit code" wait_until 60 eval "scontrol show job $job -o | grep -q 'JobState=FAILED .*ExitCode=75:0'"
+  sed -i "s/^steps = .*/steps = $(($(step_of launch) + 200))/" launch.ini
+  job=$(sbatch --parsable launch.sbatch) || exit 1
+  check launch "the run ends" wait_until 100 job_is "$job" COMPLETED
+}
+
 # A program that always loses a peer is not started for ever.
 hopeless() {
   local job
@@ -237,7 +254,7 @@ printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
 "$cluster" up 10 || exit 1
 eval "$("$cluster" env)"
 
-[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up" array
+[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up" launch array
 for case in "$@"; do
   $case &
 done

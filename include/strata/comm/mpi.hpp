@@ -14,6 +14,7 @@ namespace strata::comm {
 struct Launch {
   std::int64_t rank = 0;
   std::int64_t ranks = 1;  ///< 0 where a launcher does not say; 1 without a launcher
+  bool by_launcher = false;
 };
 
 /// Reads the environment that mpirun, srun or Flux gave this process. A shell that `srun --pty`

@@ -10,6 +10,8 @@
 #include "strata/config/help.hpp"
 #include "strata/core/text.hpp"
 
+#include "environment/rank_launcher.hpp"
+
 namespace strata::app {
 
 const Commands& all_commands() {
@@ -17,6 +19,11 @@ const Commands& all_commands() {
     Commands all;
     for (Commands (*const rows)() : kCommands) {
       std::ranges::move(rows(), std::back_inserter(all));
+    }
+    for (config::Command& command : all) {
+      if (command.on_ranks) {
+        std::ranges::move(launch_options(), std::back_inserter(command.options));
+      }
     }
     return all;
   }();

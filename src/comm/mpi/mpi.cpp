@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <mpi.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "strata/comm/lone_rank.hpp"
@@ -383,6 +384,16 @@ bool is_in_shell_of_step() {
   return terminal >= 0 && ::close(terminal) == 0;
 }
 
+/// Whether the kernel lets a process read the memory of another: containers often forbid the call,
+/// even on the process itself. Open MPI's messages on a node would fail.
+bool can_read_processes() {
+  char from = 1;
+  char to = 0;
+  const iovec source{&from, 1};
+  const iovec target{&to, 1};
+  return ::process_vm_readv(::getpid(), &target, 1, &source, 1, 0) == 1;
+}
+
 bool is_started() {
   int started = 0;
   MPI_Initialized(&started);
@@ -396,7 +407,7 @@ Launch launch_in_environment() {
   const auto rank = number_in({"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK",
                                "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "FLUX_TASK_RANK"});
   if (ranks) {
-    return {.rank = rank.value_or(0), .ranks = *ranks};
+    return {.rank = rank.value_or(0), .ranks = *ranks, .by_launcher = true};
   }
   if (is_in_shell_of_step()) {
     return {};
@@ -405,7 +416,9 @@ Launch launch_in_environment() {
   const bool is_launched =
       std::getenv("STRATA_MPI") != nullptr ||
       number_in({"PMIX_RANK", "PMI_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"});
-  return {.rank = rank.value_or(0), .ranks = tasks.value_or(is_launched ? 0 : 1)};
+  return {.rank = rank.value_or(0),
+          .ranks = tasks.value_or(is_launched ? 0 : 1),
+          .by_launcher = tasks || is_launched};
 }
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
@@ -419,6 +432,9 @@ MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
   // Open MPI would yield the core in every call that finds no message, also between operations,
   // where the rank has work to do. Request::wait() and BlockingCalls yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
+  if (!can_read_processes()) {
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+  }
   {
     const BlockingCalls calls(activity, "start MPI with all ranks");
     int provided = 0;

@@ -97,13 +97,14 @@ TEST(Launch, IsReadFromTheEnvironment) {
     Variables variables;
     std::int64_t rank;
     std::int64_t ranks;
+    bool by_launcher = true;
   };
-  for (const auto& [variables, rank, ranks] : std::vector<Case>{
-           {{}, 0, 1},
+  for (const auto& [variables, rank, ranks, by_launcher] : std::vector<Case>{
+           {{}, 0, 1, false},
            {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}}, 3, 4},
            {{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, 1, 2},
            // The script of a job of 4 tasks; srun of 4 tasks and of one; an interactive step.
-           {{{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}, 0, 1},
+           {{{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}, 0, 1, false},
            {{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}, {"PMIX_RANK", "2"}}, 2, 4},
            {{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "4"}, {"PMIX_RANK", "0"}}, 0, 1},
            // mpirun in an interactive step, and on a node where one task of srun starts its ranks.
@@ -125,6 +126,7 @@ TEST(Launch, IsReadFromTheEnvironment) {
     const Launch launch = launch_in_environment();
     EXPECT_EQ(launch.rank, rank) << testing::PrintToString(variables);
     EXPECT_EQ(launch.ranks, ranks) << testing::PrintToString(variables);
+    EXPECT_EQ(launch.by_launcher, by_launcher) << testing::PrintToString(variables);
   }
 }
 

@@ -207,10 +207,10 @@ ExitCode check_node(const config::CommandLine& line, comm::MpiSession& mpi,
 Commands doctor_commands() {
   return {
       {.name = "doctor",
-       .purpose = "check the node and, under mpirun or srun, the launch",
+       .purpose = "check the node and, on ranks, the launch",
        .synopses = {{"[--run.dir=DIR]"}},
        .about =
-           R"(Checks the node and, under mpirun or srun, the launch: cores, GPUs, clocks, limits,
+           R"(Checks the node and, with --ranks or under mpirun or srun, the launch: cores, GPUs, clocks, limits,
 network, libraries, executables, and the file system of DIR. Ends with exit code 5 if it finds a problem.)",
        .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"}},
        .positions = config::Positions::kNone,

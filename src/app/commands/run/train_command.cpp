@@ -23,6 +23,7 @@
 
 #include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
+#include "environment/rank_launcher.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
 #include "environment/time_limit.hpp"
@@ -151,7 +152,8 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
   open_initial(mpi, inputs, log);
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = dry_run && mpi.world().size() == 1;
-  plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
+  const std::int64_t asked = line.has("ranks") ? line.count("ranks", 1, 1, kMostRanks) : 0;
+  plan::Plan plan = make_plan(mpi, inputs, alone ? asked : mpi.world().size());
   for (const std::string& text : match_data(mpi, inputs, plan)) {
     log.info("{}", text);
   }
@@ -303,16 +305,18 @@ Commands train_commands() {
   return {
       {.name = "train",
        .purpose = "train; --run.resume=auto continues",
-       .synopses = {{"CONFIG.ini [--section.key=value ...] [--dry-run]"}},
+       .synopses = {{"CONFIG.ini [--ranks=N] [--section.key=value ...] [--dry-run]"}},
        .about =
-           R"(Trains on as many ranks as mpirun or srun started, and writes config.ini, log.txt,
+           R"(Trains on N ranks, or on as many as mpirun or srun started, and writes config.ini, log.txt,
 metrics.jsonl and checkpoints into run.dir. A setting on the command line overrides the file's. If one is given twice,
 the last counts.)",
-       .options =
-           {{"dry-run", "",
-             "prints the plan without training; alone, for the grid that the settings name"}},
+       .options = {{"dry-run", "",
+                    "prints the plan without training; alone, for --ranks or for the grid that the "
+                    "settings "
+                    "name"}},
        .lists = {{"Examples",
-                  {{"strata train CONFIG.ini --run.resume=auto",
+                  {{"strata train CONFIG.ini --ranks=4", "on this machine, whatever its cores"},
+                   {"strata train CONFIG.ini --run.resume=auto",
                     "continues from the newest good checkpoint, on any grid"}}}},
        .settings = config::TakesSettings::kListed,
        .positions = config::Positions::kSome,
