@@ -33,7 +33,7 @@ FLOORS = {
             "commands": "environment", "commands/run": "commands/planning commands environment",
             "commands/data": "commands environment", "commands/models": "commands environment",
             "commands/planning": "commands/run commands drawing environment",
-            "commands/watching": "commands/planning commands drawing environment", "drawing": "", "environment": ""},
+            "commands/watching": "commands/planning commands/run commands drawing environment", "drawing": "", "environment": ""},
     "train": {"": "", "loop": "replication state checkpoint record .", "replication": "state checkpoint record .",
               "state": "checkpoint record .", "checkpoint": "record .", "record": "."},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},

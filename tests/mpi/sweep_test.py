@@ -93,11 +93,38 @@ class Sweep(harness.StrataTest):
         output = self.directory / "fails/learning_rate=1e9_momentum=0.out"
         first = output.read_text()
         again = self.sweep("--dir=fails", "--set", "optimizer.learning_rate=1e9,0.01", "optimizer.momentum=0", *SHORT,
-                           "--checkpoint.best=accuracy", "--parallel.pipeline=7", expect=USAGE)
-        self.assertRegex(again, "learning_rate=1e9_momentum=0: failed with exit code 2: .*pipeline")
+                           "--checkpoint.best=accuracy", "--parallel.pipeline=3", "--ranks=2", expect=USAGE)
+        self.assertRegex(again, "learning_rate=1e9_momentum=0: failed with exit code 2: .*launch 3 ranks")
         self.assertTrue(output.read_text().startswith(first))
         self.assertRegex(text, r"(?m)^1 +0.01 .* 20 of 20 .* finished$")
         self.assertRegex(text, r"(?m)^2 +1e9 .* - .* unfinished$")
+
+    def test_a_wrong_config_ends_it(self):
+        text = self.sweep("--dir=wrong", "--set", "batch.global=7,8", *SHORT, expect=USAGE)
+        self.assertRegex(text, "run 1 of 2, global=7: failed with exit code 2: .*batch.global")
+        self.assertIn("the sweep ends", text)
+        self.assertNotIn("run 2 of 2", text)
+
+    def test_each_run_has_the_ranks_of_its_grid(self):
+        text = self.sweep("--dir=grids", "--set", "parallel.pipeline=1,2", "parallel.data=2,1", *SHORT)
+        self.assertEqual(text.count(" finished\n"), 4, text)
+        rank_counts = [re.search(r"grid: (\d) data x (\d) pipeline", (self.directory / "grids" / f"pipeline={stages}_data={data}"
+                                                                       / "log.txt").read_text()).groups()
+                       for stages in "12" for data in "21"]
+        self.assertEqual(rank_counts, [("2", "1"), ("1", "1"), ("2", "2"), ("1", "2")])
+        self.assert_same_run("grids/pipeline=1_data=1", "grids/pipeline=2_data=2")
+
+    def test_a_report_of_a_sweep(self):
+        """Its runs by value: numbers ascending, as the user did not write them."""
+        self.sweep("--dir=rates", "--set", "optimizer.learning_rate=0.1,1e-3,0.02", *SHORT)
+        self.alone("report", "rates", "--output=rates.html", expect=DONE)
+        page = (self.directory / "rates.html").read_text()
+        names = re.findall(r"<th>(learning_rate=[^<]*)</th>", page)[:3]
+        self.assertEqual(names, ["learning_rate=1e-3", "learning_rate=0.02", "learning_rate=0.1"])
+        sweep = self.directory / "rates/sweep.json"
+        (self.directory / "unbegun").mkdir()
+        (self.directory / "unbegun/sweep.json").write_text(sweep.read_text())
+        self.assert_refused(self.alone("report", "unbegun", "--output=x.html"), USAGE, "no run of the sweep in unbegun has begun")
 
     def test_a_random_sample(self):
         arguments = ["--random=2", *SET, *SHORT]

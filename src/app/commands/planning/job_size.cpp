@@ -67,9 +67,7 @@ void read_spares(const config::CommandLine& line, JobScript& script) {
 
 /// Ranks of a node that the config asks for.
 std::int64_t default_ranks_per_node(const config::RunConfig& config, std::int64_t nodes) {
-  const std::int64_t ranks = config.parallel.pipeline * config.parallel.tensor *
-                             std::max<std::int64_t>(1, config.parallel.data);
-  return (ranks + nodes - 1) / nodes;
+  return (ranks_asked_for(config) + nodes - 1) / nodes;
 }
 
 void check_grid(const JobScript& script, const config::RunConfig& config, std::int64_t lanes) {
@@ -188,6 +186,11 @@ void fix_lanes(std::int64_t lanes, config::RunConfig& config, JobScript& script)
 }
 
 }  // namespace
+
+std::int64_t ranks_asked_for(const config::RunConfig& config) {
+  const auto axis = [](std::int64_t ranks) { return std::max<std::int64_t>(1, ranks); };
+  return axis(config.parallel.data) * axis(config.parallel.pipeline) * axis(config.parallel.tensor);
+}
 
 void set_job_size(const config::CommandLine& line, config::RunConfig& config, JobScript& script) {
   const plan::VirtualGrid stored = stored_grid(config);

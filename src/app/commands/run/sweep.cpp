@@ -193,13 +193,17 @@ std::vector<SweepRun> runs_of(const Sweep& sweep) {
   return runs;
 }
 
+fs::path sweep_file(const fs::path& directory) {
+  return directory / "sweep.json";
+}
+
 void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {
   std::error_code error;
-  if (!fs::exists(directory / "sweep.json", error)) {
+  if (!fs::exists(sweep_file(directory), error)) {
     if (fs::exists(directory / "config.ini", error)) {
       fail(ExitCode::kUsage, "{} holds a run; choose another --dir", directory.string());
     }
-    if (io::create_text(directory / "sweep.json", text_of(sweep))) {
+    if (io::create_text(sweep_file(directory), text_of(sweep))) {
       return;
     }
   }
@@ -218,7 +222,7 @@ void open_sweep_directory(const fs::path& directory, const Sweep& sweep) {
 
 Sweep sweep_in(const fs::path& directory) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 26;
-  const fs::path path = directory / "sweep.json";
+  const fs::path path = sweep_file(directory);
   const auto text = io::read_text(path, ExitCode::kUsage, kMostBytes);
   if (!text) {
     fail(ExitCode::kUsage, "{} holds no sweep: there is no sweep.json", directory.string());
@@ -260,6 +264,30 @@ SweepResult result_of(const fs::path& run_directory, config::Best by) {
     result.best_step = best->step;
   }
   return result;
+}
+
+std::vector<fs::path> begun_runs(const fs::path& directory) {
+  std::vector<SweepRun> runs = runs_of(sweep_in(directory));
+  std::erase_if(runs, [&](const SweepRun& run) {
+    std::error_code error;
+    return !fs::exists(directory / run.name / "config.ini", error);
+  });
+  if (runs.empty()) {
+    fail(ExitCode::kUsage, "no run of the sweep in {} has begun; start it with strata sweep",
+         directory.string());
+  }
+  const auto is_before = [](const std::string& left, const std::string& right) {
+    double first = 0.0;
+    double second = 0.0;
+    return parse_double(left, first) && parse_double(right, second) ? first < second : left < right;
+  };
+  std::ranges::stable_sort(runs, [&](const SweepRun& left, const SweepRun& right) {
+    return std::ranges::lexicographical_compare(left.values, right.values, is_before);
+  });
+  std::vector<fs::path> directories(runs.size());
+  std::ranges::transform(runs, directories.begin(),
+                         [&](const SweepRun& run) { return directory / run.name; });
+  return directories;
 }
 
 std::string sweep_table(const Sweep& sweep, const fs::path& directory) {

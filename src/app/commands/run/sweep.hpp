@@ -40,6 +40,8 @@ struct Sweep {
 /// runs, or fewer combinations than the sample takes.
 [[nodiscard]] std::vector<SweepRun> runs_of(const Sweep& sweep);
 
+/// Where a sweep's directory holds its settings and values.
+[[nodiscard]] std::filesystem::path sweep_file(const std::filesystem::path& directory);
 /// Creates the sweep.json of a directory. Throws: Error(kUsage) where it holds another sweep.
 void open_sweep_directory(const std::filesystem::path& directory, const Sweep& sweep);
 /// Reads sweep.json. Throws: Error(kUsage) where there is none, or a damaged one.
@@ -58,6 +60,9 @@ struct SweepResult {
 
 /// `by`: kLoss or kAccuracy.
 [[nodiscard]] SweepResult result_of(const std::filesystem::path& run_directory, config::Best by);
+
+/// The directories of the runs that have begun, by the values of their settings: numbers ascending.
+[[nodiscard]] std::vector<std::filesystem::path> begun_runs(const std::filesystem::path& directory);
 
 /// The runs with their results, the best first.
 [[nodiscard]] std::string sweep_table(const Sweep& sweep, const std::filesystem::path& directory);

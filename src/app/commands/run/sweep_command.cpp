@@ -1,15 +1,10 @@
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "strata/config/config_file.hpp"
@@ -21,7 +16,10 @@
 
 #include "commands/commands.hpp"
 #include "commands/planning/job_command.hpp"
+#include "commands/planning/job_size.hpp"
 #include "commands/run/sweep.hpp"
+#include "environment/child_process.hpp"
+#include "environment/rank_launcher.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/versions.hpp"
 
@@ -30,52 +28,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The exit code of a child, which first becomes `words`, with its output in `log`. A stop request
-/// is passed on as USR1 until the child ends.
-int run_child(const std::vector<std::string>& words, const fs::path& log) {
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (const std::string& word : words) {
-    pointers.push_back(const_cast<char*>(word.c_str()));
-  }
-  pointers.push_back(nullptr);
+/// Runs a command with its output in `log`.
+int run_logged(const std::vector<std::string>& words, const fs::path& log) {
   const int output =
       ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
-  const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (output < 0 || input < 0) {
+  if (output < 0) {
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another --dir",
          log.string(), std::strerror(errno));
   }
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A group of its own: Ctrl-C is for the sweep, which asks the ranks to stop.
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::dup2(input, STDIN_FILENO);
-    ::dup2(output, STDOUT_FILENO);
-    ::dup2(output, STDERR_FILENO);
-    ::execvp(pointers.front(), pointers.data());
-    ::dprintf(STDERR_FILENO, "strata: cannot run %s: %s\n", pointers.front(), std::strerror(errno));
-    ::_exit(127);
-  }
+  const int code = run_child(words, {.output = output, .errors = output});
   ::close(output);
-  ::close(input);
-  if (child < 0) {
-    fail(ExitCode::kPeer,
-         "cannot start a process: {}; raise the limits on processes and memory (ulimit -u, "
-         "ulimit -v)",
-         std::strerror(errno));
-  }
-  constexpr auto kPoll = std::chrono::milliseconds(20);
-  constexpr int kPollsBetweenSignals = 50;
-  int status = 0;
-  for (int polls = 0; ::waitpid(child, &status, WNOHANG) == 0;) {
-    if (train::stop_request() == train::StopRequest::kStop && polls++ % kPollsBetweenSignals == 0) {
-      ::kill(child, SIGUSR1);
-    }
-    std::this_thread::sleep_for(kPoll);
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return code;
 }
 
 /// The line of a run's output, behind that of earlier starts, that says why it failed.
@@ -108,8 +71,26 @@ struct SweepArguments {
   std::string config;
   std::vector<std::string> settings;
   fs::path directory;
-  std::int64_t ranks = 1;
+  std::int64_t ranks = 0;  ///< of each run; 0: those of its grid
+  std::string hostfile;
 };
+
+/// The words with which a run of the sweep starts or goes on.
+std::vector<std::string> words_of(const SweepArguments& given, const SweepRun& run) {
+  std::vector<std::string> settings = given.settings;
+  settings.insert(settings.end(), run.settings.begin(), run.settings.end());
+  const config::RunConfig config = config::read_config(given.config, settings).config;
+  std::vector<std::string> words{own_program().string(), "train", given.config};
+  words.insert(words.end(), settings.begin(), settings.end());
+  words.insert(
+      words.end(),
+      {"--run.dir=" + (given.directory / run.name).string(), "--run.resume=auto",
+       fmt::format("--ranks={}", given.ranks > 0 ? given.ranks : ranks_asked_for(config))});
+  if (!given.hostfile.empty()) {
+    words.push_back("--hostfile=" + given.hostfile);
+  }
+  return words;
+}
 
 ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
   const std::vector<SweepRun> runs = runs_of(sweep);
@@ -124,18 +105,10 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
     }
     fmt::print("{}: training\n", title);
     std::fflush(stdout);
-    std::vector<std::string> words;
-    if (given.ranks > 1) {
-      words = {"mpirun", "-n", std::to_string(given.ranks)};
-    }
-    words.insert(words.end(), {own_program().string(), "train", given.config});
-    words.insert(words.end(), given.settings.begin(), given.settings.end());
-    words.insert(words.end(), run.settings.begin(), run.settings.end());
-    words.insert(words.end(), {"--run.dir=" + directory.string(), "--run.resume=auto"});
     const fs::path log = given.directory / (run.name + ".out");
     std::error_code error;
     const std::uintmax_t earlier_bytes = fs::exists(log, error) ? fs::file_size(log, error) : 0;
-    const int code = run_child(words, log);
+    const int code = run_logged(words_of(given, run), log);
     if (train::stop_request() == train::StopRequest::kStop) {
       fmt::print("{}: stopped on request; the same command goes on\n", title);
       ended = ExitCode::kStoppedEarly;
@@ -145,6 +118,12 @@ ExitCode run_all(const SweepArguments& given, const Sweep& sweep) {
       const std::string reason = reason_in(log, earlier_bytes);
       fmt::print("{}: failed with exit code {}: {}\n", title, code, reason);
       ended = ended == ExitCode::kDone ? exit_code_of(code) : ended;
+      if (exit_code_of(code) == ExitCode::kUsage) {
+        fmt::print(
+            "the sweep ends, because further runs would fail alike; mend it, and give the "
+            "same command again\n");
+        break;
+      }
     }
     std::fflush(stdout);
   }
@@ -175,7 +154,7 @@ ExitCode sweep(const config::CommandLine& line) {
     fail(ExitCode::kUsage, "strata sweep needs --{}; see strata sweep --help",
          line.has("set") ? "dir=DIR" : "set KEY=A,B,...");
   }
-  given.ranks = line.count("ranks", 1, 1, 1 << 16);
+  given.ranks = line.has("ranks") ? line.count("ranks", 1, 1, kMostRanks) : 0;
   const config::GivenConfig shared = config::read_config(given.config, given.settings);
   if (shared.config.data.test.empty()) {
     fail(ExitCode::kUsage,
@@ -205,7 +184,7 @@ ExitCode sweep(const config::CommandLine& line) {
   static_cast<void>(runs_of(sweep));
   const bool writes = line.has("submit") || line.has("output");
   for (const config::CommandOption& option : job_options()) {
-    if (!writes && line.has(option.name)) {
+    if (!writes && line.has(option.name) && option.name != "hostfile") {
       fail(ExitCode::kUsage,
            "--{} is an option of job arrays; add --submit or --output=FILE, or "
            "leave it out",
@@ -213,7 +192,11 @@ ExitCode sweep(const config::CommandLine& line) {
     }
   }
   if (writes && line.has("ranks")) {
-    fail(ExitCode::kUsage, "--ranks is for runs by mpirun; give --ranks-per-node and --nodes");
+    fail(ExitCode::kUsage,
+         "--ranks is for runs one after the other; give --ranks-per-node and --nodes");
+  }
+  if (!writes) {
+    given.hostfile = line.value("hostfile", "");
   }
   make_directory(given.directory, "--dir");
   Log log(Log::Output::kPrint);
@@ -241,7 +224,7 @@ Commands sweep_commands() {
       .about =
           R"(Trains once for every combination of the values, one run after the other, each in a directory
 of its own below DIR, and prints a table with the best run first. The same command continues after a stop or a failure
-and skips finished runs. A failed run does not end the others. Ctrl-C or TERM stops with a checkpoint and exit code 75.
+and skips finished runs. A failed run does not end the others, but one with a wrong config does. Ctrl-C or TERM stops with a checkpoint and exit code 75.
 
 With --submit or --output it takes the options of strata job too.)",
       .options = {{"set", "KEY=A,B,...",
@@ -250,7 +233,7 @@ With --submit or --output it takes the options of strata job too.)",
                   {"seed", "S", "seed of the choice (default 1)"},
                   {"dir", "DIR",
                    "where the runs go; sweep.json there records the settings and values"},
-                  {"ranks", "R", "ranks of each run, started by mpirun (default 1)"},
+                  {"ranks", "R", "ranks of each run (default: what its parallel.* asks for)"},
                   {"table", "", "prints the table only"},
                   {"submit", "", "hands all runs to Slurm as a job array instead"},
                   {"output", "FILE",

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/run/sweep.hpp"
 #include "commands/watching/report_files.hpp"
 #include "commands/watching/step_parts.hpp"
 #include "drawing/chart.hpp"
@@ -26,6 +29,20 @@
 
 namespace strata::app {
 namespace {
+
+/// The directories, those of a sweep's runs in place of the sweep's.
+std::vector<std::string> with_runs_of_sweeps(const std::vector<std::string>& directories) {
+  std::vector<std::string> all;
+  for (const std::string& directory : directories) {
+    if (std::error_code error; !std::filesystem::exists(sweep_file(directory), error)) {
+      all.push_back(directory);
+      continue;
+    }
+    std::ranges::transform(begun_runs(directory), std::back_inserter(all),
+                           [](const std::filesystem::path& run) { return run.string(); });
+  }
+  return all;
+}
 
 /// Each run with its name, or its path where two have the same name.
 Runs opened(const std::vector<std::string>& directories) {
@@ -283,7 +300,8 @@ std::string page_of(const Runs& runs, const Charts& charts) {
 
 ExitCode report_runs(const config::CommandLine& line) {
   const std::string output = line.required("output");
-  write_file(output, page_of(opened(line.positions()), Charts(line.value("plots", ""))));
+  write_file(output, page_of(opened(with_runs_of_sweeps(line.positions())),
+                             Charts(line.value("plots", ""))));
   fmt::print("{}\n", printable_lines(output));
   return ExitCode::kDone;
 }
@@ -298,7 +316,7 @@ Commands report_commands() {
        .about =
            R"(Writes one HTML page about runs: differences of their configs, curves on common axes, where
 the time of a step went, memory, restarts and warnings. The page needs neither a network nor scripts. A RUN is a run's
-directory, of a run in progress too.
+directory, of a run in progress too, or that of a sweep, whose runs come by the values of their settings.
 
 The page also shows what a run's directory holds of these files: of timeline.json a picture of the first step that
 run.timeline recorded, of confusion.csv the confusion matrix, the pictures samples*.png and the texts generated*.txt.)",
