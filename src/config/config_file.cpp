@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -145,6 +146,53 @@ std::string default_of(const Option& option) {
 
 }  // namespace
 
+namespace {
+
+bool has_model(const RunConfig& config) {
+  return !config.model.layers.empty() || config.model.transformer.preset != nn::Preset::kNone;
+}
+
+/// A new run without a model takes that of checkpoint.init, and a resumed one its own, as the
+/// other's directory may be gone. Settings that were given stay.
+void take_initial_model(GivenConfig& given) {
+  namespace fs = std::filesystem;
+  const fs::path initial(given.config.checkpoint.init);
+  if (initial.empty() || has_model(given.config)) {
+    return;
+  }
+  std::vector<fs::path> directories{initial, initial / ".." / ".."};  // a run's, a checkpoint's
+  if (given.config.run.resume != Resume::kNever) {
+    directories.insert(directories.begin(), given.config.run.dir);
+  }
+  for (const fs::path& directory : directories) {
+    const fs::path file = directory / "config.ini";
+    if (std::error_code error; !fs::exists(file, error)) {
+      continue;
+    }
+    const std::vector<IniLine> lines = user_ini_lines(file.string());
+    const std::map<std::string, Origin> origins = origins_in(lines);
+    Settings settings = settings_of(lines, file.string(), Repeated::kRefused);
+    std::erase_if(settings, [&](const auto& setting) {
+      const auto origin = origins.find(setting.first);
+      return section_of(setting.first) != section_of(kLayerKey) || origin == origins.end() ||
+             origin->second != Origin::kGiven || given.origins.contains(setting.first);
+    });
+    apply_settings(settings, given.config);
+    for (const auto& [key, values] : settings) {
+      given.origins[key] = Origin::kGiven;
+    }
+    if (has_model(given.config)) {
+      return;
+    }
+  }
+  fail(ExitCode::kUsage,
+       "the config has no model, and checkpoint.init = {} has no config.ini to take one from; name "
+       "a run's directory or a checkpoint in it, or give model.layer or model.preset",
+       initial.string());
+}
+
+}  // namespace
+
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   GivenConfig given;
   const std::vector<IniLine> lines = user_ini_lines(path);
@@ -160,6 +208,7 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
     apply_settings({{"run.dir", {"runs/" + name}}}, given.config);
     given.origins["run.dir"] = Origin::kDerived;
   }
+  take_initial_model(given);
   return given;
 }
 

@@ -49,6 +49,23 @@ class FineTuning(language.LanguageTest):
         log = (self.directory / "tuned" / "log.txt").read_text()
         self.assertIn("starting from the weights of base/checkpoints/step-", log)
 
+    def test_a_config_without_a_model_takes_the_checkpoints(self):
+        text = (self.directory / self.config).read_text()
+        model = text[text.index("[model]"):text.index("[data]")]
+        config = self.write_config("no_model.ini", text.replace(model, ""))
+        self.train(self.config, (1, 1), "with", "--checkpoint.init=base", "--train.steps=3")
+        newest = harness.checkpoints(self.directory / "base")[-1]
+        for number, path in enumerate(["base", newest, f"{newest}/"]):
+            self.train(config, (1, 1), f"without-{number}", f"--checkpoint.init={path}", "--train.steps=2")
+            # It goes on by its own model, also where the other's directory is gone.
+            self.train(config, (1, 1), f"without-{number}", "--checkpoint.init=gone", "--run.resume=auto", "--train.steps=3")
+            self.assert_same_run("with", f"without-{number}")
+        # What it does have of a model stays.
+        self.train(config, (1, 1), "still", "--checkpoint.init=base", "--model.dropout=0", "--train.steps=1")
+        self.assertRegex((self.directory / "still/config.ini").read_text(), r"(?s)blocks = 2\n.*dropout = 0\n")
+        self.assert_refused(self.alone("train", config, "--checkpoint.init=gone", "--run.dir=no"), harness.USAGE,
+                            "has no model", "gone has no config.ini")
+
     def test_files_beside_the_weights(self):
         """What strata does not compute with comes out of an import, a training and a checkpoint.init as it came in."""
         def text_of(run):
