@@ -212,6 +212,67 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
   return given;
 }
 
+ChangedSettings changed_settings(const RunConfig& from, const RunConfig& to) {
+  ChangedSettings changes;
+  for (const Option& option : option_table()) {
+    if (std::string value = option.get(to); value != option.get(from)) {
+      changes.emplace_back(option.key, std::move(value));
+    }
+  }
+  return changes;
+}
+
+std::string with_settings(std::string_view text, const ChangedSettings& settings) {
+  ChangedSettings missing = settings;
+  for (const IniLine& line : ini_lines(text)) {
+    std::erase_if(missing, [&](const auto& setting) { return setting.first == line.key; });
+  }
+  std::string result;
+  std::string section;
+  const auto add_missing = [&] {
+    std::string lines;
+    std::erase_if(missing, [&](const auto& setting) {
+      const bool is_here = section_of(setting.first) == section;
+      lines +=
+          is_here ? fmt::format("{} = {}\n", name_in_section(setting.first), setting.second) : "";
+      return is_here;
+    });
+    // Before the blank lines and comments that lead to the next section.
+    std::size_t end = result.size();
+    for (std::size_t begin = end; begin > 0; end = begin) {
+      begin = begin < 2 ? 0 : result.rfind('\n', begin - 2) + 1;
+      const std::string_view line = trimmed(std::string_view(result).substr(begin, end - begin));
+      if (!line.empty() && !line.starts_with('#')) {
+        break;
+      }
+    }
+    result.insert(lines.empty() ? result.size() : end, lines);
+  };
+  while (!text.empty()) {
+    const std::size_t length = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, length);
+    text.remove_prefix(std::min(length + 1, text.size()));
+    const std::string_view setting = trimmed(line.substr(0, line.find('#')));
+    if (setting.starts_with('[')) {
+      add_missing();
+      section = setting.substr(1, setting.size() - 2);
+    }
+    const std::string key =
+        fmt::format("{}.{}", section, trimmed(setting.substr(0, setting.find('='))));
+    const auto changed = std::ranges::find(settings, key, &ChangedSettings::value_type::first);
+    result += changed == settings.end()
+                  ? fmt::format("{}\n", line)
+                  : fmt::format("{} = {}\n", name_in_section(key), changed->second);
+  }
+  add_missing();
+  while (!missing.empty()) {
+    section = section_of(missing.front().first);
+    result += fmt::format("\n[{}]\n", section);
+    add_missing();
+  }
+  return result;
+}
+
 namespace {
 
 /// A config file with one line per setting; `comment_of(option)` follows its value.

@@ -96,7 +96,7 @@ class Launch(harness.StrataTest):
         os.kill(ranks[1], signal.SIGKILL)
         lost = job.wait(60)
         self.assertEqual(lost.code, 128 + signal.SIGKILL, lost.text)
-        self.assertRegex(lost.text, r"process rank 1 with PID .* exited on signal 9")
+        self.assertRegex(lost.text, r"process rank \d with PID .* exited on signal 9")
 
     def test_refusals(self):
         (self.directory / "empty").write_text("# none\n\n")
@@ -128,6 +128,44 @@ class Launch(harness.StrataTest):
             for ranks in (1, 2):
                 self.assert_refused(self.launch(ranks, *train, "--ranks=2"), USAGE, "mpirun or srun started")
 
+    def test_what_is_left_of_mpiruns_messages(self):
+        """Of a stand-in that says all that it can say."""
+        rule = "-" * 74
+        tools = self.directory / "talks"
+        tools.mkdir()
+        (tools / "messages").write_text(f"""of a rank
+{rule}
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 5.
+{rule}
+[vm:1] 1 more process has sent help message help-mpi-api.txt / mpi-abort
+[vm:1] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
+mpirun: Forwarding signal 10 to job
+{rule}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{rule}
+{rule}
+There are not enough slots available in the system
+
+  slots: 2
+{rule}
+{rule}
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[1,1],0]
+{rule}
+of another rank, without an end of line""")
+        (tools / "mpirun").write_text('#!/bin/sh\n[ "$1" != --version ] || exec echo "mpirun (Open MPI) 4.1.4"\n'
+                                      f'cat {tools}/messages >&2; exit 5\n')
+        (tools / "mpirun").chmod(0o755)
+        finished = harness.Job([STRATA, "train", self.config, "--ranks=2"], self.directory,
+                               PATH=f"{tools}:{os.environ['PATH']}").wait(60)
+        self.assertEqual(finished.code, 5)
+        self.assertEqual(finished.text, "of a rank\nThere are not enough slots available in the system\n\n  slots: 2\n"
+                                        "of another rank, without an end of line")
+
     def test_inside_a_slurm_job(self):
         """srun starts the ranks; here a stand-in that starts one."""
         tools = pathlib.Path(self.directory, "bin")
@@ -136,7 +174,8 @@ class Launch(harness.StrataTest):
                                     'echo "$SLURM_PMIX_FENCE $SRUN_CPUS_PER_TASK $*" >srun.txt\n'
                                     'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
         (tools / "srun").chmod(0o755)
-        environment = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "3"}
+        environment = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "3",
+                       "SLURM_JOB_END_TIME": "4102444800"}
         job = harness.Job([STRATA, "train", self.config, "--ranks=2", "--run.dir=slurm", "--parallel.pipeline=1"],
                           self.directory, **environment)
         self.assertEqual(job.wait(60).code, DONE)

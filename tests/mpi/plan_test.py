@@ -1,5 +1,6 @@
 """strata plan: what the text and the page show of a run that never starts."""
 
+import configparser
 import pathlib
 import re
 import xml.etree.ElementTree as ElementTree
@@ -51,6 +52,16 @@ efficiency = 0.5
 latency_us = 1
 bandwidth_gbs = 0.01
 """
+JOBS = pathlib.Path(__file__).parents[2] / "jobs"
+
+
+def config_of(text):
+    """The settings of a config file by section and key."""
+    reader = configparser.ConfigParser(inline_comment_prefixes="#")
+    reader.read_string(text)
+    return {f"{section}.{key}": value for section in reader.sections() for key, value in reader[section].items()}
+
+
 PRICES = ["--failures=2", "--restart=600", "--kwh-price=0.25", "--node-hour-price=10"]
 
 
@@ -81,6 +92,16 @@ class Plan(harness.StrataTest):
         self.assertAlmostEqual(sum(shares), 100, delta=0.05 * len(shares))
         self.assertEqual(shares, sorted(shares, reverse=True))
 
+    def test_the_first_and_the_last_line_are_the_verdict(self):
+        for options, verdict in [(["--nodes=64"], r"it fits h100 as 4 data x 16 pipeline x 8 tensor on 64 nodes: a step takes \S+ s, "
+                                                  r"the training \S.*"),
+                                 (["--nodes=1", "--search"], r"it fits h100 as \d+ data x .* on 1 node: .*"),
+                                 (["--parallel.data=64", "--parallel.pipeline=1", "--parallel.tensor=1", "--model.width=16384"],
+                                  r"it does not fit h100: \d+\.\d+ GiB is too much for a rank; .*--search tries all grids")]:
+            lines = self.plan(*options).splitlines()
+            self.assertRegex(lines[0], f"^{verdict}$")
+            self.assertEqual((lines[1], lines[-1]), ("", lines[0]))
+
     def test_the_end_has_failures_and_prices(self):
         text = self.plan("--nodes=64", *PRICES)
         self.assertIn("1,000 steps without a break", text)
@@ -95,7 +116,8 @@ class Plan(harness.StrataTest):
         items = ["".join(item.itertext()) for item in page.iter("li")]
         for item in items:
             self.assertIn(item + "\n", text)
-        self.assertEqual(len(items), 4 + text.count("\n", text.index("steps without a break")))
+        verdict = text.splitlines()[-1]
+        self.assertEqual(len(items), 4 + text[:-len(verdict) - 2].count("\n", text.index("steps without a break")))
         ranks = [title.text for title in page.iter("title") if title.text.startswith("rank ")]
         self.assertEqual(len(ranks), 512)
         self.assertEqual(ranks[-1], "rank 511: data 3, pipeline 15, tensor 7")
@@ -111,11 +133,23 @@ class Plan(harness.StrataTest):
 
     def test_a_search_tries_only_batches_that_divide(self):
         """40 microbatches do not divide by 16 replicas: what it writes is a config that runs."""
-        config = self.write_config("divides.ini", CONFIG.replace("global = 64\nmicro = 1", "global = 480\nmicro = 12"))
+        config = self.write_config("divides.ini", CONFIG.replace("global = 64\nmicro = 1", "global = 480  # a comment\nmicro = 12"))
         finished = self.alone("plan", config, "--machine=h100", "--nodes=2", "--search", "--write=chosen.ini",
                               expect=DONE)
+        # What it writes is the file that it read but for the settings that it names.
+        named = finished.text.splitlines()[-1]
+        changes = dict(change.split(" = ") for change in named[named.index(" with ") + 6:].split(", "))
+        self.assertIn("batch.micro", changes)
+        chosen = pathlib.Path(self.directory, "chosen.ini").read_text()
+        self.assertEqual(config_of(chosen), {**config_of(config.read_text()), **changes})
+        self.assertIn("# a comment", chosen)
         again = self.alone("plan", "chosen.ini", "--machine=h100", "--nodes=2", expect=DONE)
         self.assertIn(re.search(r"^step: .*$", finished.text, re.MULTILINE)[0], again.text)
+
+    def test_the_shipped_gpt_fits_eight_to_64_gpus(self):
+        for nodes in (1, 2, 4, 8):
+            text = self.alone("plan", JOBS / "gpt2-124m.ini", "--machine=h100", f"--nodes={nodes}", expect=DONE).text
+            self.assertIn(f"it fits h100 as {8 * nodes} data x 1 pipeline x 1 tensor on {nodes} node", text)
 
     def test_an_unknown_length_is_said_and_kept(self):
         config = self.write_config("epochs.ini", CONFIG.replace("steps = 1000", "epochs = 3"))

@@ -3,6 +3,8 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "strata/config/run_config.hpp"
@@ -26,6 +28,15 @@ struct GivenConfig {
 /// model is that of the run there, or of run.dir when that is resumed.
 [[nodiscard]] GivenConfig read_config(const std::string& path,
                                       std::span<const std::string> arguments);
+
+/// Settings by key, with their values.
+using ChangedSettings = std::vector<std::pair<std::string, std::string>>;
+
+/// The settings in which `to` differs from `from`, apart from layers, with their values in `to`.
+[[nodiscard]] ChangedSettings changed_settings(const RunConfig& from, const RunConfig& to);
+
+/// The text of a config file with other values of some settings; all else stays as it is.
+[[nodiscard]] std::string with_settings(std::string_view text, const ChangedSettings& settings);
 
 /// A complete config file that reads back to the same config.
 [[nodiscard]] std::string config_text(const RunConfig& config);

@@ -59,7 +59,8 @@ std::vector<std::string> forwarded_variables() {
 // Ranks share a host's cores among themselves (default_threads()). Bound ones would get one core
 // each, or the same cores as those of another launch.
 std::vector<std::string> open_mpi_words(const LaunchSize& of) {
-  std::vector<std::string> words{"mpirun", "-n", std::to_string(of.ranks), "--bind-to", "none"};
+  std::vector<std::string> words{"mpirun",    "-n",  std::to_string(of.ranks), "--map-by", "slot",
+                                 "--bind-to", "none"};
   if (::geteuid() == 0) {
     words.emplace_back("--allow-run-as-root");
   }

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/config/config_file.hpp"
+
 namespace strata::app {
 namespace {
 
@@ -46,6 +48,29 @@ TEST(OptionTable, SomeValuesLeaveASettingOut) {
   EXPECT_FALSE(config::is_set(config, "train.repeat_every"));
   config.train.repeat_every = 7;
   EXPECT_TRUE(config::is_set(config, "train.repeat_every"));
+}
+
+TEST(ConfigFile, ChangesOnlyTheSettingsThatChanged) {
+  const std::string text =
+      "# head\n[batch]\nglobal = 64  # samples\n\n# grid\n[parallel]\ndata=2\n[batch]\nmicro = 4";
+  EXPECT_EQ(config::with_settings(text, {}), text + "\n");
+  EXPECT_EQ(config::with_settings(text, {{"batch.micro", "8"},
+                                         {"parallel.data", "4"},
+                                         {"parallel.tensor", "2"},
+                                         {"train.recompute", "full"},
+                                         {"train.steps", "9"}}),
+            "# head\n[batch]\nglobal = 64  # samples\n\n# grid\n[parallel]\ndata = 4\ntensor = 2\n"
+            "[batch]\nmicro = 8\n\n[train]\nrecompute = full\nsteps = 9\n");
+  EXPECT_EQ(config::with_settings(text, {{"parallel.tensor", "2"}, {"batch.seed", "1"}}),
+            "# head\n[batch]\nglobal = 64  # samples\nseed = 1\n\n# grid\n[parallel]\ndata=2\n"
+            "tensor = 2\n[batch]\nmicro = 4\n");
+  EXPECT_EQ(config::with_settings("\n", {{"a.b", "1"}}), "\n\n[a]\nb = 1\n");
+  EXPECT_EQ(config::with_settings("", {}), "");
+  config::RunConfig from;
+  config::RunConfig to;
+  to.batch.global = from.batch.global + 1;
+  EXPECT_EQ(config::changed_settings(from, to),
+            (config::ChangedSettings{{"batch.global", std::to_string(to.batch.global)}}));
 }
 
 }  // namespace

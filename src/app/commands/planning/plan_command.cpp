@@ -9,9 +9,11 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/config/config_file.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/forecast/completion.hpp"
 #include "strata/forecast/forecast.hpp"
 #include "strata/forecast/grid_search.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/plan/memory_fit.hpp"
 
 #include "commands/commands.hpp"
@@ -29,8 +31,8 @@ forecast::Machine machine_of(const config::CommandLine& line, const config::RunC
   const std::string name = line.value("machine", config.run.machine);
   if (name.empty()) {
     fail(ExitCode::kUsage,
-         "strata plan needs a machine: --machine=FILE, where \"mpirun -n RANKS strata plan "
-         "--calibrate=FILE\" writes the file of this one, or a shipped one: {}",
+         "strata plan needs a machine: --machine=FILE, where \"strata plan --calibrate=FILE "
+         "--ranks=N\" writes the file of this one, or a shipped one: {}",
          fmt::format("{}", fmt::join(forecast::shipped_machines(), ", ")));
   }
   return forecast::read_machine(name);
@@ -58,19 +60,25 @@ std::set<std::string> fixed_settings(const std::vector<std::string>& settings) {
   return fixed;
 }
 
-/// The config with the settings of a choice, which count as given.
-std::string chosen_config_text(config::GivenConfig given, const forecast::GridChoice& choice) {
-  const auto length = given.config.train;
-  given.config = choice.config;
-  given.config.train.steps = length.steps;
-  given.config.train.epochs = length.epochs;
-  given.config.parallel.bucket_mib = choice.bucket_mib;
-  for (const char* key :
-       {"parallel.data", "parallel.pipeline", "parallel.tensor", "parallel.schedule",
-        "parallel.chunks", "parallel.bucket", "batch.micro", "train.recompute"}) {
-    given.origins[key] = config::Origin::kGiven;
+/// Writes the user's file with the settings of the choice and those of the command line, and says
+/// which of its settings changed.
+std::string write_choice(const std::string& output, const std::string& path,
+                         const config::RunConfig& given, const forecast::GridChoice& choice) {
+  constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
+  config::RunConfig chosen = choice.config;
+  chosen.train.steps = given.train.steps;
+  chosen.train.epochs = given.train.epochs;
+  chosen.parallel.bucket_mib = choice.bucket_mib;
+  const config::ChangedSettings changes =
+      config::changed_settings(config::read_config(path, {}).config, chosen);
+  write_file(output,
+             config::with_settings(io::read_input(path, kMostBytes, ExitCode::kUsage), changes));
+  std::string text;
+  for (const auto& [key, value] : changes) {
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, value);
   }
-  return config::resolved_config_text(given, given.config, {});
+  return fmt::format("{}: {}{}\n", printable_lines(output), path,
+                     text.empty() ? " as it is" : " with " + text);
 }
 
 /// Ranks of the launch; 0: those of the config's grid.
@@ -155,10 +163,13 @@ ExitCode plan_run(const config::CommandLine& line) {
     write_file(line.value("html", ""), plan_page(view, line.positions().front(), launch.node_ranks,
                                                  found ? &*found : nullptr));
   }
+  const std::string verdict = verdict_line(view);
+  fmt::print("{}\n\n{}{}\n{}\n", verdict, found ? search_text(*found) + "\n" : "",
+             forecast_text(view), verdict);
   if (line.has("write")) {
-    write_file(line.value("write", ""), chosen_config_text(given, found->choices.front()));
+    fmt::print("{}", write_choice(line.value("write", ""), line.positions().front(), given.config,
+                                  found->choices.front()));
   }
-  fmt::print("{}{}", found ? search_text(*found) + "\n" : "", forecast_text(view));
   return ExitCode::kDone;
 }
 
@@ -205,14 +216,14 @@ Shipped machines: {}.)",
             {"nodes", "N", "nodes; all their devices are used (default: the config's grid)"},
             {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
             {"search", "", "tries all grids that fit, and shows the fastest"},
-            {"write", "FILE", "writes the config with the fastest grid; needs --search"},
+            {"write", "FILE",
+             "writes CONFIG.ini with the fastest grid, all else as it is; needs --search"},
             {"html", "FILE", "writes a page: ranks, memory, a step as a picture, the search"},
             {"failures", "F", "failures per node and day, for the end of training (default 0)"},
             {"restart", "SECONDS", "time from a failure to the first repeated step (default 300)"},
             {"kwh-price", "P", "price of a kWh, in any currency"},
             {"node-hour-price", "P", "price of a node hour"},
-            {"calibrate", "FILE",
-             "measures this machine, under mpirun or srun, and writes its file"},
+            {"calibrate", "FILE", "measures this machine with --ranks=N, and writes its file"},
             {"threads", "T", "with --calibrate: threads of a rank (default: as in training)"},
             {"cores", "N",
              "with --calibrate: cores of a node that ranks compute on (default: those found)"}},

@@ -154,6 +154,28 @@ std::vector<std::string> completion_lines(const PlanView& view) {
   return lines;
 }
 
+std::string verdict_line(const PlanView& view) {
+  const forecast::Forecast& f = view.forecast;
+  if (!f.fits) {
+    return fmt::format(
+        "it does not fit {}: {} is too much for a rank; more ranks, a smaller batch.micro or "
+        "train.recompute=full take less, and --search tries all grids",
+        view.machine.name,
+        memory_size(
+            std::ranges::max(f.stages, {}, &forecast::StageForecast::memory_bytes).memory_bytes -
+            f.free_bytes));
+  }
+  std::string text = fmt::format(
+      "it fits {} as {} on {}: a step takes {}", view.machine.name, view.plan.grid.text(),
+      counted(static_cast<std::int64_t>(view.conditions.nodes), "node"), time_text(f.step_seconds));
+  const double expected = forecast::completion_of(view.conditions).expected_seconds;
+  if (view.conditions.steps > 0.0) {
+    text += std::isfinite(expected) ? fmt::format(", the training {}", time_text(expected))
+                                    : ", but the training never ends";
+  }
+  return text;
+}
+
 std::string forecast_text(const PlanView& view) {
   std::string text;
   const auto add = [&](const std::vector<std::string>& lines) {

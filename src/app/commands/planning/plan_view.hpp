@@ -21,6 +21,9 @@ struct PlanView {
   forecast::RunConditions conditions;
 };
 
+/// In one line, whether the run fits, and how long a step and the training take.
+[[nodiscard]] std::string verdict_line(const PlanView& view);
+
 /// The forecast of a step, the memory, the traffic and the end of training.
 [[nodiscard]] std::string forecast_text(const PlanView& view);
 
