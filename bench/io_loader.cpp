@@ -52,6 +52,7 @@ class Images {
 
   [[nodiscard]] io::ImportReport import() const {
     io::ImportOptions options;
+    options.order = io::ImportOrder::kFile;
     options.inputs = {directory_ / "images"};
     options.targets = {directory_ / "labels"};
     options.split = "1.0";

@@ -39,6 +39,7 @@ strata_package(utf8proc libutf8proc)
 strata_package(pcre2 "libpcre2-8>=10.40")  # with properties such as White_Space
 strata_package(turbojpeg libturbojpeg)
 strata_package(png libpng)
+strata_package(zstd libzstd)
 
 # Optional. Not by pkg-config, which would link the trainer too.
 find_path(STRATA_SENTENCEPIECE_INCLUDE sentencepiece_processor.h)

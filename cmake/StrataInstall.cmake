@@ -1,7 +1,7 @@
 # What cmake --install writes. Component "program" is what a package holds.
 set(STRATA_MODULES "" CACHE STRING "Modules that strata's modulefile loads, as in openmpi/4.1;cuda/12.8")
 
-install(FILES io/python/strata_reader.py io/python/torch_to_safetensors.py
+install(FILES io/python/strata_reader.py io/python/strata_convert.py io/python/torch_to_safetensors.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/strata/python COMPONENT program)
 install(TARGETS strata RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 install(DIRECTORY jobs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/strata/jobs COMPONENT program
@@ -19,7 +19,7 @@ install(SCRIPT cmake/install_text.cmake COMPONENT program)
 
 # find_package(strata): one target a room, as strata::train, with the libraries that it needs. Component "libraries".
 install(TARGETS strata_options strata_dnnl strata_mpi strata_hdf5 strata_hwloc strata_xxhash strata_utf8proc
-  strata_pcre2 strata_sentencepiece strata_turbojpeg strata_png strata_random123 EXPORT strata)
+  strata_pcre2 strata_sentencepiece strata_turbojpeg strata_png strata_zstd strata_random123 EXPORT strata)
 install(EXPORT strata NAMESPACE strata:: FILE strata-targets.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/strata
   COMPONENT libraries)
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libraries)

@@ -19,7 +19,7 @@ void make_data(const std::filesystem::path& directory) {
   csv.close();
   strata::io::import_dataset({.format = strata::io::ImportFormat::kCsv,
                               .inputs = {directory / "points.csv"},
-                              .label = "class",
+                              .table = {.label = "class"},
                               .output = directory / "data"});
 }
 

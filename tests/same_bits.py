@@ -34,11 +34,11 @@ LIMIT = 300  # seconds for one command; harness.LENIENCE times as long on a slow
 
 # As the head of each config in jobs/ imports it, with fewer pictures.
 IMPORTS = {
-    "line": "--format=csv --files sources/line.csv --label=y --split=0.8,0.2",
-    "file-kinds": "--format=csv --files sources/file-kinds.csv --label=kind --split=0.8,0.2",
+    "line": "--format=csv --files sources/line.csv --label=y --split=0.8,0.2 --order=file",
+    "file-kinds": "--format=csv --files sources/file-kinds.csv --label=kind --split=0.8,0.2 --order=file",
     "mnist": "--format=idx --images=sources/t10k-images-idx3-ubyte.gz --labels=sources/t10k-labels-idx1-ubyte.gz "
-             "--split=8000,2000",
-    "cifar10": "--format=images --files sources/train sources/test --split=400,400",
+             "--split=8000,2000 --order=file",
+    "cifar10": "--format=images --files sources/train --test-files sources/test --order=file",
     "shakespeare-char": "--format=text --tokenizer=chars --files=sources/input.txt --split=0.9,0.1",
     "gpt2-text": "--format=text --tokenizer=gpt2 --encoder=sources/encoder.json --merges=sources/vocab.bpe "
                  "--files=sources/input.txt --split=0.99,0.01",

@@ -124,6 +124,7 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
   }
   if (!columns.empty()) {
     info.column_names = model.column_names;
+    info.table = model.table;
   }
   const std::vector<std::int64_t> labels = matched_classes(info, model);
   if (labels.empty() && info.class_names.empty() != model.class_names.empty()) {

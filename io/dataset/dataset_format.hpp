@@ -30,6 +30,12 @@ inline constexpr const char* kDeviation = "deviation";
 inline constexpr const char* kClassNames = "class_names";
 /// Of a table: those of the inputs, then that of the label.
 inline constexpr const char* kColumnNames = "column_names";
+/// Of each column of a table: its name, the number of its categories (0: it holds numbers) and what
+/// stands for a missing number; and the categories of all columns.
+inline constexpr const char* kTableColumns = "table/columns";
+inline constexpr const char* kTableCounts = "table/category_counts";
+inline constexpr const char* kTableMissing = "table/missing";
+inline constexpr const char* kTableCategories = "table/categories";
 inline constexpr const char* kShardFiles = "shards/file";
 inline constexpr const char* kShardSamples = "shards/samples";
 inline constexpr const char* kShardChecksums = "shards/checksum";

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
@@ -47,6 +49,28 @@ std::string statistics_text(const DatasetInfo& info) {
   return text;
 }
 
+// The label and the columns of a table, as in "age (missing: 29.7), colour (3 names)".
+std::string columns_text(const DatasetInfo& info) {
+  if (info.column_names.empty()) {
+    return "";
+  }
+  std::string text = fmt::format("label       {}\n", info.column_names.back());
+  std::vector<std::string> columns;
+  for (const TableColumn& column :
+       std::span(info.table).first(std::min(info.table.size(), kShownFeatures))) {
+    columns.push_back(column.name);
+    if (!column.categories.empty()) {
+      columns.back() += fmt::format(" ({} names)", column.categories.size());
+    } else if (!std::isnan(column.missing)) {
+      columns.back() += fmt::format(" (missing: {:.6g})", column.missing);
+    }
+  }
+  if (info.table.size() > columns.size()) {
+    columns.push_back(fmt::format("and {} more", info.table.size() - columns.size()));
+  }
+  return columns.empty() ? text : text + fmt::format("columns     {}\n", fmt::join(columns, ", "));
+}
+
 std::string shard_table(const DatasetInfo& info, std::span<const ShardCheck> checks) {
   std::vector<std::vector<std::string>> rows{
       {"shard", info.tokens > 0 ? "tokens" : "samples", "size", "contents"}};
@@ -70,7 +94,7 @@ std::string samples_text(const Dataset& dataset, std::int64_t bad_shards) {
                                  count_text(info.samples), info.input_shape.text(),
                                  name_of(info.input_dtype), bytes_text(info.input_bytes()),
                                  info.target_shape.text(), name_of(info.target_dtype));
-  text += statistics_text(info) + "\n";
+  text += columns_text(info) + statistics_text(info) + "\n";
   // Damaged labels cannot be counted; the shard's row reports them.
   if (info.task == Task::kClassification && bad_shards == 0) {
     text += class_table(dataset) + "\n";

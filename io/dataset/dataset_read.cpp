@@ -75,7 +75,59 @@ std::uint64_t facts_checksum(const DatasetInfo& info) {
   return hash_of(text);
 }
 
+void write_table(hdf5::File& file, std::span<const TableColumn> table) {
+  if (table.empty()) {
+    return;
+  }
+  std::vector<std::string> columns;
+  std::vector<std::int64_t> counts;
+  std::vector<double> missing;
+  std::vector<std::string> categories;
+  for (const TableColumn& column : table) {
+    columns.push_back(column.name);
+    counts.push_back(std::ssize(column.categories));
+    missing.push_back(column.missing);
+    categories.insert(categories.end(), column.categories.begin(), column.categories.end());
+  }
+  file.write_texts(names::kTableColumns, columns);
+  file.write_vector(names::kTableCounts, counts);
+  file.write_vector(names::kTableMissing, missing);
+  if (!categories.empty()) {
+    file.write_texts(names::kTableCategories, categories);
+  }
+}
+
 namespace {
+
+// The master's manifest covers the table, so that only a foreign program's can be inconsistent.
+std::vector<TableColumn> read_table(const hdf5::File& file) {
+  std::vector<TableColumn> table;
+  if (!file.has(names::kTableColumns)) {
+    return table;
+  }
+  const std::vector<std::string> columns = file.read_texts(names::kTableColumns);
+  const auto counts = read_vector<std::int64_t>(file, names::kTableCounts);
+  const auto missing = read_vector<double>(file, names::kTableMissing);
+  const std::vector<std::string> categories = file.has(names::kTableCategories)
+                                                  ? file.read_texts(names::kTableCategories)
+                                                  : std::vector<std::string>();
+  std::int64_t left = std::ssize(categories);
+  bool fits = counts.size() == columns.size() && missing.size() == columns.size();
+  for (std::size_t i = 0; fits && i < columns.size(); ++i) {
+    fits = counts[i] >= 0 && counts[i] <= left;
+    if (fits) {
+      const auto first = categories.end() - static_cast<std::ptrdiff_t>(left);
+      left -= counts[i];
+      table.push_back(
+          {columns[i], {first, first + static_cast<std::ptrdiff_t>(counts[i])}, missing[i]});
+    }
+  }
+  if (!fits || left != 0) {
+    fail(ExitCode::kData, "{} is inconsistent in the columns of its table; import it anew",
+         file.origin().path.string());
+  }
+  return table;
+}
 
 // The master's data sets are virtual: HDF5 would follow them to any file. The first shard has the
 // same shapes and types.
@@ -99,6 +151,11 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
   if (file.has(names::kColumnNames)) {
     info.column_names = file.read_texts(names::kColumnNames);
   }
+  info.table = read_table(file);
+  std::int64_t table_inputs = 0;
+  for (const TableColumn& column : info.table) {
+    table_inputs += column.inputs();
+  }
   const auto statistics = static_cast<std::int64_t>(info.mean.size());
   const bool classes = info.task == Task::kClassification;
   if (info.deviation.size() != info.mean.size() ||
@@ -109,6 +166,7 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
        (info.target_shape.rank() != 0 || info.classes < 1 || info.classes > kMostClasses)) ||
       (!info.column_names.empty() &&
        std::ssize(info.column_names) != info.input_shape.count() + 1) ||
+      (!info.table.empty() && table_inputs != info.input_shape.count()) ||
       info.input_dtype == DType::kInt64) {
     fail(ExitCode::kData, "{} is inconsistent in its shapes, types or statistics; import it anew",
          info.path.string());

@@ -51,6 +51,9 @@ struct ReadMaster {
 /// Throws: Error(kData) where they are damaged or contradict each other.
 [[nodiscard]] ReadMaster read_master(const std::filesystem::path& path);
 
+/// Writes what a master holds of a table's columns; nothing where there are none.
+void write_table(hdf5::File& file, std::span<const TableColumn> table);
+
 /// One shard of a data set, mapped into memory. Its elements need not be aligned.
 struct MappedShard {
   MappedFile file;

@@ -1,6 +1,7 @@
 #include "files/csv_reader.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -12,6 +13,21 @@ constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestRecord = std::size_t{64} << 20;
 constexpr std::size_t kLongestHeader = std::size_t{16} << 20;
 constexpr std::size_t kMostColumns = std::size_t{1} << 20;
+
+/// The separator that a header has most of outside of quotes; the comma where it has none.
+char separator_of(std::string_view header) {
+  constexpr std::string_view kSeparators = ",;\t|";
+  std::array<std::int64_t, kSeparators.size()> counts{};
+  bool inside_quotes = false;
+  for (const char character : header) {
+    inside_quotes ^= character == '"';
+    if (const std::size_t at = kSeparators.find(character);
+        at != std::string_view::npos && !inside_quotes) {
+      ++counts[at];
+    }
+  }
+  return kSeparators[static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin())];
+}
 
 }  // namespace
 
@@ -86,7 +102,10 @@ bool CsvReader::next() {
     if (!read_record(record)) {
       return false;
     }
-  } while (trimmed(record).empty());
+  } while (trimmed(record).empty() && record.find(separator_) == std::string_view::npos);
+  if (header_.empty()) {
+    separator_ = separator_of(record);
+  }
   fields_.clear();
   field_count_ = 0;
   if (record.find('"') == std::string_view::npos) {
@@ -115,7 +134,7 @@ void CsvReader::add_field(std::string_view field) {
 
 void CsvReader::split_plain(std::string_view record) {
   for (std::size_t begin = 0; begin <= record.size();) {
-    const std::size_t end = std::min(record.find(',', begin), record.size());
+    const std::size_t end = std::min(record.find(separator_, begin), record.size());
     add_field(trimmed(record.substr(begin, end - begin)));
     begin = end + 1;
   }
@@ -126,9 +145,9 @@ void CsvReader::split_quoted(std::string_view record) {
   unquoted_.clear();
   unquoted_.reserve(record.size());
   for (std::size_t at = 0; at <= record.size();) {
-    const std::size_t quote = record.find_first_not_of(" \t", at);
+    const std::size_t quote = record.find_first_not_of(separator_ == '\t' ? " " : " \t", at);
     if (quote == std::string_view::npos || record[quote] != '"') {
-      const std::size_t end = std::min(record.find(',', at), record.size());
+      const std::size_t end = std::min(record.find(separator_, at), record.size());
       const std::string_view field = trimmed(record.substr(at, end - at));
       if (field.find('"') != std::string_view::npos) {
         fail(ExitCode::kData,
@@ -157,7 +176,7 @@ void CsvReader::split_quoted(std::string_view record) {
       unquoted_ += record[i];
       i += record[i] == '"' ? 1 : 0;
     }
-    const std::size_t end = std::min(record.find(',', close), record.size());
+    const std::size_t end = std::min(record.find(separator_, close), record.size());
     if (!trimmed(record.substr(close + 1, end - close - 1)).empty()) {
       fail(ExitCode::kData, "{}:{}: field {} goes on after its closing quote", path().string(),
            line_, field_count_ + 1);

@@ -7,29 +7,27 @@
 #include <vector>
 
 #include "files/input_stream.hpp"
+#include "files/table_reader.hpp"
 
 namespace strata::io {
 
-/// Reads the records of a comma-separated file in order. Fields may be quoted, with doubled quotes
-/// and line breaks inside; blank lines are skipped.
+/// Reads the records of a file whose fields are separated by the comma, semicolon, tab or bar that
+/// its header has most of. Fields may be quoted, with doubled quotes and line breaks inside, and
+/// come without the white space around them; blank lines are skipped.
 /// Source: Y. Shafranovich, RFC 4180.
-class CsvReader {
+class CsvReader final : public TableReader {
  public:
   /// Reads the header row.
   /// Throws: Error(kData) for an empty file, and for a header of more than 16 MiB or 2^20 columns.
   explicit CsvReader(const std::filesystem::path& path);
 
-  [[nodiscard]] const std::filesystem::path& path() const { return stream_.path(); }
-  [[nodiscard]] const std::vector<std::string>& header() const { return header_; }
+  [[nodiscard]] const std::filesystem::path& path() const override { return stream_.path(); }
+  [[nodiscard]] char separator() const { return separator_; }
 
-  /// Advances to the next record; false at the end of the file.
   /// Throws: Error(kData) naming the line for a record with another number of fields than the
   /// header or of more than 64 MiB, and for misplaced or missing quotes.
-  bool next();
-  /// The current record's fields, without white space around them; valid until next().
-  [[nodiscard]] const std::vector<std::string_view>& fields() const { return fields_; }
-  /// The line on which the current record begins; 1 is the first.
-  [[nodiscard]] std::int64_t line() const { return line_; }
+  bool next() override;
+  [[nodiscard]] std::int64_t line() const override { return line_; }
 
  private:
   bool read_record(std::string_view& record);
@@ -39,13 +37,12 @@ class CsvReader {
   void split_quoted(std::string_view record);
 
   InputStream stream_;
-  std::vector<std::string> header_;
+  char separator_ = ',';
   std::string buffer_;
   std::size_t begin_ = 0;
   std::int64_t line_ = 0;
   std::int64_t next_line_ = 1;
   std::string unquoted_;
-  std::vector<std::string_view> fields_;
   std::size_t field_count_ = 0;  ///< of the current record, stored in fields_ or not
 };
 

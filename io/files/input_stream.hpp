@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -10,7 +11,7 @@
 
 namespace strata::io {
 
-/// A file read sequentially; gzip-compressed files are decompressed.
+/// A file read sequentially; files compressed with gzip or zstd are decompressed.
 class InputStream {
  public:
   /// Throws: Error(kData) where it cannot be opened or is no regular file.
@@ -34,8 +35,11 @@ class InputStream {
   [[nodiscard]] std::string read_whole(std::int64_t most_bytes);
 
  private:
+  class Zstd;
+
   std::filesystem::path path_;
-  gzFile file_ = nullptr;
+  gzFile file_ = nullptr;  ///< null where zstd_ reads the file
+  std::unique_ptr<Zstd> zstd_;
   std::int64_t known_size_ = -1;
 };
 

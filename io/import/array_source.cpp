@@ -3,6 +3,7 @@
 #include "strata/core/error.hpp"
 
 #include "files/array_file.hpp"
+#include "import/label_counts.hpp"
 #include "import/sample_source.hpp"
 
 namespace strata::io {
@@ -21,16 +22,22 @@ class ArraySource final : public SampleSource {
 
   void next(std::int64_t count, SampleBatch& batch) override;
   void finish() override;
+  [[nodiscard]] std::vector<std::int32_t> labels() override;
 
  private:
-  [[nodiscard]] Task task_of(const ArrayFile& targets, TaskChoice choice) const;
+  [[nodiscard]] Task task_of(const ArrayFile& targets, TaskChoice choice);
+  [[nodiscard]] ArrayFile open(const std::filesystem::path& path) const;
+  template <typename Use>
+  void with_labels(Use&& use);
   void set_layout(const Pair& pair, const ImportOptions& options);
   void check_same_layout(const Pair& pair) const;
   void read_rows(Pair& pair, std::int64_t count, std::byte* inputs, std::byte* targets);
   void check_inputs(const Pair& pair, std::int64_t count, const std::byte* inputs) const;
   void check_targets(const Pair& pair, std::int64_t count, const std::byte* targets) const;
 
+  ImportFormat format_;
   std::int64_t classes_;
+  std::vector<std::filesystem::path> targets_;
   std::vector<Pair> pairs_;
   std::size_t current_ = 0;
   std::vector<std::byte> raw_;
@@ -48,40 +55,70 @@ Shape input_shape_of(const ArrayFile& inputs, ImportFormat format) {
   return image ? shape.prepended(1) : shape;
 }
 
-ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classes) {
-  const bool idx = options.format == ImportFormat::kIdx;
+ArraySource::ArraySource(const ImportOptions& options)
+    : format_(options.format), classes_(options.classes), targets_(options.targets) {
+  const bool idx = format_ == ImportFormat::kIdx;
   if (options.inputs.empty() || options.inputs.size() != options.targets.size()) {
     fail(ExitCode::kUsage, "{} files of {} and {} of {} were given, expected one for one",
          options.inputs.size(), idx ? "images" : "inputs", options.targets.size(),
          idx ? "labels" : "targets");
   }
-  const auto open = [&](const std::filesystem::path& path) {
-    return idx ? ArrayFile::open_idx(path) : ArrayFile::open_npy(path);
-  };
   for (std::size_t i = 0; i < options.inputs.size(); ++i) {
     const Pair& pair = pairs_.emplace_back(Pair{open(options.inputs[i]), open(options.targets[i])});
     if (pair.inputs.rows() != pair.targets.rows()) {
       fail(ExitCode::kData, "{} has {} samples but {} has {} targets", pair.inputs.path().string(),
            pair.inputs.rows(), pair.targets.path().string(), pair.targets.rows());
     }
-    if (i == 0) {
-      set_layout(pair, options);
-    } else {
+    if (i > 0) {
       check_same_layout(pair);
     }
     info_.samples += pair.inputs.rows();
+    ends_.push_back(info_.samples);
     info_.source +=
         fmt::format("{}{} + {}", i == 0 ? "" : ", ", pair.inputs.path().filename().string(),
                     pair.targets.path().filename().string());
   }
+  set_layout(pairs_.front(), options);
 }
 
-Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) const {
-  if (choice == TaskChoice::kRegression) {
+ArrayFile ArraySource::open(const std::filesystem::path& path) const {
+  return format_ == ImportFormat::kIdx ? ArrayFile::open_idx(path) : ArrayFile::open_npy(path);
+}
+
+/// Calls `use` with the integers of all target files.
+template <typename Use>
+void ArraySource::with_labels(Use&& use) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+  std::vector<std::int64_t> labels;
+  for (const std::filesystem::path& path : targets_) {
+    ArrayFile file = open(path);
+    for (std::int64_t done = 0; done < file.rows(); done += std::ssize(labels)) {
+      labels.resize(static_cast<std::size_t>(std::min(kPiece, file.rows() - done)));
+      raw_.resize(labels.size() * static_cast<std::size_t>(file.row_bytes()));
+      file.read(raw_);
+      decode(raw_, file.type(), DType::kInt64, std::as_writable_bytes(std::span(labels)));
+      std::ranges::for_each(labels, use);
+    }
+  }
+}
+
+std::vector<std::int32_t> ArraySource::labels() {
+  std::vector<std::int32_t> labels;
+  labels.reserve(static_cast<std::size_t>(info_.samples));
+  // Labels that are out of range are refused when they are imported.
+  with_labels([&](std::int64_t label) {
+    labels.push_back(static_cast<std::int32_t>(label >= 0 && label < kMostClasses ? label : 0));
+  });
+  return labels;
+}
+
+Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) {
+  if (choice == TaskChoice::kValues) {
     return Task::kRegression;
   }
+  const bool decides = choice == TaskChoice::kAuto && classes_ == 0;
   const bool integers = targets.type().is_integer();
-  if (choice == TaskChoice::kAuto && classes_ == 0 && !integers) {
+  if (decides && !integers) {
     return Task::kRegression;
   }
   if (!integers) {
@@ -91,8 +128,17 @@ Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) const {
   if (targets.shape().rank() != 1) {
     fail(ExitCode::kData,
          "{} has targets of shape {}, classes must be one integer a sample; for values use "
-         "--task=regression",
+         "--task=values",
          targets.path().string(), targets.shape().text());
+  }
+  // One byte holds few numbers.
+  if (decides && targets.type().bytes > 1) {
+    LabelCounts counts;
+    with_labels([&](std::int64_t label) { counts.add(label); });
+    if (!counts.are_classes()) {
+      notes_.push_back(counts.values_note(targets.path().filename().string()));
+      return Task::kRegression;
+    }
   }
   return Task::kClassification;
 }
@@ -183,7 +229,7 @@ void ArraySource::check_targets(const Pair& pair, std::int64_t count,
            pair.targets.path().string(), label,
            classes_ > 0 ? fmt::format("0 to {} for {} classes", classes_ - 1, classes_)
                         : fmt::format("a class number from 0 to {}; for values use "
-                                      "--task=regression",
+                                      "--task=values",
                                       end - 1));
     }
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/io/text_file.hpp"
 
+#include "files/posix_file.hpp"
 #include "files/user_file.hpp"
 #include "import/input_files.hpp"
 #include "import/sample_source.hpp"
@@ -64,6 +66,7 @@ class CifarSource final : public SampleSource {
 
   void next(std::int64_t count, SampleBatch& batch) override;
   void finish() override {}  // file sizes are checked at opening
+  [[nodiscard]] std::vector<std::int32_t> labels() override;
 
  private:
   [[nodiscard]] std::int64_t record_bytes() const { return kind_.label_bytes + kImageBytes; }
@@ -95,6 +98,7 @@ CifarSource::CifarSource(const ImportOptions& options)
     }
     sizes_.push_back(size);
     info_.samples += size / record_bytes();
+    ends_.push_back(info_.samples);
   }
   info_.source = joined_file_names(paths_);
   info_.input_shape = Shape{3, 32, 32};
@@ -130,6 +134,22 @@ void CifarSource::read_record(std::byte* input, std::byte* target) {
   std::memcpy(input, bytes_.data() + kind_.label_bytes, static_cast<std::size_t>(kImageBytes));
   std::memcpy(target, &label, sizeof label);
   ++record_;
+}
+
+std::vector<std::int32_t> CifarSource::labels() {
+  std::vector<std::int32_t> labels;
+  labels.reserve(static_cast<std::size_t>(info_.samples));
+  std::array<std::byte, 2> label{};
+  const auto bytes = std::span(label).first(static_cast<std::size_t>(kind_.label_bytes));
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    const InputFile file(paths_[i], ExitCode::kData);
+    for (std::int64_t at = 0; at < sizes_[i]; at += record_bytes()) {
+      file.read_at(at, bytes);
+      // Records with a class that is out of range are refused when they are imported.
+      labels.push_back(std::to_integer<std::int32_t>(bytes.back()));
+    }
+  }
+  return labels;
 }
 
 void CifarSource::next(std::int64_t count, SampleBatch& batch) {

@@ -7,6 +7,7 @@
 #include "strata/core/hash.hpp"
 
 #include "dataset/dataset_format.hpp"
+#include "dataset/dataset_read.hpp"
 #include "hdf5/hdf5_file.hpp"
 
 namespace strata::io {
@@ -16,48 +17,57 @@ SplitWriter::SplitWriter(std::filesystem::path directory, std::string split, Dat
                          std::int64_t samples, std::int64_t shard_bytes)
     : SplitFiles(std::move(directory), std::move(split), samples,
                  std::max<std::int64_t>(1, shard_bytes / info.input_bytes())),
-      info_(std::move(info)) {}
+      info_(std::move(info)) {
+  lay_out([&](hdf5::File& file, std::int64_t count, std::vector<std::int64_t>& offsets) {
+    const auto make = [&](const char* name, DType dtype, const Shape& shape) {
+      offsets.push_back(file.create_dataset(name, hdf5::element_type(dtype), shape.prepended(count))
+                            .file_offset());
+    };
+    make(names::kInputs, info_.input_dtype, info_.input_shape);
+    make(names::kTargets, info_.target_dtype, info_.target_shape);
+    return Shape{count, names::kChecksumsPerSample};
+  });
+}
 
 std::int64_t SplitWriter::predicted_bytes(const DatasetInfo& info, std::int64_t samples) {
   constexpr std::int64_t kChecksumBytes = 8 * names::kChecksumsPerSample;
   return samples * (info.input_bytes() + info.target_bytes() + kChecksumBytes);
 }
 
-Shape SplitWriter::lay_out_shard(hdf5::File& file, std::int64_t samples) {
-  const auto make = [&](const char* name, DType dtype, const Shape& shape) {
-    return file.create_dataset(name, hdf5::element_type(dtype), shape.prepended(samples))
-        .file_offset();
-  };
-  inputs_offset_ = make(names::kInputs, info_.input_dtype, info_.input_shape);
-  targets_offset_ = make(names::kTargets, info_.target_dtype, info_.target_shape);
-  return {samples, names::kChecksumsPerSample};
-}
-
-void SplitWriter::append(const SampleBatch& batch) {
-  require(batch.count <= left(), "{} samples for a split with {} to come", batch.count, left());
+void SplitWriter::write(const SampleBatch& batch, std::int64_t first,
+                        std::span<const std::int64_t> places) {
   const std::int64_t input_bytes = info_.input_bytes();
   const std::int64_t target_bytes = info_.target_bytes();
-  for (std::int64_t begin = 0; begin < batch.count;) {
-    require_shard(
-        [this](hdf5::File& file, std::int64_t samples) { return lay_out_shard(file, samples); });
-    const std::int64_t count = std::min(batch.count - begin, shard_left());
-    const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t size) {
-      return std::span(bytes).subspan(static_cast<std::size_t>(begin * size),
-                                      static_cast<std::size_t>(count * size));
-    };
-    const auto inputs = part(batch.inputs, input_bytes);
-    const auto targets = part(batch.targets, target_bytes);
+  for (std::size_t i = 0; i < places.size();) {
+    const ShardPlace place = place_of(places[i]);
+    std::int64_t count = 0;
     checksums_.clear();
-    for (std::int64_t i = 0; i < count; ++i) {
-      checksums_.push_back(hash_of(inputs.subspan(static_cast<std::size_t>(i * input_bytes),
+    const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t size,
+                          std::int64_t samples) {
+      return std::span(bytes).subspan(
+          static_cast<std::size_t>((first + static_cast<std::int64_t>(i)) * size),
+          static_cast<std::size_t>(samples * size));
+    };
+    do {
+      ++count;
+    } while (count < place.left && i + static_cast<std::size_t>(count) < places.size() &&
+             places[i + static_cast<std::size_t>(count)] == places[i] + count);
+    const auto inputs = part(batch.inputs, input_bytes, count);
+    const auto targets = part(batch.targets, target_bytes, count);
+    for (std::int64_t sample = 0; sample < count; ++sample) {
+      checksums_.push_back(hash_of(inputs.subspan(static_cast<std::size_t>(sample * input_bytes),
                                                   static_cast<std::size_t>(input_bytes))));
-      checksums_.push_back(hash_of(targets.subspan(static_cast<std::size_t>(i * target_bytes),
+      checksums_.push_back(hash_of(targets.subspan(static_cast<std::size_t>(sample * target_bytes),
                                                    static_cast<std::size_t>(target_bytes))));
     }
-    write_at(inputs_offset_ + shard_written() * input_bytes, inputs);
-    write_at(targets_offset_ + shard_written() * target_bytes, targets);
-    add_written(count, checksums_);
-    begin += count;
+    const ShardOffsets& offsets = offsets_of(place);
+    constexpr std::int64_t kChecksumBytes = 8 * names::kChecksumsPerSample;
+    write_at(place, offsets.data[0] + place.local * input_bytes, inputs);
+    write_at(place, offsets.data[1] + place.local * target_bytes, targets);
+    write_at(place, offsets.checksums + place.local * kChecksumBytes,
+             std::as_bytes(std::span(checksums_)));
+    add_written(count);
+    i += static_cast<std::size_t>(count);
   }
 }
 
@@ -77,6 +87,7 @@ void SplitWriter::finish(DatasetInfo info) {
   if (!info.column_names.empty()) {
     file.write_texts(names::kColumnNames, info.column_names);
   }
+  write_table(file, info.table);
   finish_master(file, std::move(info));
 }
 

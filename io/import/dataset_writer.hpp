@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,14 +11,16 @@
 
 namespace strata::io {
 
-/// Writes one split of samples: shards as the samples come, then the master.
+/// Writes one split of samples: the shards, then the master.
 class SplitWriter : public SplitFiles {
  public:
   /// Pre: samples > 0.
   SplitWriter(std::filesystem::path directory, std::string split, DatasetInfo info,
               std::int64_t samples, std::int64_t shard_bytes);
 
-  void append(const SampleBatch& batch);
+  /// Writes samples of the batch from `first` on, each to its place in the split; ascending places
+  /// that lie side by side are written at once.
+  void write(const SampleBatch& batch, std::int64_t first, std::span<const std::int64_t> places);
   /// Writes the master of `info` under its temporary name. Pre: all samples were appended.
   void finish(DatasetInfo info);
 
@@ -25,12 +28,7 @@ class SplitWriter : public SplitFiles {
   [[nodiscard]] static std::int64_t predicted_bytes(const DatasetInfo& info, std::int64_t samples);
 
  private:
-  Shape lay_out_shard(hdf5::File& file, std::int64_t samples);
-
   DatasetInfo info_;  ///< shapes and types
-  /// File offsets of the open shard's inputs and targets.
-  std::int64_t inputs_offset_ = 0;
-  std::int64_t targets_offset_ = 0;
   std::vector<std::uint64_t> checksums_;
 };
 

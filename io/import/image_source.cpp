@@ -69,7 +69,9 @@ class ImageSource final : public SampleSource {
   ImageSource(const ImportOptions& options, const SampleProgress& checking);
 
   void next(std::int64_t count, SampleBatch& batch) override;
-  /// Images after the splits are not read: no other sample depends on them.
+  [[nodiscard]] std::vector<std::int32_t> labels() override;
+  [[nodiscard]] bool choose(std::vector<std::int64_t> samples) override;
+  /// Images in no split are not read: no other sample depends on them.
   void finish() override { refuse_bad(); }
   [[nodiscard]] std::vector<std::string> skipped() const override { return skipped_; }
 
@@ -122,6 +124,28 @@ ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& che
     find_bad(checking);
   }
   info_.samples = std::ssize(good_);
+  ends_.resize(options.inputs.size());
+  for (const std::int64_t file : good_) {
+    ++ends_[folders_.directory_of(file)];
+  }
+  std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+}
+
+std::vector<std::int32_t> ImageSource::labels() {
+  std::vector<std::int32_t> labels;
+  labels.reserve(good_.size());
+  for (const std::int64_t file : good_) {
+    labels.push_back(static_cast<std::int32_t>(folders_.class_of(file)));
+  }
+  return labels;
+}
+
+bool ImageSource::choose(std::vector<std::int64_t> samples) {
+  for (std::int64_t& sample : samples) {
+    sample = good_[static_cast<std::size_t>(sample)];
+  }
+  good_ = std::move(samples);
+  return true;
 }
 
 ImageSize ImageSource::resized_size(const ImageSize& size) const {

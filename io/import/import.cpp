@@ -1,14 +1,22 @@
 #include "strata/io/import.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 #include "files/raw_elements.hpp"
 #include "import/dataset_writer.hpp"
 #include "import/import_output.hpp"
+#include "import/input_files.hpp"
 #include "import/input_statistics.hpp"
+#include "import/resolved_inputs.hpp"
+#include "import/sample_places.hpp"
 #include "import/sample_source.hpp"
 #include "import/split_text.hpp"
 #include "import/token_import.hpp"
@@ -36,7 +44,8 @@ std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
                                           const SampleProgress& checking) {
   switch (options.format) {
     case ImportFormat::kCsv:
-      return open_csv_source(options);
+    case ImportFormat::kJsonLines:
+      return open_table_source(options);
     case ImportFormat::kCifar10:
     case ImportFormat::kCifar100:
       return open_cifar_source(options);
@@ -45,6 +54,163 @@ std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
     default:
       return open_array_source(options);
   }
+}
+
+/// Refuses to mix files that the split keeps apart, as of a published train and test set.
+void require_order(const ImportOptions& options, const SplitCounts& counts,
+                   const SampleSource& source) {
+  const std::vector<std::int64_t>& ends = source.ends();
+  const auto end = std::ranges::find(ends, counts.train);
+  if (options.order || !gives_counts(options.split) || counts.test == 0 ||
+      counts.train + counts.test != source.info().samples || end >= ends.end() - 1) {
+    return;
+  }
+  fail(ExitCode::kUsage,
+       "--split={} cuts just before {}; to keep the files apart, give that and what follows as the "
+       "test files (as --test-files) without --split; to mix them, give --order=shuffled",
+       options.split, options.inputs[static_cast<std::size_t>(end - ends.begin()) + 1].string());
+}
+
+void note_rare_classes(const DatasetInfo& info, std::span<const std::int32_t> labels,
+                       std::vector<std::string>& notes) {
+  constexpr std::size_t kShown = 5;
+  const std::vector<std::int64_t> counts = counts_of_labels(labels);
+  std::vector<std::string> single;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 1) {
+      single.push_back(class_text(info.class_names, static_cast<std::int64_t>(i)));
+    }
+  }
+  if (!single.empty()) {
+    const std::size_t shown = std::min(single.size(), kShown);
+    notes.push_back(fmt::format(
+        "{} class{} a single sample, which no test can show: {}{}", count_text(std::ssize(single)),
+        single.size() == 1 ? " has" : "es have",
+        fmt::join(single.begin(), single.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+        single.size() > shown ? ", ..." : ""));
+  }
+}
+
+SamplePlaces places_of(const ImportOptions& options, const SplitCounts& counts,
+                       SampleSource& source, std::vector<std::string>& notes) {
+  if (options.order == ImportOrder::kFile) {
+    return SamplePlaces::in_order(counts);
+  }
+  if (!options.test_inputs.empty()) {
+    return SamplePlaces::shuffled_apart(counts, options.seed);
+  }
+  require_order(options, counts, source);
+  std::vector<std::int32_t> labels;
+  if (source.info().task == Task::kClassification) {
+    labels = source.labels();
+    if (counts.test > 0) {
+      note_rare_classes(source.info(), labels, notes);
+    }
+  }
+  return SamplePlaces::shuffled(counts, source.info().samples, labels, options.seed);
+}
+
+/// The samples of a batch that are in a split, in the order of their places.
+class PlacedBatch {
+ public:
+  /// Pre: the batch's samples begin with number `first` of the source.
+  void assign(const SampleBatch& batch, std::int64_t first, const DatasetInfo& info,
+              const SamplePlaces& place_of) {
+    order_.clear();
+    for (std::int64_t i = 0; i < batch.count; ++i) {
+      if (const std::int64_t place = place_of(first + i); place >= 0) {
+        order_.emplace_back(place, i);
+      }
+    }
+    std::ranges::sort(order_);
+    batch_.resize(info, std::ssize(order_));
+    places_.resize(order_.size());
+    const auto gather = [&](const std::vector<std::byte>& from, std::vector<std::byte>& to,
+                            std::int64_t bytes) {
+      for (std::size_t i = 0; i < order_.size(); ++i) {
+        std::memcpy(to.data() + static_cast<std::int64_t>(i) * bytes,
+                    from.data() + order_[i].second * bytes, static_cast<std::size_t>(bytes));
+      }
+    };
+    gather(batch.inputs, batch_.inputs, info.input_bytes());
+    gather(batch.targets, batch_.targets, info.target_bytes());
+    std::ranges::transform(order_, places_.begin(), [](const auto& entry) { return entry.first; });
+  }
+
+  [[nodiscard]] const SampleBatch& batch() const { return batch_; }
+  [[nodiscard]] std::span<std::int64_t> places() { return places_; }
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> order_;  ///< place, and number in the batch
+  SampleBatch batch_;
+  std::vector<std::int64_t> places_;
+};
+
+ImportReport import_samples(const ImportOptions& options, const OutputDirectory& output,
+                            const SampleProgress& progress, const SampleProgress& checking) {
+  const std::unique_ptr<SampleSource> source = open_source(options, checking);
+  DatasetInfo info = source->info();
+  SplitCounts counts;
+  if (options.test_inputs.empty()) {
+    counts = parse_split(options.split, info.samples);
+  } else {
+    counts.train = source->ends()[options.inputs.size() - options.test_inputs.size() - 1];
+    counts.test = info.samples - counts.train;
+    require_samples(options, counts, "samples");
+  }
+  std::vector<std::string> notes = source->notes();
+  SamplePlaces places = places_of(options, counts, *source, notes);
+  const std::int64_t total = counts.train + counts.test;
+  check_space(options, SplitWriter::predicted_bytes(info, total));
+
+  std::int64_t samples = info.samples;
+  if (places.is_shuffled() && source->choose(places.samples())) {
+    places = SamplePlaces::in_order(counts);
+  }
+  if (!places.is_shuffled()) {
+    samples = total;
+  }
+  std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, info);
+  const std::int64_t batch_samples =
+      std::max<std::int64_t>(1, kBatchBytes / (info.input_bytes() + info.target_bytes()));
+  InputStatistics statistics(info);
+  SampleBatch batch;
+  PlacedBatch placed;
+  std::int64_t largest = 0;
+  for (std::int64_t done = 0; done < samples; done += batch.count) {
+    source->next(std::min(batch_samples, samples - done), batch);
+    placed.assign(batch, done, info, places);
+    const std::span<std::int64_t> all = placed.places();
+    const auto train =
+        static_cast<std::size_t>(std::ranges::lower_bound(all, counts.train) - all.begin());
+    statistics.add(placed.batch(), static_cast<std::int64_t>(train));
+    writers.front().write(placed.batch(), 0, all.first(train));
+    if (writers.size() > 1) {
+      const std::span<std::int64_t> test = all.subspan(train);
+      std::ranges::for_each(test, [&](std::int64_t& place) { place -= counts.train; });
+      writers.back().write(placed.batch(), static_cast<std::int64_t>(train), test);
+    }
+    if (info.task == Task::kClassification) {
+      largest = std::max(largest, largest_label(placed.batch()));
+    }
+    if (progress) {
+      progress(done + batch.count, samples);
+    }
+  }
+  source->finish();
+
+  info.source = fmt::format("{}: {}{}", name_of(options.format), info.source,
+                            options.order == ImportOrder::kFile
+                                ? ""
+                                : fmt::format("; shuffled with seed {}", options.seed));
+  info.classes = class_count(info, options.classes, largest);
+  info.mean = statistics.mean();
+  info.deviation = statistics.deviation();
+  ImportReport report = publish(output, writers, info, info.samples);
+  report.classes = info.classes;
+  report.skipped = source->skipped();
+  report.notes = std::move(notes);
+  return report;
 }
 
 }  // namespace
@@ -56,48 +222,22 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
          options.shard_bytes, options.classes);
   }
   const OutputDirectory output(options);
-  if (holds_tokens(options.format)) {
-    return import_tokens(options, output, progress);
-  }
-  const std::unique_ptr<SampleSource> source = open_source(options, checking);
-  DatasetInfo info = source->info();
-  const SplitCounts counts = parse_split(options.split, info.samples);
-  const std::int64_t total = counts.train + counts.test;
-  check_space(options, SplitWriter::predicted_bytes(info, total));
-
-  std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, info);
-  const std::int64_t batch_samples =
-      std::max<std::int64_t>(1, kBatchBytes / (info.input_bytes() + info.target_bytes()));
-  InputStatistics statistics(info);
-  SampleBatch batch;
-  std::int64_t done = 0;
-  std::int64_t largest = 0;
-  for (SplitWriter& writer : writers) {
-    while (writer.left() > 0) {
-      source->next(std::min(batch_samples, writer.left()), batch);
-      if (&writer == &writers.front()) {
-        statistics.add(batch);
-      }
-      if (info.task == Task::kClassification) {
-        largest = std::max(largest, largest_label(batch));
-      }
-      writer.append(batch);
-      done += batch.count;
-      if (progress) {
-        progress(done, total);
-      }
+  const ResolvedInputs resolved(options);
+  try {
+    return holds_tokens(options.format)
+               ? import_tokens(resolved.options, output, progress)
+               : import_samples(resolved.options, output, progress, checking);
+  } catch (const Error& error) {
+    if (!resolved.standard_input) {
+      throw;
     }
+    std::string text = error.what();
+    const std::string copy = resolved.standard_input->temporary().string();
+    for (std::size_t at = text.find(copy); at != std::string::npos; at = text.find(copy)) {
+      text.replace(at, copy.size(), kStandardInput);
+    }
+    throw Error(error.code(), text);
   }
-  source->finish();
-
-  info.source = fmt::format("{}: {}", name_of(options.format), info.source);
-  info.classes = class_count(info, options.classes, largest);
-  info.mean = statistics.mean();
-  info.deviation = statistics.deviation();
-  ImportReport report = publish(output, writers, info, info.samples);
-  report.classes = info.classes;
-  report.skipped = source->skipped();
-  return report;
 }
 
 }  // namespace strata::io

@@ -14,9 +14,9 @@ InputStatistics::InputStatistics(const DatasetInfo& info)
   values_.resize(static_cast<std::size_t>(elements_));
 }
 
-void InputStatistics::add(const SampleBatch& batch) {
+void InputStatistics::add(const SampleBatch& batch, std::int64_t samples) {
   const auto bytes = static_cast<std::size_t>(elements_ * size_bytes(dtype_));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(batch.count); ++i) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(samples); ++i) {
     decode(std::span(batch.inputs).subspan(i * bytes, bytes), stored_type(dtype_), DType::kFloat64,
            std::as_writable_bytes(std::span(values_)));
     if (mean_.size() == values_.size()) {

@@ -16,7 +16,8 @@ class InputStatistics {
  public:
   explicit InputStatistics(const DatasetInfo& info);
 
-  void add(const SampleBatch& batch);
+  /// Adds the first samples of a batch.
+  void add(const SampleBatch& batch, std::int64_t samples);
   [[nodiscard]] const std::vector<double>& mean() const { return mean_; }
   [[nodiscard]] std::vector<double> deviation() const;
 

@@ -40,7 +40,7 @@ ImportedFile kind_of_file(const std::string& name) {
   static const std::regex kShardName(R"((train|test)(\.manifest|-[0-9]+\.h5))");
   // Earlier versions gave temporary names without a nonce.
   static const std::regex kPendingName(
-      R"((tokens|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
+      R"((tokens|stdin|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
   return std::regex_match(name, kMasterName)    ? ImportedFile::kMaster
          : std::regex_match(name, kShardName)   ? ImportedFile::kShard
          : std::regex_match(name, kPendingName) ? ImportedFile::kPending

@@ -39,19 +39,29 @@ class SampleSource {
   /// Reads exactly `count` samples. Pre: so many are left.
   /// Throws: Error(kData) with file and position.
   virtual void next(std::int64_t count, SampleBatch& batch) = 0;
+  /// The number of samples up to the end of each input.
+  [[nodiscard]] const std::vector<std::int64_t>& ends() const { return ends_; }
+  /// The class of each sample. Pre: the task is classification; next() was not called.
+  [[nodiscard]] virtual std::vector<std::int32_t> labels() = 0;
+  /// Has next() give only these samples, in this order; false where files are read in order.
+  [[nodiscard]] virtual bool choose(std::vector<std::int64_t> /*samples*/) { return false; }
   /// Reads the opened files to their ends, so that damage there is detected.
   virtual void finish() = 0;
   /// Skipped files, each with the reason.
   [[nodiscard]] virtual std::vector<std::string> skipped() const { return {}; }
+  /// What a user should know about how the files were understood.
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
  protected:
   DatasetInfo info_;
+  std::vector<std::int64_t> ends_;
+  std::vector<std::string> notes_;
 };
 
 /// Opens the source that the options describe.
 /// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
 [[nodiscard]] std::unique_ptr<SampleSource> open_array_source(const ImportOptions& options);
-[[nodiscard]] std::unique_ptr<SampleSource> open_csv_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<SampleSource> open_table_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_cifar_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
                                                               const SampleProgress& checking);

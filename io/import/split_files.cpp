@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/core/utf8.hpp"
 
 #include "dataset/dataset_format.hpp"
@@ -26,62 +27,67 @@ std::filesystem::path SplitFiles::master_path() const {
   return directory_ / (split_ + ".h5");
 }
 
-void SplitFiles::require_shard(
-    const std::function<Shape(hdf5::File&, std::int64_t samples)>& lay_out) {
-  if (shard_) {
-    return;
-  }
-  OpenShard shard;
-  shard.samples = std::min(shard_samples_, left_);
-  const std::string name = fmt::format("{}-{:05}.h5", split_, shards_.size());
-  const PendingFile& pending = files_.emplace_back(directory_ / name);
-  {
+void SplitFiles::lay_out(const LayOut& lay_out) {
+  for (std::int64_t first = 0; first < samples_; first += shard_samples_) {
+    const std::int64_t samples = std::min(shard_samples_, samples_ - first);
+    const std::string name = fmt::format("{}-{:05}.h5", split_, shards_.size());
+    const PendingFile& pending = files_.emplace_back(directory_ / name);
     hdf5::File file = hdf5::File::create(pending.temporary(), ExitCode::kData);
     file.set_format(names::kShardFormat, names::kVersionWritten);
-    const Shape checksums = lay_out(file, shard.samples);
-    shard.checksums_offset =
+    ShardOffsets& offsets = offsets_.emplace_back();
+    const Shape checksums = lay_out(file, samples, offsets.data);
+    offsets.checksums =
         file.create_dataset(names::kChecksums, hdf5::uint64_type(), checksums).file_offset();
-    shard.checksum_offset =
+    offsets.checksum =
         file.create_dataset(names::kChecksum, hdf5::uint64_type(), Shape{}).file_offset();
-    for (const char* payload :
-         {names::kInputs, names::kTargets, names::kTokens, names::kChecksums}) {
-      if (file.has(payload)) {
-        shard.payload.push_back(file.open_dataset(payload).byte_range());
+    std::vector<grid::Range>& payload = payload_.emplace_back();
+    for (const char* data : {names::kInputs, names::kTargets, names::kTokens, names::kChecksums}) {
+      if (file.has(data)) {
+        payload.push_back(file.open_dataset(data).byte_range());
       }
     }
     file.finish();
+    shards_.push_back({name, samples, 0, 0});
   }
-  shard.file = PosixFile(pending.temporary());
-  shards_.push_back({name, shard.samples, 0, 0});
-  shard_ = std::move(shard);
+  open_ = PosixFile(files_.front().temporary());
 }
 
-void SplitFiles::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
-  shard_->file.write_at(offset, bytes);
+SplitFiles::ShardPlace SplitFiles::place_of(std::int64_t sample) const {
+  const auto shard = static_cast<std::size_t>(sample / shard_samples_);
+  const std::int64_t local = sample % shard_samples_;
+  return {shard, local, shards_[shard].samples - local};
 }
 
-void SplitFiles::add_written(std::int64_t samples, std::span<const std::uint64_t> checksums) {
-  const auto bytes = std::as_bytes(checksums);
-  shard_->hash.update(bytes);
-  shard_->file.write_at(shard_->checksums_offset, bytes);
-  shard_->checksums_offset += std::ssize(bytes);
-  shard_->written += samples;
-  left_ -= samples;
-  if (shard_->written == shard_->samples) {
-    shards_.back().checksum = shard_->hash.digest();
-    shard_->file.write_at(shard_->checksum_offset,
-                          std::as_bytes(std::span(&shards_.back().checksum, 1)));
-    shard_->file.finish();
-    ManifestEntry entry =
-        manifest_entry_of(files_.back().temporary(), std::move(shard_->payload), ExitCode::kData);
-    entry.file = shards_.back().file;
-    manifest_.push_back(std::move(entry));
-    shard_.reset();
+void SplitFiles::write_at(const ShardPlace& place, std::int64_t offset,
+                          std::span<const std::byte> bytes) {
+  if (place.shard != open_shard_) {
+    open_ = PosixFile(files_[place.shard].temporary());
+    open_shard_ = place.shard;
   }
+  open_.write_at(offset, bytes);
+}
+
+void SplitFiles::finish_shard(std::size_t index) {
+  const std::filesystem::path& path = files_[index].temporary();
+  const grid::Range& checksums = payload_[index].back();
+  {
+    const MappedFile file(path);
+    shards_[index].checksum = hash_of(file.bytes().subspan(
+        static_cast<std::size_t>(checksums.begin), static_cast<std::size_t>(checksums.count())));
+  }
+  PosixFile file(path);
+  file.write_at(offsets_[index].checksum, std::as_bytes(std::span(&shards_[index].checksum, 1)));
+  file.finish();
+  ManifestEntry entry = manifest_entry_of(path, std::move(payload_[index]), ExitCode::kData);
+  entry.file = shards_[index].file;
+  manifest_.push_back(std::move(entry));
 }
 
 hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
   require(left_ == 0, "{} samples of a split were never given", left_);
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    finish_shard(i);
+  }
   master_.emplace(master_path());
   hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
   file.set_format(names::kMasterFormat, names::kVersionWritten);

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "strata/core/hash.hpp"
 #include "strata/io/dataset.hpp"
 
 #include "files/manifest.hpp"
@@ -19,8 +18,8 @@
 
 namespace strata::io {
 
-/// The files of one split while they are written: shard after shard, then the master, all under
-/// temporary names until they are published. "Samples" are tokens in a split of tokens.
+/// The files of one split while they are written: all shards in any order, then the master, all
+/// under temporary names until they are published. "Samples" are tokens in a split of tokens.
 class SplitFiles {
  public:
   /// Samples of the split, and those not written yet.
@@ -34,25 +33,42 @@ class SplitFiles {
   void publish_master();
 
  protected:
+  /// File offsets of the data sets of one shard.
+  struct ShardOffsets {
+    std::vector<std::int64_t> data;  ///< in the order in which they were laid out
+    std::int64_t checksums = 0;
+    std::int64_t checksum = 0;
+  };
+  /// Where a sample lies.
+  struct ShardPlace {
+    std::size_t shard = 0;
+    std::int64_t local = 0;  ///< its number in the shard
+    std::int64_t left = 0;   ///< samples of the shard from this one on
+  };
+  /// Creates the data sets of a shard of so many samples, all but the checksums, and appends their
+  /// offsets; returns the shape of the checksums.
+  using LayOut =
+      std::function<Shape(hdf5::File&, std::int64_t samples, std::vector<std::int64_t>&)>;
+
   /// `samples` in shards of `shard_samples`; the last shard may hold fewer. Pre: both > 0.
   SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
              std::int64_t shard_samples);
+  /// Creates all shards.
+  void lay_out(const LayOut& lay_out);
 
-  /// Opens the next shard unless one is open. `lay_out` creates the data sets of a shard of so many
-  /// samples, all but the checksums, and returns the shape of the checksums. Pre: left() > 0.
-  void require_shard(const std::function<Shape(hdf5::File&, std::int64_t samples)>& lay_out);
-  /// Of the open shard. Pre: there is one.
-  [[nodiscard]] std::int64_t shard_written() const { return shard_->written; }
-  [[nodiscard]] std::int64_t shard_left() const { return shard_->samples - shard_->written; }
+  /// Pre (of both): 0 <= sample < samples().
+  [[nodiscard]] ShardPlace place_of(std::int64_t sample) const;
+  [[nodiscard]] const ShardOffsets& offsets_of(const ShardPlace& place) const {
+    return offsets_[place.shard];
+  }
+  /// Writes into a shard with pwrite and not through HDF5, so that a full disk is reported at once
+  /// and not by HDF5's cache.
+  void write_at(const ShardPlace& place, std::int64_t offset, std::span<const std::byte> bytes);
+  /// Records that so many samples were written.
+  void add_written(std::int64_t samples) { left_ -= samples; }
 
-  /// Writes into the open shard with pwrite and not through HDF5, so that a full disk is reported
-  /// at once and not by HDF5's cache.
-  void write_at(std::int64_t offset, std::span<const std::byte> bytes);
-  /// Records that the next samples of the open shard are written and writes their checksums. Closes
-  /// the shard once it is complete.
-  void add_written(std::int64_t samples, std::span<const std::uint64_t> checksums);
-
-  /// Begins the master. Pre: left() == 0.
+  /// Puts the shards on disk, each with the checksum of its checksums, and begins the master.
+  /// Pre: left() == 0.
   [[nodiscard]] hdf5::File begin_master(Task task, std::string_view source);
   /// Creates a virtual data set in the master that concatenates one data set of all shards, which
   /// has a row of this shape for so many samples.
@@ -62,26 +78,21 @@ class SplitFiles {
   void finish_master(hdf5::File& master, DatasetInfo info);
 
  private:
-  struct OpenShard {
-    PosixFile file;
-    std::int64_t samples = 0;
-    std::int64_t written = 0;
-    std::int64_t checksums_offset = 0;  ///< of the next
-    std::int64_t checksum_offset = 0;
-    StreamingHash hash;
-    std::vector<grid::Range> payload;
-  };
+  void finish_shard(std::size_t index);
 
   std::filesystem::path directory_;
   std::string split_;
   std::int64_t samples_;
   std::int64_t left_;
   std::int64_t shard_samples_;
-  std::optional<OpenShard> shard_;
   std::vector<ShardInfo> shards_;
+  std::vector<ShardOffsets> offsets_;
+  std::vector<std::vector<grid::Range>> payload_;
   std::vector<ManifestEntry> manifest_;
-  std::vector<PendingFile> files_;
+  std::vector<PendingFile> files_;  ///< the shards, then the manifest
   std::optional<PendingFile> master_;
+  PosixFile open_;
+  std::size_t open_shard_ = 0;
 };
 
 }  // namespace strata::io

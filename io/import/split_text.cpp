@@ -12,8 +12,8 @@ namespace {
 
 [[noreturn]] void fail_form(std::string_view text) {
   fail(ExitCode::kUsage,
-       "--split={} is not understood; give counts as in 8000,2000, or fractions as in 0.9,0.1, for "
-       "train and then test",
+       "--split={} is not understood; give counts as in 8000,2000, or fractions as in 0.9,0.1 or "
+       "90%,10%, for train and then test",
        text);
 }
 
@@ -37,7 +37,14 @@ std::vector<std::int64_t> counts_of_fractions(const std::vector<std::string>& wo
   std::int64_t used = 0;
   for (const std::string& word : words) {
     double fraction = 0;
-    if (!parse_double(word, fraction) || !(fraction >= 0 && fraction <= 1)) {
+    const bool percent = word.ends_with('%');
+    const std::string_view number =
+        std::string_view(word).substr(0, word.size() - (percent ? 1 : 0));
+    if (!parse_double(number, fraction)) {
+      fail_form(text);
+    }
+    fraction /= percent ? 100 : 1;
+    if (!(fraction >= 0 && fraction <= 1)) {
       fail_form(text);
     }
     sum += fraction;
@@ -60,10 +67,17 @@ SplitCounts parse_split(std::string_view text, std::int64_t samples, std::string
   if (words.empty() || words.size() > 2) {
     fail_form(text);
   }
-  const bool fractions = text.find('.') != std::string_view::npos;
+  const bool fractions = !gives_counts(text);
   const std::vector<std::int64_t> counts =
       fractions ? counts_of_fractions(words, text, samples) : counts_of(words, text);
   const SplitCounts split{counts[0], counts.size() > 1 ? counts[1] : 0};
+  if (!fractions && counts.size() > 1 && split.train + split.test == 100 && samples > 100) {
+    fail(ExitCode::kUsage,
+         "--split={} takes 100 of {} {}; give {}%,{}% for all of them, or counts that add up, as "
+         "in {},{}",
+         text, count_text(samples), unit, split.train, split.test, samples * split.train / 100,
+         samples - samples * split.train / 100);
+  }
   if (split.train > samples || split.test > samples - split.train) {
     fail(ExitCode::kData, "--split={} asks for {} {}, the files hold {}", text,
          count_text(split.train) + " + " + count_text(split.test), unit, count_text(samples));

@@ -1,10 +1,13 @@
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
 #include "files/input_stream.hpp"
+#include "files/json_lines.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -12,23 +15,28 @@
 namespace strata::io {
 namespace {
 
-// Encodes one file piece by piece; memory is bounded by a piece or the longest word.
+// Encodes one file piece by piece, or one text; memory is bounded by a piece or the longest word.
 class Document {
  public:
-  explicit Document(const std::filesystem::path& path) : file_(path) {}
+  explicit Document(const std::filesystem::path& path) : name_(path.string()), file_(path) {}
+  Document(std::string name, std::string text)
+      : name_(std::move(name)), text_(std::move(text)), end_(End::kReached) {}
 
   /// Appends the ids of the next piece; false at the end of the file.
   [[nodiscard]] bool next(TextEncoder& encoder, std::vector<std::uint32_t>& ids) {
-    if (end_ == End::kReached) {
+    if (is_encoded_) {
       return false;
     }
-    read_piece();
+    if (end_ == End::kNotYet) {
+      read_piece();
+    }
+    is_encoded_ = end_ == End::kReached;
     const std::size_t whole = encoder.needs_utf8() ? whole_characters() : text_.size();
     std::size_t used = 0;
     try {
       used = encoder.encode(std::string_view(text_).substr(0, whole), end_, ids);
     } catch (const Error& error) {
-      fail(error.code(), "{}, from byte {} on: {}", file_.path().string(), position_, error.what());
+      fail(error.code(), "{}, from byte {} on: {}", name_, position_, error.what());
     }
     text_.erase(0, used);
     position_ += static_cast<std::int64_t>(used);
@@ -42,15 +50,15 @@ class Document {
       fail(ExitCode::kData,
            "{} holds a word of more than {} from byte {} on; it is no text, or import it with "
            "--tokenizer=bytes or chars",
-           file_.path().string(), bytes_text(kLongestWord), position_);
+           name_, bytes_text(kLongestWord), position_);
     }
     // A growing word is scanned again from its start: doubling the piece keeps that linear.
     const std::size_t piece = std::max(kPiece, text_.size());
-    if (file_.append_to(text_, piece) < piece) {
+    if (file_->append_to(text_, piece) < piece) {
       end_ = End::kReached;
     }
     if (text_.empty() && position_ == 0) {
-      fail(ExitCode::kData, "{} is empty; leave it out", file_.path().string());
+      fail(ExitCode::kData, "{} is empty; leave it out", name_);
     }
   }
 
@@ -62,23 +70,28 @@ class Document {
           ExitCode::kData,
           "{} is not valid UTF-8: byte {} (counted from 0) {}; convert the file, or import it with "
           "--tokenizer=bytes",
-          file_.path().string(), position_ + static_cast<std::int64_t>(prefix.bytes),
+          name_, position_ + static_cast<std::int64_t>(prefix.bytes),
           cut_short ? "begins a character that the file's end cuts short" : "begins no character");
     }
     return prefix.bytes;
   }
 
-  InputStream file_;
-  std::string text_;           // read but not yet encoded
-  std::int64_t position_ = 0;  // file offset of text_
+  std::string name_;
+  std::optional<InputStream> file_;  // not of a text
+  std::string text_;                 // read but not yet encoded
+  std::int64_t position_ = 0;        // offset of text_
   End end_ = End::kNotYet;
+  bool is_encoded_ = false;
 };
 
 class TextSource : public TokenSource {
  public:
   TextSource(const ImportOptions& options, std::unique_ptr<TextEncoder> encoder,
              std::optional<Tokenizer> tokenizer)
-      : TokenSource(options.inputs, std::move(tokenizer)), encoder_(std::move(encoder)) {
+      : TokenSource(options.inputs, std::move(tokenizer)),
+        encoder_(std::move(encoder)),
+        field_(options.text_field),
+        first_test_(files_.size() - options.test_inputs.size()) {
     // Report missing files before encoding, which may take hours.
     for (const std::filesystem::path& file : files_) {
       const InputStream opened(file);
@@ -99,21 +112,22 @@ class TextSource : public TokenSource {
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
     ids.clear();
     while (ids.empty()) {
-      if (!document_) {
-        if (opened_ == files_.size()) {
-          return false;
-        }
-        if (opened_ > 0 && separator_ >= 0) {
+      if (!document_ && !open_document()) {
+        return false;
+      }
+      if (!is_begun_) {
+        if (separator_ >= 0 && documents_++ > 0) {
           ids.push_back(static_cast<std::uint32_t>(separator_));
         }
         ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
-        document_.emplace(files_[opened_++]);
+        is_begun_ = true;
       }
       if (!document_->next(*encoder_, ids)) {
         ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
         document_.reset();
       }
     }
+    ends_.back() += std::ssize(ids);
     return true;
   }
 
@@ -121,10 +135,59 @@ class TextSource : public TokenSource {
   [[nodiscard]] const TextEncoder& encoder() const { return *encoder_; }
 
  private:
+  /// Opens the next document; false where there is none.
+  [[nodiscard]] bool open_document() {
+    while (lines_ || opened_ < files_.size()) {
+      if (!lines_) {
+        documents_ = opened_ == first_test_ ? 0 : documents_;
+        ends_.push_back(ends_.empty() ? 0 : ends_.back());
+        const std::filesystem::path& path = files_[opened_++];
+        if (field_.empty()) {
+          document_.emplace(path);
+          is_begun_ = false;
+          return true;
+        }
+        lines_.emplace(path);
+      }
+      while (lines_->next()) {
+        std::string text = text_of(*lines_);
+        if (!text.empty()) {
+          document_.emplace(fmt::format("{}:{}", lines_->path().string(), lines_->line()),
+                            std::move(text));
+          is_begun_ = false;
+          return true;
+        }
+      }
+      lines_.reset();
+    }
+    return false;
+  }
+
+  /// The text of the current object; empty for null.
+  [[nodiscard]] std::string text_of(const JsonLines& lines) const {
+    const auto member = lines.object().find(field_);
+    if (member == lines.object().end() || (!member->is_string() && !member->is_null())) {
+      std::vector<std::string> names;
+      for (const auto& [name, value] : lines.object().items()) {
+        names.push_back(name);
+      }
+      fail(ExitCode::kData, "{}:{}: the object has {} '{}'; its fields are {}",
+           lines.path().string(), lines.line(),
+           member == lines.object().end() ? "no field" : "no text in the field", field_,
+           fmt::join(names, ", "));
+    }
+    return member->is_null() ? "" : member->get<std::string>();
+  }
+
   std::unique_ptr<TextEncoder> encoder_;
-  std::int64_t separator_ = -1;  // the token between documents; negative: none
-  DocumentFrame frame_;          // the tokens around each document
+  std::string field_;               // of the texts in lines of JSON; empty: a file is a document
+  std::optional<JsonLines> lines_;  // the file whose lines are read
+  std::int64_t documents_ = 0;      // begun in this split
+  bool is_begun_ = true;            // what stands before it was given
+  std::int64_t separator_ = -1;     // the token between documents; negative: none
+  DocumentFrame frame_;             // the tokens around each document
   std::size_t opened_ = 0;
+  std::size_t first_test_;  // number of the first file of the test split
   std::optional<Document> document_;
 };
 

@@ -137,6 +137,7 @@ class TokenFiles : public TokenSource {
       layouts_.push_back(layout_of(options, file));
       require_vocabulary_fits(file, layouts_.back(), options);
       tokens_ += layouts_.back().tokens;
+      ends_.push_back(tokens_);
     }
   }
 

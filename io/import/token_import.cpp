@@ -11,6 +11,7 @@
 #include "files/user_file.hpp"
 #include "import/import_output.hpp"
 #include "import/pending_file.hpp"
+#include "import/resolved_inputs.hpp"
 #include "import/split_text.hpp"
 #include "import/token_source.hpp"
 #include "import/token_writer.hpp"
@@ -114,7 +115,14 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     spill->rewind();
   }
   const std::int64_t tokens = spill ? spill->tokens() : source->tokens();
-  const SplitCounts counts = parse_split(options.split, tokens, "tokens");
+  SplitCounts counts;
+  if (options.test_inputs.empty()) {
+    counts = parse_split(options.split, tokens, "tokens");
+  } else {
+    counts.train = source->ends()[options.inputs.size() - options.test_inputs.size() - 1];
+    counts.test = tokens - counts.train;
+    require_samples(options, counts, "tokens");
+  }
   const DType dtype = token_dtype(source->vocabulary());
   check_space(options, (counts.train + counts.test) * size_bytes(dtype));
   std::vector<TokenSplitWriter> writers = open_writers<TokenSplitWriter>(options, counts, dtype);

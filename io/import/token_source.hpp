@@ -26,6 +26,9 @@ class TokenSource {
   [[nodiscard]] std::string description() const { return joined_file_names(files_); }
   /// Number of tokens; -1 where it is known only after reading.
   [[nodiscard]] virtual std::int64_t tokens() const { return -1; }
+  /// The number of tokens up to the end of each file that was opened; of all where tokens() says
+  /// how many there are.
+  [[nodiscard]] const std::vector<std::int64_t>& ends() const { return ends_; }
   /// Upper bound on the ids that next() returns.
   [[nodiscard]] virtual std::uint32_t largest_id() const {
     return static_cast<std::uint32_t>(vocabulary() - 1);
@@ -47,6 +50,7 @@ class TokenSource {
 
   std::vector<std::filesystem::path> files_;
   std::optional<Tokenizer> tokenizer_;
+  std::vector<std::int64_t> ends_;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.

@@ -28,12 +28,23 @@ TokenSplitWriter::TokenSplitWriter(std::filesystem::path directory, std::string 
                                    std::int64_t tokens, std::int64_t shard_bytes)
     : SplitFiles(std::move(directory), std::move(split), tokens,
                  std::max<std::int64_t>(1, shard_bytes / (kBlock * size_bytes(dtype))) * kBlock),
-      dtype_(dtype) {}
+      dtype_(dtype) {
+  lay_out([&](hdf5::File& file, std::int64_t count, std::vector<std::int64_t>& offsets) {
+    file.set_int64(names::kBlockTokens, kBlock);
+    offsets.push_back(file.create_dataset(names::kTokens, hdf5::element_type(dtype_), Shape{count})
+                          .file_offset());
+    return Shape{names::blocks_of(count)};
+  });
+}
 
 void TokenSplitWriter::write_block() {
   const std::uint64_t checksum = hash_of(std::span<const std::byte>(block_));
-  write_at(tokens_offset_ + shard_written() * size_bytes(dtype_), block_);
-  add_written(buffered(), std::span(&checksum, 1));
+  const ShardPlace place = place_of(samples() - left());
+  const ShardOffsets& offsets = offsets_of(place);
+  write_at(place, offsets.data[0] + place.local * size_bytes(dtype_), block_);
+  write_at(place, offsets.checksums + place.local / kBlock * std::int64_t{sizeof checksum},
+           std::as_bytes(std::span(&checksum, 1)));
+  add_written(buffered());
   block_.clear();
 }
 
@@ -42,14 +53,7 @@ void TokenSplitWriter::append(std::span<const std::uint32_t> ids) {
   require(std::ssize(ids) <= tokens_left(), "{} tokens for a split with {} to come", ids.size(),
           tokens_left());
   while (!ids.empty()) {
-    require_shard([this](hdf5::File& file, std::int64_t tokens) {
-      file.set_int64(names::kBlockTokens, kBlock);
-      tokens_offset_ =
-          file.create_dataset(names::kTokens, hdf5::element_type(dtype_), Shape{tokens})
-              .file_offset();
-      return Shape{names::blocks_of(tokens)};
-    });
-    const std::int64_t block = std::min(kBlock, shard_left());
+    const std::int64_t block = std::min(kBlock, place_of(samples() - left()).left);
     const auto count = static_cast<std::size_t>(std::min(std::ssize(ids), block - buffered()));
     const std::size_t at = block_.size();
     block_.resize(at + count * id_bytes);

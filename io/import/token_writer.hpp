@@ -37,13 +37,12 @@ class TokenSplitWriter : public SplitFiles {
   void finish(const TokenFacts& facts);
 
  private:
-  /// Writes the buffered block; closes the shard once it is complete.
+  /// Writes the buffered block.
   void write_block();
   [[nodiscard]] std::int64_t buffered() const { return std::ssize(block_) / size_bytes(dtype_); }
 
   DType dtype_;
-  std::vector<std::byte> block_;    ///< tokens not written yet, less than a whole block
-  std::int64_t tokens_offset_ = 0;  ///< of the open shard
+  std::vector<std::byte> block_;  ///< tokens not written yet, less than a whole block
 };
 
 }  // namespace strata::io

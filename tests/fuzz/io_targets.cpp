@@ -12,6 +12,8 @@
 
 #include "files/array_file.hpp"
 #include "files/csv_reader.hpp"
+#include "files/input_stream.hpp"
+#include "files/json_lines.hpp"
 #include "images/image_decoder.hpp"
 #include "memory_file.hpp"
 #include "refused_or_read.hpp"
@@ -26,6 +28,24 @@ int run_csv(std::span<const std::byte> bytes) {
     io::CsvReader reader(file.path());
     while (reader.next()) {
     }
+  });
+}
+
+int run_json_lines(std::span<const std::byte> bytes) {
+  return refused_or_read([&] {
+    const MemoryFile file(bytes);
+    io::JsonTable table(file.path(), io::JsonTable::Others::kRefuse);
+    while (table.next()) {
+    }
+  });
+}
+
+int run_compressed(std::span<const std::byte> bytes) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+  return refused_or_read([&] {
+    const MemoryFile file(bytes);
+    io::InputStream stream(file.path());
+    static_cast<void>(stream.read_whole(kMostBytes));
   });
 }
 

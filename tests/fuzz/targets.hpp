@@ -25,6 +25,8 @@ int run_plan(std::span<const std::byte> bytes);
 int run_schedule(std::span<const std::byte> bytes);
 int run_site(std::span<const std::byte> bytes);
 int run_csv(std::span<const std::byte> bytes);
+int run_json_lines(std::span<const std::byte> bytes);
+int run_compressed(std::span<const std::byte> bytes);
 int run_image(std::span<const std::byte> bytes);
 int run_tokenizer(std::span<const std::byte> bytes);
 int run_tokenizer_file(std::span<const std::byte> bytes);
@@ -49,6 +51,8 @@ void read_tensors(const io::TensorFiles& files);
 
 /// Readers of io.
 inline constexpr Target kReaders[] = {{"csv", run_csv},
+                                      {"json_lines", run_json_lines},
+                                      {"compressed", run_compressed},
                                       {"image", run_image},
                                       {"tokenizer", run_tokenizer},
                                       {"tokenizer_json", run_tokenizer_file, 150, 100},

@@ -51,8 +51,7 @@ class Files:
         def unpacked():
             with tarfile.open(self.find("cifar10-jpg.tar.xz")) as archive:
                 archive.extractall(self.directory / "cifar")
-            return ["--format=images", "--files", "cifar/train", "cifar/test",
-                    "--split=50000,10000"]
+            return ["--format=images", "--files=cifar"]
         self.take("cifar10", unpacked)
 
     def shakespeare(self):

@@ -77,8 +77,9 @@ void import_values() {
   io::test::write_file("values.csv", lines);
   io::import_dataset({.format = io::ImportFormat::kCsv,
                       .inputs = {"values.csv"},
-                      .label = "value",
+                      .table = {.label = "value"},
                       .split = "100,20",
+                      .order = io::ImportOrder::kFile,
                       .output = "values"});
 }
 

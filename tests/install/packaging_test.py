@@ -20,7 +20,7 @@ LIBRARIES = {
     "libdnnl-dev": ("onednn", "oneDNN"), "librandom123-dev": ("random123", "Random123"), "libxxhash-dev": ("xxhash", "xxHash"),
     "libfmt-dev": ("fmt", "fmt"), "nlohmann-json3-dev": ("nlohmann-json", "nlohmann_json"),
     "libhwloc-dev": ("hwloc", "hwloc"), "libutf8proc-dev": ("utf8proc", "utf8proc"), "libpcre2-dev": ("pcre2", "PCRE2"),
-    "libturbojpeg0-dev": ("libjpeg-turbo", "libjpeg-turbo"), "libpng-dev": ("libpng", "libpng"),
+    "libturbojpeg0-dev": ("libjpeg-turbo", "libjpeg-turbo"), "libpng-dev": ("libpng", "libpng"), "libzstd-dev": ("zstd", "zstd"),
     "libsentencepiece-dev": ("sentencepiece", ""),
 }
 

@@ -50,6 +50,7 @@ FLOORS = {
 OWNERS = {
     r"hdf5.*\.h|H5\w+\.h": "io",
     r"zlib\.h": "io",
+    r"zstd\.h": "io",
     r"utf8proc\.h": "io",
     r"pcre2\.h": "io",
     r"sentencepiece_.*\.h": "io",

@@ -181,7 +181,7 @@ class Settings(Errors):
         def import_table(name, columns, rows, split="1.0"):
             (self.directory / f"{name}.csv").write_text("\n".join([columns, *rows]) + "\n")
             self.import_data("--format=csv", f"--files={name}.csv", "--label=tree", f"--split={split}",
-                             f"--output={name}")
+                             "--order=file", f"--output={name}")
 
         learned = [(i % 7, i % 3, ("ash", "birch", "cedar")[i % 3]) for i in range(60)]
         tested = [(i % 5, 1 + i % 2, ("birch", "cedar")[i % 2]) for i in range(21)]

@@ -315,7 +315,7 @@ class StrataTest(unittest.TestCase):
         np.save(self.directory / f"{name}-targets.npy", targets)
         self.import_data("--format=npy", f"--inputs={name}-inputs.npy",
                          f"--targets={name}-targets.npy", f"--split={split}", f"--output={name}",
-                         *arguments)
+                         "--order=file", *arguments)
 
     def import_classes(self, name, shape, classes, train, test, seed=1):
         """Imports clusters around one random centre a class, with noise, as the data set `name`."""

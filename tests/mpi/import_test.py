@@ -1,16 +1,25 @@
 """Imports that meet: two into one output, one in several ranks, and one after another that was killed at a random moment.
+Tables as users have them, and io/python/strata_convert.py.
 
 STRATA_TEST_KILLS sets the number of kills, STRATA_TEST_SEED the seed of the random moments.
 """
 
 import os
+import pathlib
+import pickle
 import random
+import re
 import signal
+import struct
+import subprocess
 import time
 import unittest
+import zlib
 
 import harness
-from harness import DONE, USAGE
+from harness import DATA, DONE, USAGE
+
+CONVERTER = pathlib.Path(__file__).parents[2] / "io/python/strata_convert.py"
 
 
 class Import(harness.StrataTest):
@@ -104,6 +113,97 @@ class Import(harness.StrataTest):
         self.assertEqual(sorted(path.name for path in output.iterdir() if path.suffix not in (".h5", ".manifest")),
                          ["notes.partial", "train-1.h5.bak", "train.txt.partial"])
         self.assertFalse((self.directory / "precious").exists())
+
+
+# What strata_convert.py uses of pyarrow, which Debian 12 lacks, and of datasets: rows are Python objects in a pickle.
+PYARROW = """
+import json, pickle, types
+
+class ParquetFile:
+    def __init__(self, path):
+        rows, features = pickle.load(open(path, "rb"))
+        self.rows = rows
+        self.schema_arrow = types.SimpleNamespace(
+            metadata={b"huggingface": json.dumps({"info": {"features": features}}).encode()} if features else None)
+
+    def iter_batches(self):
+        for first in range(0, len(self.rows), 2):
+            yield types.SimpleNamespace(to_pylist=lambda: self.rows[first:first + 2])
+"""
+DATASETS = """
+import pickle
+
+class Split(list):
+    features = {}
+
+def load_from_disk(path):
+    return {name: Split(rows) for name, rows in pickle.load(open(f"{path}/rows", "rb")).items()}
+"""
+
+
+class Tables(harness.StrataTest):
+    def test_house_prices_and_standard_input(self):
+        rows = [f"{i},{50 + i % 40},{('north', 'south')[i % 2]},{'NA' if i % 9 == 0 else i % 9},{20000 + 37 * i}"
+                for i in range(300)]
+        (self.directory / "prices.csv").write_text("\n".join(["Id;Area;Side;Age;Price", *rows]).replace(",", ";") + "\n")
+        arguments = ["data", "import", "--format=csv", "--label=Price", "--ignore=Id", "--output=prices", "--overwrite"]
+        refused = self.alone(*arguments, "--files=prices.csv")
+        self.assert_refused(refused, DATA, "prices.csv:2: column 'Age': 'NA' is missing", "--missing=mean")
+        self.assert_refused(self.alone(*arguments, "--files=prices.csv", "--split=90,10"), USAGE, "90%,10%")
+        arguments += ["--missing=median", "--split=80%,20%"]
+        finished = self.alone(*arguments, "--files=prices.csv", expect=DONE)
+        self.assertIn("300 different whole numbers in 300 samples are taken as values", finished.text)
+        shown = self.alone("data", "inspect", "prices/test.h5", "--verify", expect=DONE).text
+        self.assertIn("label       Price\ncolumns     Area, Side (2 names), Age (missing: 4)\n", shown)
+        self.assertIn("shuffled with seed 1", shown)
+        shards = {path.name: path.read_bytes() for path in (self.directory / "prices").glob("*-0*.h5")}
+        with (self.directory / "prices.csv").open("rb") as file:
+            piped = subprocess.run(["sh", "-c", 'gzip | "$0" "$@"', harness.STRATA, *arguments, "--files=-"],
+                                   stdin=file, cwd=self.directory, capture_output=True, text=True, timeout=60)
+        self.assertEqual(piped.returncode, DONE, piped.stderr)
+        self.assertEqual(shards, {path.name: path.read_bytes() for path in (self.directory / "prices").glob("*-0*.h5")})
+
+    def convert(self, *arguments, modules=(), code=0):
+        for name, text in modules:
+            path = self.directory / "modules" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        finished = subprocess.run(
+            ["/usr/bin/python3", CONVERTER, *arguments], cwd=self.directory, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(self.directory / "modules") if modules else ""})
+        self.assertEqual(finished.returncode, code, finished.stderr)
+        return finished.stdout + finished.stderr
+
+    def follow(self, said, *arguments):
+        """Runs the command that the converter names."""
+        command = re.search(r"next: strata (.*) --output=data/NAME", said)[1].split()
+        return self.alone(*command, *arguments, expect=DONE)
+
+    def test_parquet_and_hugging_face(self):
+        modules = [("pyarrow/__init__.py", ""), ("pyarrow/parquet.py", PYARROW), ("datasets.py", DATASETS)]
+        kinds = {"kind": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+        rows = [{"x": [i, 0.5], "flag": i % 2 == 0, "kind": i % 2, "note": None if i else "é"} for i in range(20)]
+        (self.directory / "a.parquet").write_bytes(pickle.dumps((rows, kinds)))
+        said = self.convert("a.parquet", "--test", "a.parquet", "--output=table", "--label=kind", modules=modules)
+        self.assertEqual((self.directory / "table/train/data.jsonl").read_text(encoding="utf-8").splitlines()[0],
+                         '{"x_0": 0, "x_1": 0.5, "flag": true, "kind": "cat", "note": "é"}')
+        finished = self.follow(said, "--ignore=note", "--output=from-table")
+        self.assertIn("20 training samples; from-table/test.h5: 20 test samples; 2 classes", finished.text)
+
+        png = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+        chunks = [(b"IHDR", png), (b"IDAT", zlib.compress(b"\0abc")), (b"IEND", b"")]
+        image = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(data)) + name + data + struct.pack(
+            ">I", zlib.crc32(name + data)) for name, data in chunks)
+        pictures = [{"image": {"bytes": image, "path": None}, "label": f"c{i % 3}"} for i in range(6)]
+        (self.directory / "saved").mkdir()
+        (self.directory / "saved/dataset_dict.json").write_text("{}")
+        (self.directory / "saved/rows").write_bytes(pickle.dumps({"train": pictures, "validation": pictures[:3]}))
+        said = self.convert("saved", "--output=pictures", modules=modules)
+        finished = self.follow(said, "--output=from-pictures")
+        self.assertIn("6 training samples; from-pictures/test.h5: 3 test samples; 3 classes", finished.text)
+
+        self.assertIn("pictures/train is not empty", self.convert("saved", "--output=pictures", modules=modules, code=1))
+        self.assertIn("pip install pyarrow", self.convert("a.parquet", "--output=no", code=1))
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ class LocalSteps(language.LanguageTest):
         """The samples of STEPS steps, in order, from a run whose weights stay zero: its losses say which they are."""
         name = f"order-{samples}"
         self.import_arrays(name, np.zeros((samples, 1)), np.arange(1.0, samples + 1)[:, None], f"{samples},0",
-                           "--task=regression")
+                           "--task=values")
         config = self.write_config(f"{name}.ini", harness.config_text(
             ["dense 1 bias=off"], data={"train": f"{name}/train.h5"}, batch={"global": 1},
             numerics={"dtype": "float64"}, train={"steps": BATCH * STEPS}))

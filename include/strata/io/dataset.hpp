@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,20 @@ struct ShardInfo {
   std::uint64_t checksum = 0;
 };
 
+/// An input column of the table that a data set was made from.
+struct TableColumn {
+  std::string name;
+  /// Of a column of names: the names, sorted, one input each, which is 1 where the field has that
+  /// name and else 0; a missing one is "". Empty for a column of numbers, which is one input.
+  std::vector<std::string> categories;
+  /// What stands for a missing number; NaN where none may be missing.
+  double missing = std::numeric_limits<double>::quiet_NaN();
+
+  [[nodiscard]] std::int64_t inputs() const {
+    return categories.empty() ? 1 : std::ssize(categories);
+  }
+};
+
 /// The contents of a data set's master file. A data set of tokens has samples and shapes only after
 /// Dataset::set_context.
 struct DatasetInfo {
@@ -53,8 +68,12 @@ struct DatasetInfo {
   std::int64_t classes = 0;  ///< 0 for regression; the number of token ids for tokens
   /// Names of the first classes; may be empty.
   std::vector<std::string> class_names;
-  /// Of a table: the names of the input columns, then that of the label; else empty.
+  /// Of a table: the names of the inputs, then that of the label; else empty. An input of a column
+  /// of names is called as in "colour=red".
   std::vector<std::string> column_names;
+  /// Of a table: its columns, in the order of the inputs; else, and in sets of earlier versions,
+  /// empty.
+  std::vector<TableColumn> table;
   std::int64_t tokens = 0;  ///< 0 for other tasks
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// XXH3 of the tokenizer's tables.

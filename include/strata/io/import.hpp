@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,11 @@
 
 namespace strata::io {
 
-/// Source formats of a data set. Arrays, CSV files and texts may be gzip-compressed.
+/// Source formats of a data set. Arrays, tables and texts may be compressed with gzip or zstd.
 enum class ImportFormat {
   kIdx,            ///< a file of images and one of labels
   kCsv,            ///< a header row, then one row per sample
+  kJsonLines,      ///< one object per line, a sample each
   kNpy,            ///< a NumPy array of inputs and one of targets
   kCifar10,        ///< the binary version of CIFAR-10
   kCifar100,       ///< the binary version of CIFAR-100, with its fine labels
@@ -25,7 +27,7 @@ enum class ImportFormat {
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
 constexpr auto enum_names(ImportFormat) {
-  return names_in_order("idx", "csv", "npy", "cifar10", "cifar100", "images", "text",
+  return names_in_order("idx", "csv", "jsonl", "npy", "cifar10", "cifar100", "images", "text",
                         "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
 }
 
@@ -47,16 +49,47 @@ constexpr auto enum_names(Separator) {
 
 /// How targets are interpreted.
 enum class TaskChoice {
-  /// Floating-point numbers are values; integers and texts are classes, and so are all targets
-  /// where the number of classes is given.
+  /// Floating-point numbers are values and texts are classes. Whole numbers are classes where there
+  /// are few of them for the number of samples. Where the number of classes is given, all are.
   kAuto,
-  kClassification,
-  kRegression
+  kClasses,
+  kValues
 };
 
 constexpr auto enum_names(TaskChoice) {
-  return names_in_order("auto", "classification", "regression");
+  return names_in_order("auto", "classes", "values");
 }
+
+/// The order in which samples become those of the splits.
+enum class ImportOrder {
+  kShuffled,  ///< a random permutation, with each class spread evenly over the splits
+  kFile
+};
+constexpr auto enum_names(ImportOrder) {
+  return names_in_order("shuffled", "file");
+}
+
+/// What to do with missing fields of a table.
+enum class Missing {
+  kRefuse,
+  kMean,    ///< the mean of the column's numbers; among names, a name of its own
+  kMedian,  ///< the median likewise
+  kDrop     ///< leaves the sample out
+};
+constexpr auto enum_names(Missing) {
+  return names_in_order("refuse", "mean", "median", "drop");
+}
+
+/// The columns of a table.
+struct TableOptions {
+  std::string label;  ///< the column of the targets
+  /// The input columns; empty: all but the label and `ignore`.
+  std::vector<std::string> columns;
+  std::vector<std::string> ignore;
+  /// Columns whose fields are names, whatever they hold.
+  std::vector<std::string> categories;
+  Missing missing = Missing::kRefuse;
+};
 
 /// What to do with a data set that is already in the output directory.
 enum class Existing { kRefuse, kReplace };
@@ -85,8 +118,11 @@ struct ImportOptions {
   std::vector<std::filesystem::path> inputs;
   /// Labels or .npy targets, one for each of `inputs`; empty for other formats.
   std::vector<std::filesystem::path> targets;
-  /// The CSV column with the labels.
-  std::string label;
+  /// Files like `inputs` and `targets`, of which the test split is made; empty: `split` says which
+  /// samples it gets.
+  std::vector<std::filesystem::path> test_inputs;
+  std::vector<std::filesystem::path> test_targets;
+  TableOptions table;
   TaskChoice task = TaskChoice::kAuto;
   /// Number of classes; 0: the largest label plus one, or the number of names.
   std::int64_t classes = 0;
@@ -101,14 +137,21 @@ struct ImportOptions {
   Separator separator = Separator::kAuto;
   /// How the texts of special tokens within a text are encoded.
   Markers markers = Markers::kAsText;
+  /// Of a text: the files hold an object per line, a document each, whose text is in this field;
+  /// empty: a file is one document.
+  std::string text_field;
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.
   std::int64_t vocabulary = 0;
   /// Width of the ids in nanoGPT's files, which do not say it: 16, 32 or 64; 0: not given, 16.
   std::int64_t token_bits = 0;
-  /// Samples, or tokens, for train, then for test, in file order: counts as in "8000,2000" or
-  /// fractions as in "0.9,0.1". One number makes a train split only.
-  std::string split = "0.9,0.1";
+  /// Samples, or tokens, for train, then for test: counts as in "8000,2000", or fractions as in
+  /// "0.9,0.1" or "90%,10%". One number makes a train split only. Empty: "0.9,0.1", or the test
+  /// files.
+  std::string split;
+  /// Of samples; not given: shuffled, unless `split` cuts between two files.
+  std::optional<ImportOrder> order;
+  std::uint64_t seed = 1;  ///< of the permutation
   std::filesystem::path output;
   /// Upper bound on the input bytes of one shard file; a shard holds at least one sample.
   std::int64_t shard_bytes = std::int64_t{1} << 30;
@@ -121,11 +164,13 @@ struct ImportReport {
   std::filesystem::path test;  ///< empty without a test split
   std::int64_t train_samples = 0;
   std::int64_t test_samples = 0;
-  std::int64_t unused_samples = 0;  ///< after the splits in file order
+  std::int64_t unused_samples = 0;  ///< in neither split
   std::int64_t classes = 0;
   std::int64_t vocabulary = 0;  ///< 0 for other tasks
   /// Skipped files, each with the reason.
   std::vector<std::string> skipped;
+  /// What a user should know about how the files were understood, a sentence each.
+  std::vector<std::string> notes;
 };
 
 /// Creates `output`/train.h5, `output`/test.h5 and their shard files. All files are written under

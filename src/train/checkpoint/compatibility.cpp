@@ -246,6 +246,7 @@ NamesOfCheckpoint initial_names(const plan::Plan& plan, const io::Checkpoint& ch
   if (tables) {
     const std::string label = last ? ours.column_names.back() : columns.back();
     columns = first ? ours.column_names : columns;
+    names.data.table = first ? ours.table : names.data.table;
     columns.back() = label;
   }
   if (last) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,33 @@ nlohmann::json json_of(const plan::VirtualGrid& grid) {
           {"loss_pieces", grid.loss_pieces}};
 }
 
+// JSON has no NaN: a column without "missing" refuses missing numbers.
+nlohmann::json json_of(const std::vector<io::TableColumn>& table) {
+  nlohmann::json columns = nlohmann::json::array();
+  for (const io::TableColumn& column : table) {
+    nlohmann::json& entry = columns.emplace_back();
+    entry["name"] = column.name;
+    if (!column.categories.empty()) {
+      entry["categories"] = column.categories;
+    }
+    if (!std::isnan(column.missing)) {
+      entry["missing"] = column.missing;
+    }
+  }
+  return columns;
+}
+
+std::vector<io::TableColumn> table_of(const nlohmann::json& columns) {
+  std::vector<io::TableColumn> table;
+  for (const nlohmann::json& entry : columns) {
+    io::TableColumn& column = table.emplace_back();
+    column.name = entry.at("name");
+    column.categories = entry.value("categories", column.categories);
+    column.missing = entry.value("missing", column.missing);
+  }
+  return table;
+}
+
 nlohmann::json json_of(const io::DatasetInfo& info) {
   return {{"task", name_of(info.task)},
           {"samples", info.samples},
@@ -51,6 +79,7 @@ nlohmann::json json_of(const io::DatasetInfo& info) {
           {"classes", info.classes},
           {"class_names", info.class_names},
           {"column_names", info.column_names},
+          {"table", json_of(info.table)},
           {"mean", info.mean},
           {"deviation", info.deviation},
           {"tokenizer", name_of(info.tokenizer)},
@@ -210,6 +239,7 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
                          .classes = integer_at(data, "classes"),
                          .class_names = data.at("class_names"),
                          .column_names = data.value("column_names", std::vector<std::string>()),
+                         .table = table_of(data.value("table", nlohmann::json::array())),
                          .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
                          .mean = data.at("mean"),
                          .deviation = data.at("deviation"),

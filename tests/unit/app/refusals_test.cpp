@@ -447,7 +447,7 @@ data import --overwrite=no => --overwrite takes no value
 data import --images=x => --images is not for --format=npy | idx
 data import --label=x => --label is not for --format=npy
 data import --format=idx --images=x --labels=x --files=x => --files is not for --format=idx |
-  csv, cifar10
+  csv, jsonl, cifar10
 data import --format=idx --images=x --labels=x --label=x => --label is not for --format=idx | csv
 data import --format=idx --images=x --labels=x --inputs=x => --inputs is not for --format=idx | npy
 data import --format=idx --images=x --labels=x --targets=x => --targets is not for --format=idx | npy
@@ -455,8 +455,16 @@ data import --format=csv --files=x --label=x --images=x => --images is not for -
 data import --format=csv --files=x --label=x --labels=x => --labels is not for --format=csv | idx
 data import --format=csv --files=x --label=x --inputs=x => --inputs is not for --format=csv | npy
 data import --format=csv --files=x --label=x --targets=x => --targets is not for --format=csv | npy
-data import --format=nyp => --format is "nyp" | one of idx, csv, npy
+data import --format=nyp => --format is "nyp" | one of idx, csv, jsonl, npy
 data import --format=idx --images=x --labels=x --task=regresion => --task is "regresion" | one of auto
+data import --order=sorted => --order is "sorted" | one of shuffled, file
+data import --seed=-1 => --seed is "-1" | from 0
+data import --test-files=x => --test-files is not for --format=npy | csv, jsonl
+data import --missing=mean => --missing is not for --format=npy | csv, jsonl
+data import --format=csv --files=x --ignore= => --ignore is empty | --ignore=COLUMN
+data import --format=csv --files=x --missing=zero => --missing is "zero" | one of refuse, mean, median
+data import --format=text --files=x --tokenizer=chars --order=file => --order is not for
+  --format=text
 data import --fromat=npy => no option --fromat | nearest is --format
 data import --format=text --files=x => --format=text needs --tokenizer=bytes, chars or gpt2
 data import --format=text --files=x --tokenizer=words => --tokenizer is "words" | bytes,

@@ -148,6 +148,7 @@ std::string npy_of(const std::string& descr, const std::string& shape,
 
 inline ImportOptions idx_options(const TemporaryDirectory& directory, const std::string& split) {
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kIdx;
   options.inputs = {directory / "images"};
   options.targets = {directory / "labels"};
@@ -160,6 +161,7 @@ inline ImportOptions idx_options(const TemporaryDirectory& directory, const std:
 inline ImportOptions npy_options(const TemporaryDirectory& directory, const std::string& split,
                                  const std::string& x = {}, const std::string& y = {}) {
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kNpy;
   options.inputs = {directory / "x.npy"};
   options.targets = {directory / "y.npy"};

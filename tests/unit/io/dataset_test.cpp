@@ -232,9 +232,10 @@ Dataset table(const TemporaryDirectory& directory, const std::string& name, cons
               const std::string& split = "1.0", TaskChoice task = TaskChoice::kAuto) {
   write_file(directory / (name + ".csv"), text);
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kCsv;
   options.inputs = {directory / (name + ".csv")};
-  options.label = text.substr(text.rfind(',', text.find('\n')) + 1, 1);
+  options.table.label = text.substr(text.rfind(',', text.find('\n')) + 1, 1);
   options.split = split;
   options.task = task;
   options.output = directory / name;
@@ -353,9 +354,10 @@ TEST(Dataset, InspectionDescribesIt) {
   write_file(directory / "table.csv",
              "height,age,kind\n1.5,2,oak\n2.5,2,elm\n3.5,2,oak\n4.5,2,oak\n");
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kCsv;
   options.inputs = {directory / "table.csv"};
-  options.label = "kind";
+  options.table.label = "kind";
   options.split = "4";
   options.output = directory / "out";
   const Inspection inspection = inspect_dataset(import_dataset(options).train, Inspect::kVerify);

@@ -72,6 +72,27 @@ inline std::string jpeg(std::int64_t height, std::int64_t width, std::int64_t nu
   return jpeg(picture(height, width, number), height, width);
 }
 
+/// A JPEG file with an orientation in Exif data of the byte order 'I' or 'M'.
+inline std::string with_orientation(const std::string& file, int orientation, char order) {
+  const auto number = [&](unsigned value, int bytes) {
+    std::string text;
+    for (int i = 0; i < bytes; ++i) {
+      const int shift = 8 * (order == 'I' ? i : bytes - 1 - i);
+      text += static_cast<char>(value >> shift & 0xFFU);
+    }
+    return text;
+  };
+  // A header, and a directory of the entries ImageWidth and Orientation.
+  const std::string tiff = std::string(2, order) + number(42, 2) + number(8, 4) + number(2, 2) +
+                           number(256, 2) + number(4, 2) + number(1, 4) + number(77, 4) +
+                           number(274, 2) + number(3, 2) + number(1, 4) +
+                           number(static_cast<unsigned>(orientation), 2) + number(0, 6);
+  const std::string data = std::string("Exif\0\0", 6) + tiff;
+  const std::size_t length = data.size() + 2;
+  return file.substr(0, 2) + "\xFF\xE1" + static_cast<char>(length >> 8U) +
+         static_cast<char>(length & 0xFFU) + data + file.substr(2);
+}
+
 inline void write_image(const std::filesystem::path& path, const std::string& bytes) {
   std::filesystem::create_directories(path.parent_path());
   write_file(path, bytes);
@@ -80,6 +101,7 @@ inline void write_image(const std::filesystem::path& path, const std::string& by
 inline ImportOptions image_options(const std::vector<std::filesystem::path>& directories,
                                    const std::filesystem::path& output, const std::string& split) {
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kImages;
   options.inputs = directories;
   options.output = output;

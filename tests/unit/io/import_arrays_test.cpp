@@ -253,7 +253,7 @@ TEST(ImportNpy, TakesIntegersAsValuesOnRequest) {
   write_file(directory / "x.npy", npy_of<std::int16_t>("<i2", "(2, 2)", {-1, 2, 300, -400}));
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2,)", {-7, 9}));
   ImportOptions options = npy_options(directory, "1.0");
-  options.task = TaskChoice::kRegression;
+  options.task = TaskChoice::kValues;
   const Dataset train = Dataset::open(import_dataset(options).train);
   EXPECT_EQ(train.info().target_shape, Shape{1});
   EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(300, -400));
@@ -301,9 +301,9 @@ TEST(ImportNpy, RefusesTargetsThatAreNoClasses) {
   EXPECT_THAT(import_error(options), AllOf(HasSubstr("the label of sample 1 of"),
                                            HasSubstr("a class number from 0 to 16777215")));
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2, 1)", {0, 1}));
-  EXPECT_THAT(import_error(options), HasSubstr("--task=regression"));
+  EXPECT_THAT(import_error(options), HasSubstr("--task=values"));
   write_file(directory / "y.npy", npy_of<float>("<f4", "(2,)", {0, 1}));
-  options.task = TaskChoice::kClassification;
+  options.task = TaskChoice::kClasses;
   EXPECT_THAT(import_error(options), HasSubstr("must be integers"));
   options.task = TaskChoice::kAuto;
   write_file(directory / "y.npy",

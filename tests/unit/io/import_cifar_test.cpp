@@ -40,6 +40,7 @@ std::string records(std::int64_t first, const std::vector<std::string>& labels) 
 ImportOptions cifar_options(const TemporaryDirectory& directory, ImportFormat format,
                             const std::vector<std::string>& files, const std::string& split) {
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = format;
   for (const std::string& file : files) {
     options.inputs.push_back(directory / file);

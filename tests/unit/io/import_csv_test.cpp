@@ -23,9 +23,10 @@ using ::testing::HasSubstr;
 ImportOptions csv_options(const TemporaryDirectory& directory, const std::string& text) {
   write_file(directory / "table.csv", text);
   ImportOptions options;
+  options.order = ImportOrder::kFile;
   options.format = ImportFormat::kCsv;
   options.inputs = {directory / "table.csv"};
-  options.label = "kind";
+  options.table.label = "kind";
   options.split = "1.0";
   options.output = directory / "out";
   return options;
@@ -83,26 +84,36 @@ TEST(ImportCsv, DecidesByTheLabels) {
       {"x,kind\n1,0\n2,3\n", TaskChoice::kAuto, 0, Task::kClassification, 4, {}},
       {"x,kind\n1,-1\n2,1\n", TaskChoice::kAuto, 0, Task::kClassification, 2, {"-1", "1"}},
       {"x,kind\n1,0.5\n2,3\n", TaskChoice::kAuto, 0, Task::kRegression, 0, {}},
-      {"x,kind\n1,0\n2,3\n", TaskChoice::kRegression, 0, Task::kRegression, 0, {}},
+      {"x,kind\n1,0\n2,3\n", TaskChoice::kValues, 0, Task::kRegression, 0, {}},
       {"x,kind\n1,0\n2,3\n", TaskChoice::kAuto, 7, Task::kClassification, 7, {}},
-      {"x,kind\n1,0\n2,b\n", TaskChoice::kClassification, 0, Task::kClassification, 2, {"0", "b"}},
+      {"x,kind\n1,0\n2,b\n", TaskChoice::kClasses, 0, Task::kClassification, 2, {"0", "b"}},
       // Whole numbers, however they are written.
-      {"x,kind\n1,0.0\n2,1.0\n3,2.0\n", TaskChoice::kAuto, 0, Task::kClassification, 3, {}},
-      {"x,kind\n1,0\n2,-0.0\n3,+1\n4,2e0\n", TaskChoice::kAuto, 0, Task::kClassification, 3, {}},
-      {"x,kind\n1,0.0\n2,1.0\n", TaskChoice::kClassification, 0, Task::kClassification, 2, {}},
+      {"x,kind\n1,0.0\n2,1.0\n3,2.0\n1,0.0\n2,1.0\n3,2.0\n",
+       TaskChoice::kAuto,
+       0,
+       Task::kClassification,
+       3,
+       {}},
+      {"x,kind\n1,0\n2,-0.0\n3,+1\n4,2e0\n3,1\n4,2\n",
+       TaskChoice::kAuto,
+       0,
+       Task::kClassification,
+       3,
+       {}},
+      // Too many different ones are values, unless they are asked for.
+      {"x,kind\n1,7\n2,3\n3,5\n", TaskChoice::kAuto, 0, Task::kRegression, 0, {}},
+      {"x,kind\n1,7\n2,3\n3,5\n", TaskChoice::kClasses, 0, Task::kClassification, 8, {}},
+      // Far from each other, they become names.
+      {"x,kind\n1,1001\n2,3\n", TaskChoice::kAuto, 0, Task::kClassification, 2, {"1001", "3"}},
+      {"x,kind\n1,0.0\n2,1.0\n", TaskChoice::kClasses, 0, Task::kClassification, 2, {}},
       {"x,kind\n1,-1.0\n2,1\n3,1.0\n", TaskChoice::kAuto, 0, Task::kClassification, 2, {"-1", "1"}},
       {"x,kind\n1,0.50\n2,1.0\n3,.5\n",
-       TaskChoice::kClassification,
+       TaskChoice::kClasses,
        0,
        Task::kClassification,
        2,
        {"0.5", "1"}},
-      {"x,kind\n1,1.0\n2,b\n",
-       TaskChoice::kClassification,
-       0,
-       Task::kClassification,
-       2,
-       {"1.0", "b"}},
+      {"x,kind\n1,1.0\n2,b\n", TaskChoice::kClasses, 0, Task::kClassification, 2, {"1.0", "b"}},
       {"x,kind\n1,1e300\n2,3\n", TaskChoice::kAuto, 0, Task::kRegression, 0, {}},
   };
   for (const Case& expected : cases) {
@@ -133,12 +144,12 @@ TEST(ImportCsv, NamesWhatIsWrong) {
       {"a,b,kind\n1,2,x\n1,2\n", {"table.csv:3:", "2 fields", "3 columns"}},
       {"a,kind\n1,\"x\ny\"\n1,2,3\n", {"table.csv:4:"}},
       {"a,kind\n1,x\n2e,x\n", {"table.csv:3:", "column 'a': '2e' is not a number"}},
-      {"a,kind\n1,x\n,x\n", {"column 'a': '' is empty"}},
-      {"a,kind\nnan,x\n", {"is NaN or infinite"}},
-      {"a,kind\n1,x\n-inf,x\n", {"table.csv:3: column 'a'"}},
+      {"a,kind\n1,x\n,x\n", {"table.csv:3: column 'a': '' is missing", "--missing=mean"}},
+      {"a,kind\nnan,x\n", {"column 'a': 'nan' is missing"}},
+      {"a,kind\n1,x\n-inf,x\n", {"table.csv:3: column 'a': '-inf' is infinite"}},
       {"a,kind\n1e39,x\n", {"'1e39' is too large for a 32-bit"}},
       {"a,kind\n-1e400,x\n", {"'-1e400' is too large for a 32-bit"}},
-      {"a,kind\n1\0,x\n"s, {"table.csv:2: column 'a': '1\\x00' is not a number"}},
+      {"a,kind\n1\0,x\n"s, {"table.csv:2: column 'a': '1\\x00' holds a NUL byte"}},
       {"a,kind\n1,cat\n2,c\0at\0\n"s, {"table.csv:3: the label 'c\\x00at' holds a NUL byte"}},
       {"a,kind\n1,\0\n"s, {"table.csv:2: the label '' is empty"}},
       {"a,kind\n1,x\n2,caf\xe9\n",
@@ -159,7 +170,7 @@ TEST(ImportCsv, NamesWhatIsWrong) {
       {"", {"is empty"}},
       {"a,kind\n1,3\n2,4\n3,x\n",
        {"table.csv:4: the label 'x' is text", "table.csv:2: the label '3' is a number"}},
-      {"a,kind\n1,x\n", {"not a number"}, TaskChoice::kRegression},
+      {"a,kind\n1,x\n", {"not a number"}, TaskChoice::kValues},
       {"a,kind\n1,0\n2,3\n", {"table.csv:3:", "the label 3 is out of range"}, TaskChoice::kAuto, 3},
       {"a,kind\n1,x\n2,y\n3,z\n", {"3 different labels"}, TaskChoice::kAuto, 2},
   };

@@ -187,6 +187,45 @@ std::string without_srgb(std::string png) {
   return png.erase(kAfterHeader, 13);
 }
 
+// The eight orientations as CIPA DC-008 draws them, of blocks of 8 x 8 pixels.
+TEST(ImportImages, AJpegIsTurnedAsItsExifDataSay) {
+  constexpr std::string_view kStored = "ABC/DEF";
+  const auto blocks_of = [](const std::vector<std::uint8_t>& pixels, std::int64_t rows,
+                            std::int64_t columns) {
+    std::string text;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      text += row > 0 ? "/" : "";
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const std::int64_t at = ((8 * row + 4) * 8 * columns + 8 * column + 4) * 3;
+        text += static_cast<char>('A' + (pixels[static_cast<std::size_t>(at)] + 20) / 40 - 1);
+      }
+    }
+    return text;
+  };
+  std::vector<std::uint8_t> pixels;
+  for (std::int64_t y = 0; y < 16; ++y) {
+    for (std::int64_t x = 0; x < 24; ++x) {
+      pixels.insert(pixels.end(), 3, static_cast<std::uint8_t>(40 * (1 + y / 8 * 3 + x / 8)));
+    }
+  }
+  const std::string file = jpeg(pixels, 16, 24);
+  EXPECT_EQ(blocks_of(imported(file), 2, 3), kStored);
+  const std::vector<std::string> shown{"ABC/DEF",  "CBA/FED",  "FED/CBA",  "DEF/ABC",
+                                       "AD/BE/CF", "DA/EB/FC", "FC/EB/DA", "CF/BE/AD"};
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    for (const char order : {'I', 'M'}) {
+      const std::string& expected = shown[static_cast<std::size_t>(orientation - 1)];
+      EXPECT_EQ(blocks_of(imported(test::with_orientation(file, orientation, order)),
+                          orientation > 4 ? 3 : 2, orientation > 4 ? 2 : 3),
+                expected)
+          << order;
+    }
+  }
+  // Sizes are those of what is shown.
+  EXPECT_EQ(imported(test::with_orientation(file, 6, 'M'), {.height = 3, .width = 2}).size(), 18U);
+  EXPECT_EQ(blocks_of(imported(test::with_orientation(file, 9, 'I')), 2, 3), kStored);
+}
+
 TEST(ImportImages, PixelsAreTheBytesOfAPngWhateverItSaysOfColours) {
   const std::vector<std::uint8_t> rgb = picture(5, 7, 2);
   const std::vector<std::uint8_t> grey(rgb.begin(), rgb.begin() + 35);

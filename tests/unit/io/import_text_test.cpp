@@ -124,6 +124,56 @@ TEST(ImportText, SeparatorsStandBetweenDocuments) {
   EXPECT_EQ(tokens_of(train_of(options)), expected);
 }
 
+TEST(ImportText, LinesOfJsonAreDocuments) {
+  const TemporaryDirectory directory;
+  test::write_pairs(directory, test::small_pairs());
+  ImportOptions options = text_options(
+      directory, TokenizerKind::kGpt2,
+      {"{\"id\": 1, \"text\": \"the\"}\n{\"text\": \"\"}\n{\"text\": null}\n{\"text\": \"aa\"}\n",
+       "{\"text\": \"\"}\n", "\n{\"text\": \"the\"}"},
+      "1.0");
+  options.text_field = "text";
+  EXPECT_THAT(tokens_of(train_of(options)), ElementsAre(257, 260, 259, 260, 257));
+  options.existing = Existing::kReplace;
+  options.tokenizer = TokenizerKind::kChars;
+  EXPECT_EQ(train_of(options).info().tokens, 8);
+  options.text_field = "body";
+  EXPECT_THAT(import_error(options),
+              AllOf(HasSubstr("a.txt:1: the object has no field 'body'"), HasSubstr("id, text")));
+  options.text_field = "id";
+  EXPECT_THAT(import_error(options), HasSubstr("no text in the field 'id'"));
+}
+
+TEST(ImportText, DirectoriesAndFilesOfTheTestSplit) {
+  const TemporaryDirectory directory;
+  test::write_pairs(directory, test::small_pairs());
+  ImportOptions options = text_options(directory, TokenizerKind::kGpt2, {}, "");
+  for (const auto& [name, text] : {std::pair{"in/train/b/2.txt", "aa"},
+                                   {"in/train/1.txt", "the"},
+                                   {"in/train/.hidden", "no"},
+                                   {"in/test/3.txt", "thethe"},
+                                   {"in/test/4.txt", "aa"}}) {
+    std::filesystem::create_directories((directory / name).parent_path());
+    write_file(directory / name, text);
+  }
+  options.inputs = {directory / "in"};
+  // No separator begins the test split.
+  const auto expect_both = [&] {
+    const ImportReport report = import_dataset(options);
+    EXPECT_THAT(tokens_of(Dataset::open(report.train)), ElementsAre(257, 260, 259));
+    EXPECT_THAT(tokens_of(Dataset::open(report.test)), ElementsAre(257, 257, 260, 259));
+  };
+  expect_both();
+  options.existing = Existing::kReplace;
+  options.inputs = {directory / "in/train"};
+  options.test_inputs = {directory / "in/test"};
+  expect_both();
+  options.tokenizer = TokenizerKind::kChars;
+  EXPECT_EQ(import_dataset(options).test_samples, 8);
+  options.split = "0.9,0.1";
+  EXPECT_THAT(import_error(options, ExitCode::kUsage), HasSubstr("both say what is in the test"));
+}
+
 // Files are read a MiB at a time: characters, words and white space lie across the pieces.
 TEST(ImportText, LongFilesGiveTheTokensOfTheWhole) {
   const TemporaryDirectory directory;

@@ -243,9 +243,10 @@ TEST(Augmentation, IsForImagesOnly) {
   const TemporaryDirectory directory;
   test::write_file(directory / "t.csv", "kind,a,b\n0,1,7\n1,3,7\n");
   ImportOptions import;
+  import.order = ImportOrder::kFile;
   import.format = ImportFormat::kCsv;
   import.inputs = {directory / "t.csv"};
-  import.label = "kind";
+  import.table.label = "kind";
   import.split = "2";
   import.output = directory / "out";
   const Dataset dataset = Dataset::open(import_dataset(import).train);

@@ -76,10 +76,11 @@ std::vector<Reader> readers(const TemporaryDirectory& directory) {
                              TokenizerKind tokenizer = TokenizerKind::kNone) {
     return [&directory, format, set, tokenizer](const fs::path& path) {
       ImportOptions options;
+      options.order = ImportOrder::kFile;
       options.format = format;
       options.tokenizer = tokenizer;
       options.output = directory / "out";
-      options.label = "kind";
+      options.table.label = "kind";
       set(options, path);
       (void)import_dataset(options);
     };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
@@ -95,18 +96,25 @@ TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
                        .input_dtype = DType::kFloat32,
                        .classes = 2,
                        .class_names = {"bird", "cat"},
-                       .column_names = {"a", "b", "y"}};
+                       .column_names = {"a", "b=x", "y"},
+                       .table = {{"a", {}, 0.5}, {"b", {"x"}}}};
   const io::Checkpoint checkpoint = checkpoint_with(
       directory, checkpoint_metadata(plan::prepare(config, 1, data, {}), {.config_text = ""}, 1));
   EXPECT_EQ(data_of(checkpoint)->column_names, data.column_names);
+  const std::vector<io::TableColumn> table = data_of(checkpoint)->table;
+  ASSERT_EQ(table.size(), 2U);
+  EXPECT_EQ(table[0].name, "a");
+  EXPECT_EQ(table[0].missing, 0.5);
+  EXPECT_EQ(table[1].categories, data.table[1].categories);
+  EXPECT_TRUE(std::isnan(table[1].missing));
 
   config.checkpoint.init = "elsewhere";
   data.class_names = {"dog", "emu"};
   data.column_names = {"c", "d", "z"};
   using Names = std::vector<std::string>;
   for (const auto& [except, classes, columns] : std::vector<std::tuple<std::string, Names, Names>>{
-           {"", {"bird", "cat"}, {"a", "b", "y"}},
-           {"dense2.weight", {"dog", "emu"}, {"a", "b", "z"}},
+           {"", {"bird", "cat"}, {"a", "b=x", "y"}},
+           {"dense2.weight", {"dog", "emu"}, {"a", "b=x", "z"}},
            {"dense1.*", {"bird", "cat"}, {"c", "d", "y"}},
            {"dense*", {"dog", "emu"}, {"c", "d", "z"}}}) {
     config.checkpoint.init_except = except;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -15,33 +14,12 @@
 #include "strata/io/import.hpp"
 
 #include "commands/commands.hpp"
-#include "environment/cpu_cores.hpp"
+#include "commands/data/import_options.hpp"
 
 namespace strata::app {
 namespace {
 
-constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
-constexpr std::int64_t kMostPixels = 1 << 14;
-constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kMostShown = 4096;
-
-/// The value of an option; empty where it is not given. Throws: Error(kUsage) for an empty value.
-std::string text_argument(const config::CommandLine& line, const std::string& name) {
-  std::string text = line.value(name, "");
-  if (line.has(name) && text.empty()) {
-    fail(ExitCode::kUsage, "--{} is empty; give --{}=VALUE", name, name);
-  }
-  return text;
-}
-
-std::vector<std::filesystem::path> paths(const config::CommandLine& line, const std::string& name) {
-  const std::vector<std::string> texts = line.values(name);
-  if (std::find(texts.begin(), texts.end(), "") != texts.end()) {
-    fail(ExitCode::kUsage, "--{} names an empty file; give --{}=FILE", name, name);
-  }
-  return {texts.begin(), texts.end()};
-}
 
 /// A progress line on standard error, rewritten at most twice a second.
 class ProgressLine {
@@ -76,139 +54,6 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = start_;
   bool shown_ = false;
 };
-
-/// An option that only some formats have.
-struct FormatOption {
-  const char* name;
-  const char* formats;
-  enum class Needed { kNo, kYes } needed = Needed::kNo;
-};
-constexpr const char* kTokenFormats = "text tokens-nanogpt tokens-llmc tokens-megatron";
-constexpr FormatOption kFormatOptions[] = {
-    {"images", "idx", FormatOption::Needed::kYes},
-    {"labels", "idx", FormatOption::Needed::kYes},
-    {"inputs", "npy", FormatOption::Needed::kYes},
-    {"targets", "npy", FormatOption::Needed::kYes},
-    {"files", "csv cifar10 cifar100 images text tokens-nanogpt tokens-llmc tokens-megatron",
-     FormatOption::Needed::kYes},
-    {"label", "csv", FormatOption::Needed::kYes},
-    {"task", "idx csv npy"},
-    {"classes", "idx csv npy"},
-    {"resize", "images"},
-    {"crop", "images"},
-    {"channels", "images"},
-    {"skip-bad", "images"},
-    {"threads", "images"},
-    {"tokenizer", kTokenFormats},
-    {"encoder", kTokenFormats},
-    {"merges", kTokenFormats},
-    {"split-pattern", kTokenFormats},
-    {"separator", "text"},
-    {"special-tokens", "text"},
-    {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
-    {"token-bits", "tokens-nanogpt"}};
-
-void check_format_options(const config::CommandLine& line) {
-  const std::string format = line.required("format");
-  for (const auto& [name, formats, needed] : kFormatOptions) {
-    const std::vector<std::string> all = split_words(formats);
-    const bool is_own = std::ranges::find(all, format) != all.end();
-    if (line.has(name) && !is_own) {
-      fail(ExitCode::kUsage, "--{} is not for --format={} but for {}; leave it out", name, format,
-           fmt::join(all, ", "));
-    }
-    if (!line.has(name) && is_own && needed == FormatOption::Needed::kYes) {
-      fail(ExitCode::kUsage, "--format={} needs --{}; see strata data import --help", format, name);
-    }
-  }
-}
-
-/// --tokenizer, a name or a file, with the options that belong to it.
-void tokenizer_options(const config::CommandLine& line, io::ImportOptions& options) {
-  const std::string text = text_argument(line, "tokenizer");
-  const auto kind = enum_from_name<io::TokenizerKind>(text);
-  if (kind && *kind <= io::TokenizerKind::kGpt2) {
-    options.tokenizer = *kind;
-  } else if (std::filesystem::is_regular_file(text) ||
-             text.find_first_of("/.") != std::string::npos) {
-    options.tokenizer_file = text;
-  } else if (!text.empty()) {
-    config::refuse_value("tokenizer", text,
-                         "one of bytes, chars, gpt2, or the path of a tokenizer.json, a model of "
-                         "SentencePiece or a file of ranks");
-  }
-  if (line.has("split-pattern") && options.tokenizer_file.empty()) {
-    fail(ExitCode::kUsage,
-         "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
-  }
-  options.split_pattern = text_argument(line, "split-pattern");
-  if (line.has("special-tokens")) {
-    if (options.tokenizer_file.empty() && options.tokenizer != io::TokenizerKind::kGpt2) {
-      fail(ExitCode::kUsage,
-           "--special-tokens is for a tokenizer with special tokens; leave it out");
-    }
-    options.markers = io::Markers::kRecognised;
-  }
-  for (const char* name : {"encoder", "merges"}) {
-    if (line.has(name) != (options.tokenizer == io::TokenizerKind::kGpt2)) {
-      fail(ExitCode::kUsage,
-           "--tokenizer=gpt2 and --{} are given together or not at all; see strata data import "
-           "--help",
-           name);
-    }
-  }
-  options.encoder = text_argument(line, "encoder");
-  options.merges = text_argument(line, "merges");
-}
-
-io::ImageOptions image_options(const config::CommandLine& line) {
-  io::ImageOptions images;
-  if (line.has("resize")) {
-    const std::string text = line.value("resize", "");
-    const std::size_t by = text.find('x');
-    const bool both = by != std::string::npos;
-    std::int64_t& first = both ? images.height : images.shorter_side;
-    const auto is_side = [](const std::string& side, std::int64_t& value) {
-      return parse_int64(side, value) && value >= 1 && value <= kMostPixels;
-    };
-    if (!is_side(text.substr(0, by), first) ||
-        (both && !is_side(text.substr(by + 1), images.width))) {
-      config::refuse_value(
-          "resize", text,
-          fmt::format("the pixels of the shorter side, or height x width as in 224x224, each from "
-                      "1 to {}",
-                      kMostPixels));
-    }
-  }
-  images.crop = line.has("crop") ? line.count("crop", 0, 1, kMostPixels) : 0;
-  images.channels = line.count("channels", 3, 1, 3);
-  images.bad_files = line.has("skip-bad") ? io::BadFiles::kSkip : io::BadFiles::kFail;
-  images.threads = line.count("threads", default_threads(1), 1, kMostThreads);
-  return images;
-}
-
-io::ImportOptions import_options(const config::CommandLine& line) {
-  io::ImportOptions options;
-  options.output = line.required("output");
-  check_format_options(line);
-  options.format = line.choice<io::ImportFormat>("format").value();
-  options.inputs = paths(line, line.has("images")   ? "images"
-                               : line.has("inputs") ? "inputs"
-                                                    : "files");
-  options.targets = paths(line, line.has("labels") ? "labels" : "targets");
-  options.label = text_argument(line, "label");
-  tokenizer_options(line, options);
-  options.separator = line.choice<io::Separator>("separator").value_or(options.separator);
-  options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
-  options.token_bits = line.count("token-bits", 0, 0, 64);
-  options.images = image_options(line);
-  options.split = line.value("split", options.split);
-  options.task = line.choice<io::TaskChoice>("task").value_or(options.task);
-  options.classes = line.count("classes", 0, 0, io::kMostClasses);
-  options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
-  options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
-  return options;
-}
 
 /// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
 void refuse_other_ranks() {
@@ -245,7 +90,7 @@ ExitCode import_data(const config::CommandLine& line) {
     fmt::print("; {} classes", report.classes);
   }
   if (report.unused_samples > 0) {
-    fmt::print("; the last {} {} are in no split", count_text(report.unused_samples), unit);
+    fmt::print("; {} {} are in neither", count_text(report.unused_samples), unit);
   }
   if (!report.skipped.empty()) {
     fmt::print("; {} bad file{} left out", count_text(std::ssize(report.skipped)),
@@ -257,6 +102,9 @@ ExitCode import_data(const config::CommandLine& line) {
                count_text(static_cast<std::int64_t>(static_cast<double>(all) / seconds)));
   }
   fmt::print("\n");
+  for (const std::string& note : report.notes) {
+    fmt::print("{}\n", printable(note, 1000));
+  }
   return ExitCode::kDone;
 }
 
@@ -308,19 +156,43 @@ Commands data_commands() {
        .options =
            {{"format", config::words_of<io::ImportFormat>(),
              R"(idx: IDX files, plain or gzip, as --images and --labels; csv: --files with a header line, then one
-sample per line; npy: NumPy arrays as --inputs and --targets, the first dimension is the samples; cifar10, cifar100:
+sample per line, separated by commas, semicolons, tabs or bars; jsonl: --files with a JSON object per line, a sample each; npy: NumPy arrays as --inputs and --targets, the first dimension is the samples; cifar10, cifar100:
 CIFAR's binary version as --files; images: --files=DIR, in each DIR one folder per class, with JPEG and PNG files; text:
-UTF-8 text as --files; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
+UTF-8 text as --files, with --text-field JSON
+lines with a document each; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
 tokens-megatron: .bin files with their .idx beside them)"},
             {"output", "DIR", "where the data set goes"},
-            {"files", "FILE...", "the files to import, except for idx and npy"},
+            {"files", "FILE...",
+             "the files to import, except for idx and npy; .gz and .zst are read, - is standard "
+             "input, a directory stands for its files (csv, jsonl, text)"},
             {"images", "FILE...", "idx: the inputs"},
             {"labels", "FILE...", "idx: the targets"},
             {"inputs", "FILE...", "npy: the inputs"},
             {"targets", "FILE...", "npy: the targets"},
-            {"label", "COLUMN", "csv: the column of the targets"},
-            {"split", "8000,2000 or 0.9,0.1",
-             "samples or tokens of train, then of test, in file order (default 0.9,0.1)"},
+            {"test-files", "FILE...",
+             "the files of the test split, instead of --split; for idx --test-images and "
+             "--test-labels, for npy --test-inputs and --test-targets. A directory as --files that "
+             "holds the folders train and test stands for both"},
+            {"test-images", "FILE...", "idx: the inputs of the test split"},
+            {"test-labels", "FILE...", "idx: its targets"},
+            {"test-inputs", "FILE...", "npy: the inputs of the test split"},
+            {"test-targets", "FILE...", "npy: its targets"},
+            {"label", "COLUMN", "csv, jsonl: the column of the targets"},
+            {"columns", "COLUMN,...", "csv, jsonl: the input columns (default: all others)"},
+            {"ignore", "COLUMN,...", "csv, jsonl: columns that are left out"},
+            {"categories", "COLUMN,...",
+             "csv, jsonl: columns whose fields are names, though they may be numbers. Columns of "
+             "texts always are; each name becomes an input that is 0 or 1"},
+            {"missing", config::words_of<io::Missing>(),
+             R"(csv, jsonl: for fields that are empty, NA, nan, null or ?: the mean or median of the column's other numbers (among
+names, a name of its own), or drop leaves such rows out (default refuse))"},
+            {"split", "8000,2000 or 90%,10%",
+             "samples or tokens of train, then of test, as counts or fractions; texts and tokens "
+             "are cut in their order (default 90%,10%)"},
+            {"order", config::words_of<io::ImportOrder>(),
+             R"(shuffled: a random permutation, with each class spread evenly over the splits; file: the order of the files
+(default shuffled))"},
+            {"seed", "N", "of the permutation (default 1)"},
             {"task", config::words_of<io::TaskChoice>(), "what the targets are (default auto)"},
             {"classes", "N", "number of classes (default: one more than the largest label)"},
             {"shard-mib", "N", "limit of MiB of inputs or tokens per shard file (default 1024)"},
@@ -340,6 +212,8 @@ of ranks from tiktoken or Llama 3, with the tokens that added_tokens.json and to
 tokens: the tokenizer that made them, instead of --vocabulary, so that they can be decoded)"},
             {"encoder", "encoder.json", "text: of --tokenizer=gpt2"},
             {"merges", "vocab.bpe", "text: of --tokenizer=gpt2"},
+            {"text-field", "FIELD",
+             "text: the files are JSON lines, a document each, whose text is in this field"},
             {"separator", config::words_of<io::Separator>(),
              R"(text: puts gpt2's <|endoftext|> between files; or around each file what the template of a tokenizer.json
 or a tokenizer_config.json beside tokenizer.model adds, such as <|begin_of_text|> (default auto: if the tokenizer has

@@ -44,6 +44,7 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("libpng")
     depends_on("sentencepiece")
     depends_on("zlib-api")
+    depends_on("zstd")
     depends_on("cuda@12:", when="+cuda")
     depends_on("nccl", when="+nccl")
     depends_on("cudnn@9:", when="+cudnn")

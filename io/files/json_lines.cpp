@@ -1,0 +1,127 @@
+#include "files/json_lines.hpp"
+
+#include <algorithm>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/io/json.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+constexpr std::size_t kLongestLine = std::size_t{64} << 20;
+
+}  // namespace
+
+bool JsonLines::next() {
+  std::size_t searched = begin_;
+  std::string_view line;
+  do {
+    std::size_t end = buffer_.find('\n', searched);
+    while (end == std::string::npos) {
+      buffer_.erase(0, begin_);
+      begin_ = 0;
+      searched = buffer_.size();
+      if (searched > kLongestLine) {
+        fail(ExitCode::kData,
+             "{}:{}: the line does not end within {}; an object per line was expected",
+             path().string(), line_ + 1, bytes_text(static_cast<std::int64_t>(kLongestLine)));
+      }
+      if (stream_.append_to(buffer_, kReadBytes) == 0) {
+        if (buffer_.empty()) {
+          return false;
+        }
+        end = buffer_.size();
+      } else {
+        end = buffer_.find('\n', searched);
+      }
+    }
+    line = trimmed(std::string_view(buffer_).substr(begin_, end - begin_));
+    if (line_ == 0 && line.starts_with("\xEF\xBB\xBF")) {
+      line.remove_prefix(3);
+    }
+    begin_ = std::min(end + 1, buffer_.size());
+    searched = begin_;
+    ++line_;
+  } while (line.empty());
+  std::optional<nlohmann::json> object = parse_json(line);
+  if (!object || !object->is_object()) {
+    fail(ExitCode::kData, "{}:{}: the line is no JSON object, as {{\"a\": 1, \"b\": \"x\"}} is{}",
+         path().string(), line_,
+         line.starts_with('[')
+             ? "; write the elements of an array one per line, as jq -c '.[]' does"
+             : "");
+  }
+  object_ = std::move(*object);
+  return true;
+}
+
+JsonTable::JsonTable(const std::filesystem::path& path, Others others,
+                     std::vector<std::string> columns)
+    : lines_(path), others_(others) {
+  header_ = std::move(columns);
+  at_first_ = lines_.next();
+  if (!at_first_ && header_.empty()) {
+    fail(ExitCode::kData, "{} is empty, an object per line was expected", path.string());
+  }
+  if (header_.empty()) {
+    for (const auto& [name, value] : lines_.object().items()) {
+      header_.push_back(name);
+    }
+  }
+  texts_.resize(header_.size());
+  fields_.resize(header_.size());
+}
+
+bool JsonTable::next() {
+  if (!at_first_ && !lines_.next()) {
+    return false;
+  }
+  at_first_ = false;
+  take_row();
+  return true;
+}
+
+std::string JsonTable::text_of(const std::string& column, const nlohmann::json& value) const {
+  if (value.is_string()) {
+    return std::string(trimmed(value.get_ref<const std::string&>()));
+  }
+  if (value.is_null()) {
+    return "";
+  }
+  if (value.is_boolean()) {
+    return value.get<bool>() ? "1" : "0";
+  }
+  if (!value.is_number()) {
+    fail(ExitCode::kData,
+         "{}:{}: the field '{}' is an {}, a number or a text was expected; give --ignore={} or one "
+         "field for each element",
+         path().string(), line(), column, value.is_array() ? "array" : "object", column);
+  }
+  return value.dump();
+}
+
+void JsonTable::take_row() {
+  std::size_t found = 0;
+  const nlohmann::json& object = lines_.object();
+  for (std::size_t i = 0; i < header_.size(); ++i) {
+    const auto member = object.find(header_[i]);
+    found += member != object.end() ? 1 : 0;
+    texts_[i] = member != object.end() ? text_of(header_[i], *member) : "";
+    fields_[i] = texts_[i];
+  }
+  if (found == object.size() || others_ == Others::kLeaveOut) {
+    return;
+  }
+  for (const auto& [name, value] : object.items()) {
+    if (std::ranges::find(header_, name) == header_.end()) {
+      fail(ExitCode::kData,
+           "{}:{}: the field '{}' is not in the first object; name the fields to take with "
+           "--columns, or give --ignore={}",
+           path().string(), line(), name, name);
+    }
+  }
+}
+
+}  // namespace strata::io
