@@ -11,6 +11,8 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "images/exif.hpp"
+
 namespace strata::io {
 namespace {
 
@@ -142,8 +144,11 @@ void ImageDecoder::renew_jpeg() {
 }
 
 ImageSize ImageDecoder::size_of(std::span<const std::byte> file) {
-  return checked(kind_of(file) == FileKind::kJpeg ? read_jpeg_header(file)
-                                                  : PngHeader(file).size());
+  if (kind_of(file) == FileKind::kPng) {
+    return checked(PngHeader(file).size());
+  }
+  const ImageSize stored = checked(read_jpeg_header(file));
+  return swaps_sides(exif_orientation(file)) ? ImageSize{stored.width, stored.height} : stored;
 }
 
 void ImageDecoder::decode(std::span<const std::byte> file, Image& image) {
@@ -171,6 +176,15 @@ ImageSize ImageDecoder::read_jpeg_header(std::span<const std::byte> file) {
 }
 
 void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
+  const int orientation = exif_orientation(file);
+  if (orientation == 1) {
+    return decode_stored_jpeg(file, image);
+  }
+  decode_stored_jpeg(file, stored_);
+  orient(stored_, orientation, image);
+}
+
+void ImageDecoder::decode_stored_jpeg(std::span<const std::byte> file, Image& image) {
   const ImageSize size = checked(read_jpeg_header(file));
   image.resize(size.height, size.width);
   std::uint8_t* out = image.pixels.data();

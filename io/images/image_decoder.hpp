@@ -40,7 +40,8 @@ class BadImage : public BadInput {
 /// Decodes JPEG and PNG files, detected by their magic bytes. Not thread-safe.
 class ImageDecoder {
  public:
-  /// Decoding takes 3 bytes a pixel, up to 7 with transparency and up to 9 for a progressive JPEG.
+  /// Decoding takes 3 bytes a pixel, up to 7 with transparency and up to 9 for a progressive JPEG;
+  /// 3 more for a JPEG that its Exif data turn.
   static constexpr std::int64_t kMostPixels = std::int64_t{1} << 26;
 
   ImageDecoder();
@@ -48,18 +49,22 @@ class ImageDecoder {
   /// Reads the header only.
   /// Throws: BadImage for a file that is not an image, and for more than kMostPixels.
   [[nodiscard]] ImageSize size_of(std::span<const std::byte> file);
-  /// Converts grey to RGB and composites transparent pixels on black.
-  /// Throws: BadImage for a file that is not an image, is truncated or damaged, or has more than 8
-  /// bits per channel.
+  /// Converts grey to RGB, composites transparent pixels on black, and turns a JPEG as its Exif
+  /// data say. Throws: BadImage for a file that is not an image, is truncated or damaged, or has
+  /// more than 8 bits per channel.
   void decode(std::span<const std::byte> file, Image& image);
   /// Frees the buffers that decode() keeps for the next image.
-  void release_buffers() { four_ = {}; }
+  void release_buffers() {
+    four_ = {};
+    stored_ = {};
+  }
 
  private:
   void renew_jpeg();
   ImageSize read_jpeg_header(std::span<const std::byte> file);
   [[nodiscard]] BadImage bad_jpeg();
   void decode_jpeg(std::span<const std::byte> file, Image& image);
+  void decode_stored_jpeg(std::span<const std::byte> file, Image& image);
   void decode_png(std::span<const std::byte> file, Image& image);
 
   struct HandleDelete {
@@ -68,6 +73,7 @@ class ImageDecoder {
   std::unique_ptr<void, HandleDelete> jpeg_;
   bool cmyk_ = false;               ///< of the JPEG whose header was read last
   std::vector<std::uint8_t> four_;  ///< bytes of pixels with a fourth channel
+  Image stored_;                    ///< an image before it is turned
 };
 
 }  // namespace strata::io

@@ -22,6 +22,10 @@ class ImageFolders {
   [[nodiscard]] std::int64_t class_of(std::int64_t file) const {
     return index_of(file).class_index;
   }
+  /// The number of its directory.
+  [[nodiscard]] std::uint32_t directory_of(std::int64_t file) const {
+    return index_of(file).directory;
+  }
   [[nodiscard]] std::filesystem::path path(std::int64_t file) const;
 
  private:
