@@ -9,7 +9,7 @@
 namespace strata::io {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+constexpr std::size_t kLineBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestLine = std::size_t{64} << 20;
 
 }  // namespace
@@ -28,7 +28,7 @@ bool JsonLines::next() {
              "{}:{}: the line does not end within {}; an object per line was expected",
              path().string(), line_ + 1, bytes_text(static_cast<std::int64_t>(kLongestLine)));
       }
-      if (stream_.append_to(buffer_, kReadBytes) == 0) {
+      if (stream_.append_to(buffer_, kLineBytes) == 0) {
         if (buffer_.empty()) {
           return false;
         }

@@ -12,9 +12,9 @@ namespace {
 
 // More names are rarely a feature, as of passengers or tickets; and with the option, a bound on
 // the memory.
-constexpr std::size_t kMostNames = 100;
-constexpr std::size_t kMostAskedFor = 10000;
-constexpr std::size_t kLongestName = 1000;
+constexpr std::size_t kMostCategories = 100;
+constexpr std::size_t kMostWanted = 10000;
+constexpr std::size_t kLongestCategory = 1000;
 
 std::string place_of(const TableReader& reader, const std::string& column, std::string_view field) {
   constexpr std::size_t kShown = 200;
@@ -60,10 +60,10 @@ void ColumnFacts::add(std::string_view field, const TableReader& reader) {
     first_text_ = place_of(reader, name_, field);
     has_decimal_comma_ = is_number_with_comma(field);
   }
-  if (names_.size() <= kMostAskedFor && !names_.contains(field)) {
-    const std::string problem = field.size() > kLongestName
+  if (names_.size() <= kMostWanted && !names_.contains(field)) {
+    const std::string problem = field.size() > kLongestCategory
                                     ? fmt::format("has {} bytes, at most {} are allowed in a name",
-                                                  field.size(), kLongestName)
+                                                  field.size(), kLongestCategory)
                                     : name_problem(field);
     if (!problem.empty()) {
       fail(ExitCode::kData, "{} {}; correct it, or leave the column out with --ignore={}",
@@ -86,12 +86,12 @@ void ColumnFacts::check_names() const {
          "{} is not a number: write a decimal point, or leave the column out with --ignore={}",
          first_text_, name_);
   }
-  const std::size_t most = is_named_ ? kMostAskedFor : kMostNames;
+  const std::size_t most = is_named_ ? kMostWanted : kMostCategories;
   if (names_.size() > most) {
     fail(ExitCode::kData, "{}: the column '{}' has {}{} different texts in {} rows, {}",
          first_text_.substr(0, first_text_.find(": ")), name_,
-         names_.size() > kMostAskedFor ? "more than " : "",
-         count_text(std::min(std::ssize(names_), static_cast<std::ptrdiff_t>(kMostAskedFor))),
+         names_.size() > kMostWanted ? "more than " : "",
+         count_text(std::min(std::ssize(names_), static_cast<std::ptrdiff_t>(kMostWanted))),
          count_text(rows_),
          is_named_ ? fmt::format("too many for categories; leave it out with --ignore={}", name_)
                    : fmt::format("which makes as many inputs; leave it out with --ignore={}, or "

@@ -15,8 +15,8 @@ namespace strata::io {
 namespace {
 
 // Bounds the memory for class names; more names than this are not classes.
-constexpr std::size_t kMostNames = 100000;
-constexpr std::size_t kLongestName = 1000;
+constexpr std::size_t kMostClassNames = 100000;
+constexpr std::size_t kLongestLabel = 1000;
 
 struct LabelNumber {
   double value = 0;
@@ -46,9 +46,9 @@ void TableLabels::add(std::string_view label, const TableReader& reader) {
   const auto label_text = [&] {
     return fmt::format("{}:{}: the label '{}'", reader.path().string(), reader.line(), label);
   };
-  if (label.size() > kLongestName) {
+  if (label.size() > kLongestLabel) {
     fail(ExitCode::kData, "{}:{}: the label has {} bytes, at most {} are allowed",
-         reader.path().string(), reader.line(), label.size(), kLongestName);
+         reader.path().string(), reader.line(), label.size(), kLongestLabel);
   }
   if (label.empty()) {
     fail(ExitCode::kData, "{} is empty; fill it in, or leave such rows out with --missing=drop",
@@ -72,7 +72,7 @@ void TableLabels::add(std::string_view label, const TableReader& reader) {
     counts_.add(*number->whole);
   }
   all_class_numbers_ = all_class_numbers_ && whole && *number->whole >= 0;
-  if (task_ != TaskChoice::kValues && names_.size() <= kMostNames) {
+  if (task_ != TaskChoice::kValues && names_.size() <= kMostClassNames) {
     auto found = names_.find(label);
     if (found == names_.end()) {
       found = names_.emplace(label, static_cast<std::int32_t>(names_.size())).first;
@@ -133,11 +133,11 @@ std::string TableLabels::class_name(std::string_view label) const {
 
 void TableLabels::name_classes(DatasetInfo& info) {
   kind_ = first_text_.empty() ? Labels::kNumbers : Labels::kTexts;
-  if (names_.size() > kMostNames) {
+  if (names_.size() > kMostClassNames) {
     fail(ExitCode::kData,
          "the column '{}' has more than {} different labels, too many for classes; for values use "
          "--task=values",
-         column_, kMostNames);
+         column_, kMostClassNames);
   }
   std::set<std::string> names;
   std::ranges::transform(names_, std::inserter(names, names.end()),

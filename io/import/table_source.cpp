@@ -23,8 +23,8 @@ namespace strata::io {
 namespace {
 
 // Bound the memory for the names of columns.
-constexpr std::size_t kMostNames = 100000;
-constexpr std::size_t kLongestName = 1000;
+constexpr std::size_t kMostColumnNames = 100000;
+constexpr std::size_t kLongestColumnName = 1000;
 
 // The names of columns, for a message.
 std::string columns_text(const std::vector<std::string>& names) {
@@ -128,7 +128,8 @@ void TableSource::check_header(const TableReader& reader) const {
     if (const std::string problem = name_problem(name); !problem.empty()) {
       refuse(problem + "; rename it, or convert the file to UTF-8");
     }
-    if (longest > kLongestName || longest * reader.header().size() > kMostNames * kLongestName) {
+    if (longest > kLongestColumnName ||
+        longest * reader.header().size() > kMostColumnNames * kLongestColumnName) {
       refuse(fmt::format("has a name of {} bytes, too many for {} columns; rename it", name.size(),
                          reader.header().size()));
     }

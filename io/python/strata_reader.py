@@ -221,6 +221,7 @@ class Dataset(Master):
             self.class_names = [_text(name) for name in names]
             columns = self.file["column_names"] if "column_names" in self.file else ()
             self.column_names = [_text(name) for name in columns]
+            self.table = self._table()
 
     def __len__(self):
         """The number of samples, or of tokens."""
@@ -228,6 +229,18 @@ class Dataset(Master):
 
     def _listed(self):
         return {_text(name): None for name in self.file["shards/file"]}
+
+    def _table(self):
+        """Of a table: name, categories (of a column of names) and substitute of a missing number of each column."""
+        if "table" not in self.file:
+            return []
+        table = self.file["table"]
+        categories = [_text(name) for name in table["categories"]] if "categories" in table else []
+        columns, first = [], 0
+        for name, count, missing in zip(table["columns"], table["category_counts"], table["missing"]):
+            columns.append((_text(name), categories[first:first + int(count)], float(missing)))
+            first += int(count)
+        return columns
 
     def blocks(self, context, first=0, last=None):
         """Inputs and targets (samples x context) of the samples from `first` to before `last`, as evaluation takes

@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import time
 import unittest
 import zlib
@@ -19,7 +20,10 @@ import zlib
 import harness
 from harness import DATA, DONE, USAGE
 
-CONVERTER = pathlib.Path(__file__).parents[2] / "io/python/strata_convert.py"
+SCRIPTS = pathlib.Path(__file__).parents[2] / "io/python"
+CONVERTER = SCRIPTS / "strata_convert.py"
+sys.path.append(str(SCRIPTS))
+import strata_reader  # noqa: E402
 
 
 class Import(harness.StrataTest):
@@ -156,6 +160,9 @@ class Tables(harness.StrataTest):
         shown = self.alone("data", "inspect", "prices/test.h5", "--verify", expect=DONE).text
         self.assertIn("label       Price\ncolumns     Area, Side (2 names), Age (missing: 4)\n", shown)
         self.assertIn("shuffled with seed 1", shown)
+        with strata_reader.Dataset(self.directory / "prices") as prices:
+            self.assertEqual([column[:2] for column in prices.table], [("Area", []), ("Side", ["north", "south"]), ("Age", [])])
+            self.assertEqual(prices.table[2][2], 4)
         shards = {path.name: path.read_bytes() for path in (self.directory / "prices").glob("*-0*.h5")}
         with (self.directory / "prices.csv").open("rb") as file:
             piped = subprocess.run(["sh", "-c", 'gzip | "$0" "$@"', harness.STRATA, *arguments, "--files=-"],
