@@ -22,7 +22,7 @@ import harness
 from harness import DATA, DONE, USAGE
 
 NETWORK = harness.config_text(["dense 16 relu", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
-                              optimizer={"kind": "adam"}, train={"steps": 24, "evaluate_every": 6},
+                              optimizer={"kind": "adam", "learning_rate": 0.001}, train={"steps": 24, "evaluate_every": 6},
                               checkpoint={"every": 12})
 # A name that HTML must not take for markup.
 HOSTILE = "b <i>&\"'"

@@ -44,7 +44,7 @@ class Resume(harness.StrataTest):
         """Defaults of the optimizer change from version to version, and with the length of the run."""
         bare = self.write_config("bare.ini", harness.config_text(
             ["dense 16 relu", "dense 4"], batch={"global": 24}, numerics={"lanes": 2},
-            optimizer={"weight_decay": 0.1}, train={"steps": 40}))
+            optimizer={"weight_decay": 0.1}, train={"steps": 40, "evaluate_every": 20}))
         earlier = ["--optimizer.kind=sgd", "--optimizer.learning_rate=0.07", "--schedule.warmup_steps=9",
                    "--optimizer.decay=all"]
         for name, settings in (("earlier", earlier), ("now", ["--schedule.warmup_steps=2"])):

@@ -1,6 +1,7 @@
 """The directory of a run: two runs at the same time, runs that died, directories that are not shared, histories that
 are kept."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -34,6 +35,41 @@ class RunDirectory(harness.StrataTest):
 
     def hidden_in(self, run):
         return sorted(path.name for path in (self.directory / run).rglob(".*"))
+
+
+class ThinMetrics(RunDirectory):
+    def lines(self, run):
+        return [line for line in map(json.loads, (self.directory / run / "metrics.jsonl").read_text().splitlines())
+                if line["kind"] == "train"]
+
+    def test_lines_of_several_steps(self):
+        settings = ["--train.evaluate_every=0", "--checkpoint.every=6", "--schedule.warmup_steps=0"]
+        self.train(self.config, (1, 1), "every", *settings, "--train.steps=11")
+        every = self.lines("every")
+        self.assertEqual([line["step"] for line in every], list(range(1, 12)))
+        self.train(self.config, (1, 1), "thin", *settings, "--train.steps=11", "--train.metrics_every=4")
+        # One that ends after a step without a line of its own, and goes on from the save before.
+        self.train(self.config, (1, 1), "resumed", *settings, "--train.steps=6", "--train.metrics_every=4")
+        again = self.train(self.config, (2, 1), "resumed", *settings, "--train.steps=11", "--train.metrics_every=4",
+                           "--run.resume=must")
+        self.assertNotIn("has no lines of the training steps", again.text)
+        for run in ("thin", "resumed"):
+            begin = 0
+            for line, (step, steps) in zip(self.lines(run), [(4, 4), (6, 2), (8, 2), (11, 3)], strict=True):
+                self.assertEqual((line["step"], line.get("steps", 1)), (step, steps))
+                for key in ("loss", "grad_norm"):
+                    self.assertEqual(line[key], sum(one[key] for one in every[begin:step]) / steps)
+                self.assertEqual(line["learning_rate"], every[step - 1]["learning_rate"])
+                parts = ("compute", "communication", "bubble", "data", "other")
+                self.assertAlmostEqual(sum(line[f"{part}_seconds"] for part in parts), line["step_seconds"], delta=1e-9)
+                begin = step
+
+    def test_long_runs_have_few_lines(self):
+        self.train(self.config, (1, 1), "long", "--train.steps=5007", "--train.evaluate_every=0", "--checkpoint.every=0",
+                   "--checkpoint.minutes=0")
+        lines = self.lines("long")
+        self.assertEqual([line["step"] for line in lines], [*range(1, 5001), 5002, 5004, 5006, 5007])
+        self.assertEqual(sum(line.get("steps", 1) for line in lines), 5007)
 
 
 class TwoRuns(RunDirectory):

@@ -215,7 +215,8 @@ void keep_settings(const io::Checkpoint& checkpoint, config::RunConfig& config,
   for (const IniLine& line :
        ini_lines(stored.is_string() ? stored.get<std::string>() : std::string())) {
     const auto option = std::ranges::find(config::option_table(), line.key, &config::Option::key);
-    if (std::ranges::count(kKept, line.key) > 0 && !origins.contains(line.key)) {
+    if (std::ranges::count(kKept, line.key) > 0 && !origins.contains(line.key) &&
+        option->get(config) != line.value) {
       option->set(config, line.value);
       origins[line.key] = config::Origin::kDerived;
     }

@@ -142,7 +142,7 @@ parallel.schedule=zb => parallel.schedule | gpipe, 1f1b, interleaved, zb-h1, zb-
 parallel.schedule=file: => parallel.schedule = "file:" | or file:PATH
 run.threads=5000 => run.threads | from 0 to 4096
 run.seed=-1 => run.seed | from 0
-run.device=gpu => run.device = "gpu" | auto, cpu, cuda
+run.device=tpu => run.device = "tpu" | auto, cpu, cuda
 schedule.factor=0 => schedule.factor | above 0
 train.steps=0 => the run has no length
 batch.global=1000000000 => microbatches | larger batch.micro
@@ -314,7 +314,7 @@ model.hidden=130 => model.preset is | model.hidden | mlp 130 | parallel.tensor |
 2: parallel.tensor=2 & numerics.mode=fast & numerics.lanes=0 => numerics.shards is 4 and
   parallel.tensor is 2 | invariant
 numerics.mode=quick => numerics.mode = "quick" | invariant, fast
-numerics.dtype=bf16 => numerics.dtype = "bf16" | float32, bfloat16, float64
+numerics.dtype=int8 => numerics.dtype = "int8" | float32, bfloat16, float64
 numerics.dtype=bfloat => numerics.dtype = "bfloat" | float32, bfloat16, float64
 numerics.dtype=float16 => numerics.dtype = "float16" | float32, bfloat16, float64
 train.recompute=yes => train.recompute = "yes" | none, selective, full
@@ -323,7 +323,7 @@ numerics.loss_pieces=64 => numerics.loss_pieces is 64 | batch.micro = 2 times mo
 numerics.loss_pieces=-1 => numerics.loss_pieces = "-1" | whole number from 0
 2: parallel.pipeline=2 & numerics.loss_pieces=2 & parallel.backward=split => parallel.backward is
   split | numerics.loss_pieces is 2 | to fused or auto
-parallel.sequence=true => parallel.sequence = "true" | off, on
+parallel.sequence=maybe => parallel.sequence = "maybe" | off, on
 model.context=0 => leaves model.context open
 model.vocabulary=20 => model.preset is gpt | model.vocabulary = 20 | at least 26
 model.heads=32 & model.positions=rotary => model.positions = rotary | a head has 1

@@ -926,6 +926,7 @@ TEST(Local, KeepsTheIslandsOfTheCheckpoint) {
 
 TEST(Local, ListsMemoryTrafficAndRounds) {
   config::RunConfig config = local_gpt(4);
+  config.optimizer.options.kind = optim::OptimizerKind::kSgd;
   config.parallel.data = 2;
   config.local.fragments = 2;
   config.local.delay = 1;
