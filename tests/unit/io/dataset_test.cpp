@@ -290,7 +290,7 @@ TEST(Dataset, NamesThatDoNotMatchAreRefused) {
       // A class without samples does no harm.
       {"a,y\n1,cat\n2,dog\n", "a,y\n1,emu\n2,dog\n", "", "numbers its", {1}, "1,1"},
       // Class numbers are names where the other's names are numbers.
-      {"a,y\n1,-5\n2,2\n3,7\n", "a,y\n1,2\n2,7.0\n", "", "numbers its", {1, 2}},
+      {"a,y\n1,-5\n2,2\n3,7\n1,-5\n2,2\n3,7\n", "a,y\n1,2\n2,7.0\n", "", "numbers its", {1, 2}},
       {"a,y\n1,-5\n2,2\n", "a,y\n1,2\n2,3\n", "has samples of the class '3'"},
       {"a,y\n1,0\n2,2\n", "a,y\n1,-1\n2,2\n", "has samples of the class '-1'"},
       {"a,y\n1,0\n2,2\n", "a,y\n1,-1\n2,2\n", "", "numbers its", {2}, "1,1"},

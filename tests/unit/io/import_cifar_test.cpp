@@ -136,12 +136,13 @@ TEST(ImportCifar, RefusesFilesThatChangeMeanwhile) {
   const std::string all = records(0, {"\3", "\1", "\4"});
   const auto error = [&](const std::function<void(const TemporaryDirectory&)>& change) {
     const TemporaryDirectory directory;
-    write_file(directory / "a.bin", records(3, {"\2"}));
+    // More than are read at once.
+    write_file(directory / "a.bin", records(3, std::vector<std::string>(1400, "\2")));
     write_file(directory / "b.bin", all);
     const ImportOptions options =
-        cifar_options(directory, ImportFormat::kCifar10, {"a.bin", "b.bin"}, "1,3");
-    const auto between = [&](std::int64_t done, std::int64_t) {
-      if (done == 1) {
+        cifar_options(directory, ImportFormat::kCifar10, {"a.bin", "b.bin"}, "1400,3");
+    const auto between = [&](std::int64_t done, std::int64_t total) {
+      if (done < total) {
         change(directory);
       }
     };
@@ -163,14 +164,15 @@ TEST(ImportCifar, RefusesFilesThatChangeMeanwhile) {
 
 TEST(ImportCifar, RefusesAFileThatShrinksWhileItIsRead) {
   const TemporaryDirectory directory;
-  const std::vector<std::string> labels(40, "\3");
+  const std::vector<std::string> labels(1400, "\3");
   write_file(directory / "a.bin", records(0, labels));
-  const ImportOptions options = cifar_options(directory, ImportFormat::kCifar10, {"a.bin"}, "1,39");
+  const ImportOptions options =
+      cifar_options(directory, ImportFormat::kCifar10, {"a.bin"}, "1,1399");
   const auto cut = [&](std::int64_t, std::int64_t) {
     std::filesystem::resize_file(directory / "a.bin", 3073);
   };
   EXPECT_THAT(error_of([&] { import_dataset(options, cut); }),
-              AllOf(HasSubstr("cannot read"), HasSubstr("a.bin to its end of 122920 bytes")));
+              AllOf(HasSubstr("cannot read"), HasSubstr("a.bin to its end of 4302200 bytes")));
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(ParseSplit, TakesPercentAndRefusesCountsThatLookLikeIt) {
             "that add up, as in 1567,175");
   EXPECT_THAT(error_of([] { static_cast<void>(parse_split("120%", 10)); }, ExitCode::kUsage),
               HasSubstr("90%,10%"));
-  EXPECT_THAT(error_of([] { static_cast<void>(parse_split("99%,1%", 10)); }),
+  EXPECT_THAT(error_of([] { static_cast<void>(parse_split("99%,0.5%", 10)); }),
               HasSubstr("leaves the test split empty"));
 }
 
@@ -196,10 +196,13 @@ TEST(ImportOrder, IsShuffledWithClassesSpreadEvenlyInEveryFormat) {
     const Dataset train = Dataset::open(report.train);
     const Dataset test = Dataset::open(report.test);
     EXPECT_THAT(train.info().source, HasSubstr("; shuffled with seed 1"));
-    EXPECT_THAT(std::vector(train.class_counts().begin(), train.class_counts().begin() + 3),
-                ElementsAre(16, 16, 16));
-    EXPECT_THAT(std::vector(test.class_counts().begin(), test.class_counts().begin() + 3),
-                ElementsAre(2, 2, 2));
+    const auto first_counts = [](const Dataset& dataset) {
+      std::vector<std::int64_t> counts = dataset.class_counts();  // CIFAR has ten classes
+      counts.resize(3);
+      return counts;
+    };
+    EXPECT_THAT(first_counts(train), ElementsAre(16, 16, 16));
+    EXPECT_THAT(first_counts(test), ElementsAre(2, 2, 2));
     const std::vector<std::int64_t> inputs = inputs_of(train);
     EXPECT_FALSE(std::ranges::is_sorted(inputs));
     for (const Dataset* const dataset : {&train, &test}) {

@@ -284,9 +284,11 @@ TEST(ImportTable, SaysWhatItTookWholeNumbersFor) {
   for (std::int64_t i = 0; i < 300; ++i) {
     labels.push_back(i % 15);
   }
-  report = import_dataset(test::npy_options(directory, "1.0",
-                                            test::npy_of("<f4", "(300,)", std::vector<float>(300)),
-                                            test::npy_of("<i8", "(300,)", labels)));
+  ImportOptions arrays =
+      test::npy_options(directory, "1.0", test::npy_of("<f4", "(300,)", std::vector<float>(300)),
+                        test::npy_of("<i8", "(300,)", labels));
+  arrays.existing = Existing::kReplace;
+  report = import_dataset(arrays);
   EXPECT_EQ(report.classes, 15);
 }
 

@@ -137,6 +137,7 @@ TEST(ImportText, LinesOfJsonAreDocuments) {
   options.existing = Existing::kReplace;
   options.tokenizer = TokenizerKind::kChars;
   EXPECT_EQ(train_of(options).info().tokens, 8);
+  options.output = directory / "other";
   options.text_field = "body";
   EXPECT_THAT(import_error(options),
               AllOf(HasSubstr("a.txt:1: the object has no field 'body'"), HasSubstr("id, text")));
@@ -171,6 +172,7 @@ TEST(ImportText, DirectoriesAndFilesOfTheTestSplit) {
   options.tokenizer = TokenizerKind::kChars;
   EXPECT_EQ(import_dataset(options).test_samples, 8);
   options.split = "0.9,0.1";
+  options.output = directory / "other";
   EXPECT_THAT(import_error(options, ExitCode::kUsage), HasSubstr("both say what is in the test"));
 }
 

@@ -124,8 +124,11 @@ TEST(UserFile, SpecialFilesAreRefusedByEveryReaderAtOnce) {
       if (reader.name == "images" && file.path.filename() == "folder") {
         continue;  // a class's folder
       }
+      const bool stands_for_its_files =
+          file.path.filename() == "folder" && (reader.name == "csv" || reader.name == "text");
       const auto start = std::chrono::steady_clock::now();
-      EXPECT_THAT(error_of([&] { reader.read(file.path); }), HasSubstr(file.words))
+      EXPECT_THAT(error_of([&] { reader.read(file.path); }),
+                  HasSubstr(stands_for_its_files ? "folder holds no files" : file.words))
           << reader.name << " of " << file.path;
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
     }
