@@ -45,6 +45,9 @@ class Timeline(harness.StrataTest):
                                       if event["pid"] == rank and event["name"].startswith("step ")},
                                      {"step 3", "step 4"})
                 self.check_flows(events, slices)
+        self.alone("timeline", "draw", "islands", "--output=islands.svg", expect=harness.DONE)
+        self.assertEqual(re.findall(r">(replica \d|rank \d)</text>", (self.directory / "islands.svg").read_text())[:6],
+                         ["rank 0", "rank 2", "rank 1", "rank 3", "replica 0", "replica 1"])
 
     def check_track(self, slices):
         """Begins ascend, and slices nest. Times are written to 0.001 microseconds."""

@@ -43,14 +43,14 @@ class Timeline {
     const char* colour = "";
     double begin = 0.0;
     double end = 0.0;
-    /// The message that a send begins and a receive ends, the same on both ranks; else empty.
+    /// The message of a pipeline that a send begins and a receive ends; else empty.
     std::string message;
     bool sends = false;
     std::string details;  ///< the JSON members of "args"
   };
 
-  /// The events as JSON objects, each behind a comma. `origin`: what is 0.
-  [[nodiscard]] std::string json(std::int64_t rank, double origin) const;
+  /// The events as JSON objects, each behind a comma, of one of `ranks`. `origin`: what is 0.
+  [[nodiscard]] std::string json(std::int64_t rank, std::int64_t ranks, double origin) const;
 
   grid::Coordinates at_;
   const pipeline::Schedule& schedule_;

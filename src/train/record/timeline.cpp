@@ -53,8 +53,7 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
   if (sends || receives) {
     const pipeline::StageChunk to = pipeline::receiver_of(schedule_, at_.pipeline, action);
     event.message =
-        fmt::format("step {} island {} replica {} shard {} microbatch {} stage {} to {} chunk {}",
-                    step, at_.islands, at_.data, at_.tensor, action.microbatch,
+        fmt::format("step {} microbatch {} stage {} to {} chunk {}", step, action.microbatch,
                     sends ? at_.pipeline : action.peer, to.stage, to.chunk);
     event.message += fmt::format(" #{}", ++messages_[event.message]);
   }
@@ -82,7 +81,8 @@ bool Timeline::is_full() const {
   return (steps_ + 1) * (2 * longest + 1) > kMostEvents;  // a repeated step has each action twice
 }
 
-std::string Timeline::json(std::int64_t rank, double origin) const {
+std::string Timeline::json(std::int64_t rank, std::int64_t ranks, double origin) const {
+  const std::int64_t pipeline = rank % (ranks / schedule_.stages);  // its stages lie furthest apart
   std::string text;
   const auto describe = [&](std::string_view what, std::int64_t track, const std::string& name,
                             const std::string& more = "") {
@@ -93,8 +93,7 @@ std::string Timeline::json(std::int64_t rank, double origin) const {
   describe("process_name", 0,
            fmt::format("rank {}: data {}, stage {}, tensor {}, {}", rank, at_.data, at_.pipeline,
                        at_.tensor, host_name()),
-           fmt::format(R"(,"island":{},"data":{},"stage":{},"tensor":{})", at_.islands, at_.data,
-                       at_.pipeline, at_.tensor));
+           fmt::format(R"(,"data":{},"stage":{},"tensor":{})", at_.data, at_.pipeline, at_.tensor));
   describe("thread_name", 0, "compute");
   describe("thread_name", 1, "communication");
   std::vector<Event> in_order = events_;
@@ -112,9 +111,9 @@ std::string Timeline::json(std::int64_t rank, double origin) const {
     if (!event.message.empty()) {
       // Within its slice: a message begins where the send does and ends before the receive does.
       text += fmt::format(
-          R"(,{{"name":"message","cat":"message","ph":"{}","id":"{}","pid":{},"tid":{},"ts":{:.3f}{}}})"
+          R"(,{{"name":"message","cat":"message","ph":"{}","id":"pipeline {} {}","pid":{},"tid":{},"ts":{:.3f}{}}})"
           "\n",
-          event.sends ? "s" : "f", event.message, rank, track,
+          event.sends ? "s" : "f", pipeline, event.message, rank, track,
           event.sends ? begin : std::max(begin, begin + length - 0.001),
           event.sends ? "" : R"(,"bp":"e")");
     }
@@ -129,7 +128,8 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
     origin = std::min(origin, event.begin);
   }
   origin = comm::broadcast_from(world, origin);
-  const std::vector<std::string> all = world.all_gather_texts(json(world.rank(), origin + offset));
+  const std::vector<std::string> all =
+      world.all_gather_texts(json(world.rank(), world.size(), origin + offset));
   comm::agree_on_first(world, [&] {
     std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -131,11 +131,11 @@ std::string reason_of(const std::string& part, const Trace& trace,
         "for the cause",
         worst.most, factor_text(worst.ratio), worst.least);
   }
-  return part == "data group"      ? "a larger batch.global, or parallel.sync = local"
-         : part == "tensor group"  ? "a smaller parallel.tensor"
-         : part == "islands group" ? "a larger local.steps, or local.exchange = bfloat16"
-         : part == "data wait"     ? "more data.reader_threads"
-                                   : "checks and repeated steps are in it: train.repeat_every";
+  return part == "data group"     ? "a larger batch.global, or parallel.sync = local"
+         : part == "tensor group" ? "a smaller parallel.tensor"
+         : part == "data wait"    ? "more data.reader_threads"
+         : part == "other"        ? "checks and repeated steps are in it: train.repeat_every"
+                                  : "a larger local.steps, or local.exchange = bfloat16";
 }
 
 /// What takes most of the steps besides computing.
@@ -280,7 +280,7 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
       choice.step.value_or(trace.steps.front().at("args").at("step").get<std::int64_t>());
   std::map<Place, std::int64_t> ranks;  // that are drawn, in the order of the rows
   for (const auto& [rank, at] : trace.places) {
-    if (at.data == choice.data.value_or(at.data) && at.tensor == choice.tensor) {
+    if (at.replica == choice.data.value_or(at.replica) && at.tensor == choice.tensor) {
       ranks.emplace(at, rank);
     }
   }
@@ -289,18 +289,14 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
   StepPicture picture{.step = step};
   for (auto at = ranks.begin(); at != ranks.end();) {
     const Place first = at->first;
-    const auto end = ranks.upper_bound({first.island, first.data, first.tensor, kMostRanks});
+    const auto end = ranks.upper_bound({first.replica, first.tensor, kMostRanks});
     if (const std::int64_t stages = std::distance(at, end);
         !row_of.empty() && std::ssize(row_of) + stages > kMostRows) {
       ++picture.left_out;
       at = end;
       continue;
     }
-    std::string name = fmt::format("replica {}", first.data);
-    if (ranks.rbegin()->first.island > 0) {
-      name = fmt::format("island {}, {}", first.island, name);
-    }
-    rows.groups.push_back({std::move(name), std::ssize(row_of)});
+    rows.groups.push_back({fmt::format("replica {}", first.replica), std::ssize(row_of)});
     for (; at != end; ++at) {
       row_of.emplace(at->second, std::ssize(row_of));
       rows.ranks.push_back(at->second);

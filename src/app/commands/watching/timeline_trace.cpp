@@ -1,5 +1,6 @@
 #include "commands/watching/timeline_trace.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <filesystem>
@@ -41,6 +42,19 @@ fs::path file_of(const fs::path& path) {
   return file;
 }
 
+/// Ranks that share their coordinates are of groups of replicas, the first group's ranks first.
+void number_replicas(std::map<std::int64_t, Place>& places) {
+  std::int64_t replicas = 0;  // of a group
+  for (const auto& [rank, at] : places) {
+    replicas = std::max(replicas, at.replica + 1);
+  }
+  std::map<Place, std::int64_t> groups;
+  for (auto& [rank, at] : places) {
+    const std::int64_t group = groups[at]++;
+    at.replica += group * replicas;
+  }
+}
+
 }  // namespace
 
 Trace read_trace(const std::string& path) {
@@ -71,11 +85,9 @@ Trace read_trace(const std::string& path) {
     for (nlohmann::json& event : content.value().at("traceEvents")) {
       const nlohmann::json& args = event.contains("args") ? event.at("args") : none;
       if (event.at("name") == "process_name") {
-        trace.places[rank_of(event)] = {
-            .island = within(args.value("island", nlohmann::json(0)), kMostRanks),
-            .data = within(args.at("data"), kMostRanks),
-            .tensor = within(args.at("tensor"), kMostRanks),
-            .stage = within(args.at("stage"), kMostRanks)};
+        trace.places[rank_of(event)] = {.replica = within(args.at("data"), kMostRanks),
+                                        .tensor = within(args.at("tensor"), kMostRanks),
+                                        .stage = within(args.at("stage"), kMostRanks)};
       } else if (event.at("ph") == "X") {
         static_cast<void>(args.at("step").get<std::int64_t>());
         if (args.contains("action")) {
@@ -121,6 +133,7 @@ Trace read_trace(const std::string& path) {
     fail(ExitCode::kUsage, "{} holds no step; give a run.timeline that the run comes to",
          printable_lines(file.string()));
   }
+  number_replicas(trace.places);
   return trace;
 }
 

@@ -14,8 +14,7 @@ constexpr double kMilliseconds = 1e-3;  ///< of a microsecond
 
 /// A rank's place in the grid, in the order of pictures.
 struct Place {
-  std::int64_t island = 0;
-  std::int64_t data = 0;
+  std::int64_t replica = 0;
   std::int64_t tensor = 0;
   std::int64_t stage = 0;
 
