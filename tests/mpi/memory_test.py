@@ -115,7 +115,7 @@ class Memory(harness.StrataTest):
                 f"gpt-{recompute}-{schedule}-{pieces}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
                 model={"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256},
                 batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2, "loss_pieces": pieces},
-                train={"steps": 2, "recompute": recompute}, parallel={"schedule": schedule})
+                train={"steps": 1, "recompute": recompute}, parallel={"schedule": schedule})
             long = "STRATA_TEST_LONG" in os.environ and schedule == "1f1b"
             for tried in [(1, 1, 1), (1, 2, 1), (1, 1, 2)] if long else [grid]:
                 self.measure(config, tried)
