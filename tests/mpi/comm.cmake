@@ -7,8 +7,8 @@ set(strata_mpi_environment
 foreach(ranks 2 3 4 6)
   add_test(NAME mpi.comm_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:comm_mpi_test>)
-  # Ranks may outnumber the cores, so they give way while they wait, and no two such tests run at once.
-  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi.comm RESOURCE_LOCK mpi
+  # Ranks may outnumber the cores, so they give way while they wait.
+  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi.comm
     ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
 
@@ -20,7 +20,7 @@ foreach(ranks 1 3)
   add_test(NAME mpi.calibrate_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:calibrate_mpi_test>
             ${CMAKE_CURRENT_BINARY_DIR}/calibrate-${ranks})
-  set_tests_properties(mpi.calibrate_${ranks} PROPERTIES TIMEOUT 900 LABELS "mpi.app;full" RESOURCE_LOCK mpi
+  set_tests_properties(mpi.calibrate_${ranks} PROPERTIES TIMEOUT 900 LABELS "mpi.app;full"
     ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
 
@@ -31,7 +31,7 @@ if(STRATA_HAVE_NCCL AND STRATA_KERNELS STREQUAL "nvcc")
   foreach(ranks 2 4)
     add_test(NAME gpu.comm_${ranks}
       COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:gpu_comm>)
-    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS "gpu.comm;full" RESOURCE_LOCK mpi
+    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS "gpu.comm;full"
       SKIP_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "${strata_mpi_environment}")
   endforeach()
 endif()
