@@ -370,8 +370,22 @@ class StrataTest(unittest.TestCase):
             self.assertIn(word, finished.reports()[0])
 
 
+def names_of(suite):
+    """The names of tests as the command line takes them."""
+    if isinstance(suite, unittest.TestCase):
+        return [suite.id().removeprefix("__main__.")]
+    return [name for part in suite for name in names_of(part)]
+
+
 def main():
+    """Runs the tests that the command line names, all, or after --but all others."""
     if not STRATA:
         print("STRATA_BIN names no executable", file=sys.stderr)
         sys.exit(2)
-    unittest.main(verbosity=2)
+    names = sys.argv[1:]
+    if names[:1] == ["--but"]:
+        known = names_of(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
+        if unknown := set(names[1:]) - set(known):
+            sys.exit(f"there is no test {', '.join(unknown)}")
+        names = [name for name in known if name not in names[1:]]
+    unittest.main(argv=[sys.argv[0], *names], verbosity=2)
