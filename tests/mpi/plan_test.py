@@ -93,7 +93,7 @@ class Plan(harness.StrataTest):
         self.assertEqual(shares, sorted(shares, reverse=True))
 
     def test_the_first_and_the_last_line_are_the_verdict(self):
-        for options, verdict in [(["--nodes=64"], r"it fits h100 as 4 data x 16 pipeline x 8 tensor on 64 nodes: a step takes \S+ s, "
+        for options, verdict in [(["--nodes=64"], r"it fits h100 as 4 data x 16 pipeline x 8 tensor on 64 nodes: a step takes \S+ ms, "
                                                   r"the training \S.*"),
                                  (["--nodes=1", "--search"], r"it fits h100 as \d+ data x .* on 1 node: .*"),
                                  (["--parallel.data=64", "--parallel.pipeline=1", "--parallel.tensor=1", "--model.width=16384"],
@@ -139,7 +139,7 @@ class Plan(harness.StrataTest):
         # What it writes is the file that it read but for the settings that it names.
         named = finished.text.splitlines()[-1]
         changes = dict(change.split(" = ") for change in named[named.index(" with ") + 6:].split(", "))
-        self.assertIn("batch.micro", changes)
+        self.assertIn("parallel.data", changes)
         chosen = pathlib.Path(self.directory, "chosen.ini").read_text()
         self.assertEqual(config_of(chosen), {**config_of(config.read_text()), **changes})
         self.assertIn("# a comment", chosen)

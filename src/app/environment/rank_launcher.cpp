@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -134,7 +135,7 @@ std::vector<std::string> slurm_words(const LaunchSize& of) {
 }
 
 /// Passes on what ranks and launcher write to standard error, but for what the launcher need not
-/// say, and the rules around its messages.
+/// say.
 class Errors {
  public:
   explicit Errors(const Launcher& launcher) : launcher_(launcher) {
@@ -146,7 +147,7 @@ class Errors {
   Errors(const Errors&) = delete;
   Errors& operator=(const Errors&) = delete;
   ~Errors() {
-    print(block_ + line_);
+    print(rule_ + line_);
     ::close(ends_[0]);
     ::close(ends_[1]);
   }
@@ -172,29 +173,26 @@ class Errors {
     static_cast<void>(io::write_fully(STDERR_FILENO, text));
   }
 
+  /// A rule may begin a message of the launcher, or be of a rank's table: the next line tells.
   void take_line(const std::string& line) {
     constexpr std::size_t kRule = 74;
-    if (line == std::string(kRule, '-') + "\n") {
-      if (in_block_ && std::ranges::none_of(launcher_.blocks, [&](std::string_view begin) {
-            return block_.starts_with(begin);
-          })) {
-        print(block_);
-      }
-      block_.clear();
-      in_block_ = !in_block_;
-    } else if (in_block_) {
-      block_ += line;
-    } else if (std::ranges::none_of(launcher_.lines, [&](std::string_view part) {
-                 return line.find(part) != std::string::npos;
-               })) {
-      print(line);
+    const auto begins = [&](std::string_view begin) { return line.starts_with(begin); };
+    const auto has = [&](std::string_view part) { return line.find(part) != std::string::npos; };
+    const bool is_rule = line == std::string(kRule, '-') + "\n";
+    if (in_block_) {
+      in_block_ = !is_rule;
+    } else if (!rule_.empty() && std::ranges::any_of(launcher_.blocks, begins)) {
+      rule_.clear();
+      in_block_ = true;
+    } else if (std::ranges::none_of(launcher_.lines, has)) {
+      print(std::exchange(rule_, is_rule ? line : "") + (is_rule ? "" : line));
     }
   }
 
   const Launcher& launcher_;
   std::array<int, 2> ends_{};
   std::string line_;
-  std::string block_;
+  std::string rule_;  ///< the line before, where it is one
   bool in_block_ = false;
 };
 
