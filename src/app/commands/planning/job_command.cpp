@@ -122,7 +122,7 @@ JobScript job_of(const config::CommandLine& line, const std::vector<std::string>
   JobScript script;
   script.settings = line.settings();
   script.settings.insert(script.settings.end(), settings.begin(), settings.end());
-  config::RunConfig config = config::read_config(line.positions().front(), script.settings).config;
+  config::GivenConfig given = config::read_config(line.positions().front(), script.settings);
   script.scheduler = line.choice<Scheduler>("scheduler")
                          .value_or(line.has("hostfile") ? Scheduler::kShell : Scheduler::kSlurm);
   const bool slurm = script.scheduler == Scheduler::kSlurm;
@@ -132,8 +132,8 @@ JobScript job_of(const config::CommandLine& line, const std::vector<std::string>
     fail(ExitCode::kUsage, "--launcher=srun needs Slurm; give --launcher=mpirun, or leave it out");
   }
   set_times(line, script);
-  set_job_size(line, config, script);
-  set_names(line, config, script);
+  set_job_size(line, given, script);
+  set_names(line, given.config, script);
   return script;
 }
 

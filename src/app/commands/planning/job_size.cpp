@@ -192,8 +192,9 @@ std::int64_t ranks_asked_for(const config::RunConfig& config) {
   return axis(config.parallel.data) * axis(config.parallel.pipeline) * axis(config.parallel.tensor);
 }
 
-void set_job_size(const config::CommandLine& line, config::RunConfig& config, JobScript& script) {
-  const plan::VirtualGrid stored = stored_grid(config);
+void set_job_size(const config::CommandLine& line, config::GivenConfig& given, JobScript& script) {
+  const plan::VirtualGrid stored = stored_grid(given);
+  config::RunConfig& config = given.config;
   config = plan::with_stored_stages(std::move(config), stored);
   read_nodes(line.value("nodes", "1"), script);
   read_spares(line, script);

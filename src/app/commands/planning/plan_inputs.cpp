@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -44,20 +45,25 @@ std::string difference_of(const config::RunConfig& config, const io::Checkpoint&
 
 }  // namespace
 
-plan::VirtualGrid stored_grid(const config::RunConfig& config) {
-  for (const io::CheckpointEntry& entry : io::list_checkpoints(train::checkpoint_root(config))) {
+plan::VirtualGrid stored_grid(config::GivenConfig& given) {
+  for (const io::CheckpointEntry& entry :
+       io::list_checkpoints(train::checkpoint_root(given.config))) {
     try {
       const io::Checkpoint checkpoint = io::Checkpoint::open(entry.directory);
       plan::VirtualGrid grid = train::virtual_grid_of(checkpoint);
-      if (const std::string difference = difference_of(config, checkpoint); !difference.empty()) {
+      config::GivenConfig kept = given;
+      train::keep_settings(checkpoint, kept.config, kept.origins);
+      if (const std::string difference = difference_of(kept.config, checkpoint);
+          !difference.empty()) {
         print_error(fmt::format("warning: {}; this is the plan of a new run\n",
                                 printable_lines(difference)));
         return {};
       }
+      given = std::move(kept);
       if (grid.lanes != 0) {
         print_error(fmt::format("{} {} {}; with another run.dir this is the plan of a new run\n",
                                 printable(entry.directory.string()),
-                                plan::kept_grid(config, grid) == grid
+                                plan::kept_grid(given.config, grid) == grid
                                     ? "fixes"
                                     : "continues by consent, no longer with",
                                 plan::virtual_grid_text(grid)));

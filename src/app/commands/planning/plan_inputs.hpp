@@ -1,13 +1,15 @@
 #pragma once
 
+#include "strata/config/config_file.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::app {
 
 /// The virtual grid of the newest checkpoint in run.dir that opens, with a line on stderr that
-/// names it; zeros where there is none, and, with a warning, where it is one of another run.
-[[nodiscard]] plan::VirtualGrid stored_grid(const config::RunConfig& config);
+/// names it; zeros where there is none, and, with a warning, where it is one of another run. Sets
+/// what the checkpoint's run chose for settings that were not given, as when it continues.
+[[nodiscard]] plan::VirtualGrid stored_grid(config::GivenConfig& given);
 
 /// Description of data.train, or, where it does not exist yet, of what a model with named sizes
 /// assumes. Throws: Error(kUsage) where the config does not say enough.
