@@ -32,7 +32,7 @@ struct LaunchSize {
 };
 
 /// A program that starts ranks.
-struct Launcher {
+struct LaunchProgram {
   std::string_view version;                                 ///< how its --version begins
   std::string_view library;                                 ///< the MPI library that it is of
   std::vector<std::string> (*words)(const LaunchSize& of);  ///< before the program
@@ -78,22 +78,22 @@ std::vector<std::string> open_mpi_words(const LaunchSize& of) {
 
 /// Launchers by their MPI library. Another one needs a row here, and its variables in
 /// comm::launch_in_environment().
-constexpr std::array kLaunchers{
-    Launcher{.version = "mpirun (Open MPI) 4.",
-             .library = "Open MPI v4.",
-             .words = open_mpi_words,
-             .blocks = {"Primary job  terminated normally, but",
-                        "mpirun detected that one or more processes exited with non-zero status",
-                        "MPI_ABORT was invoked on rank"},
-             .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
-                       "Set MCA parameter \"orte_base_help_aggregate\" to 0"}}};
+constexpr std::array kLaunchPrograms{LaunchProgram{
+    .version = "mpirun (Open MPI) 4.",
+    .library = "Open MPI v4.",
+    .words = open_mpi_words,
+    .blocks = {"Primary job  terminated normally, but",
+               "mpirun detected that one or more processes exited with non-zero status",
+               "MPI_ABORT was invoked on rank"},
+    .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
+              "Set MCA parameter \"orte_base_help_aggregate\" to 0"}}};
 
 /// The launcher of the MPI library that this program uses. That of another one would start
 /// processes that do not know of each other.
-const Launcher& launcher_for(std::int64_t ranks) {
+const LaunchProgram& launcher_for(std::int64_t ranks) {
   const io::CommandOutput version = io::output_of("mpirun --version 2>/dev/null");
   const std::string library = comm::MpiSession::library_text();
-  for (const Launcher& launcher : kLaunchers) {
+  for (const LaunchProgram& launcher : kLaunchPrograms) {
     if (version.succeeded && version.text.starts_with(launcher.version) &&
         library.starts_with(launcher.library)) {
       return launcher;
@@ -138,7 +138,7 @@ std::vector<std::string> slurm_words(const LaunchSize& of) {
 /// say.
 class Errors {
  public:
-  explicit Errors(const Launcher& launcher) : launcher_(launcher) {
+  explicit Errors(const LaunchProgram& launcher) : launcher_(launcher) {
     if (::pipe2(ends_.data(), O_CLOEXEC) != 0) {
       fail(ExitCode::kPeer, "cannot open a pipe; raise the limit on open files (ulimit -n)");
     }
@@ -189,7 +189,7 @@ class Errors {
     }
   }
 
-  const Launcher& launcher_;
+  const LaunchProgram& launcher_;
   std::array<int, 2> ends_{};
   std::string line_;
   std::string rule_;  ///< the line before, where it is one
@@ -269,7 +269,7 @@ int launch_ranks(const config::CommandLine& line) {
     words = slurm_words(size);
     code = run(STDERR_FILENO, [] {});
   } else {
-    const Launcher& launcher = launcher_for(size.ranks);
+    const LaunchProgram& launcher = launcher_for(size.ranks);
     words = launcher.words(size);
     Errors errors(launcher);
     code = run(errors.end_to_write(), [&] { errors.pass(); });
