@@ -263,7 +263,14 @@ TEST_F(RunPages, CompareManySettings) {
   write_file(other / "config.ini", config + "last = 2\n");
   output_of(
       {"report", run_, other.path().string(), "--output=" + (directory_ / "page.html").string()});
-  EXPECT_THAT(read_file(directory_ / "page.html"), HasSubstr("<th>a.last</th><td></td><td>2</td>"));
+  const std::string page = read_file(directory_ / "page.html");
+  EXPECT_THAT(page, HasSubstr("<th>a.last</th><td></td><td>2</td>"));
+  // On narrow screens words stay whole, and a table that goes on is shaded there.
+  EXPECT_THAT(page,
+              HasSubstr("th, td { text-align: left; vertical-align: top; padding: 4px 14px 4px "
+                        "0; border-bottom: 1px solid var(--line);\noverflow-wrap: break-word"));
+  EXPECT_THAT(page, HasSubstr("<div class=\"scroll\"><table>"));
+  EXPECT_THAT(page, HasSubstr("100% no-repeat scroll"));
 }
 
 }  // namespace
