@@ -254,12 +254,12 @@ ExitCode print_times(const config::CommandLine& line) {
 
 ExitCode draw_step(const config::CommandLine& line) {
   const std::string output = line.required("output");
-  StepChoice choice{.tensor = line.count("tensor", 0, 0, kMostRanks)};
+  StepChoice choice{.tensor = line.count("tensor", 0, 0, kMostTracedRanks)};
   if (line.has("step")) {
     choice.step = line.count("step", 1, 1, std::numeric_limits<std::int64_t>::max());
   }
   if (line.has("data")) {
-    choice.data = line.count("data", 0, 0, kMostRanks);
+    choice.data = line.count("data", 0, 0, kMostTracedRanks);
   }
   const StepPicture picture = step_picture(line.positions().front(), choice);
   write_file(output, picture.svg);
@@ -289,7 +289,7 @@ StepPicture step_picture(const std::string& path, const StepChoice& choice) {
   StepPicture picture{.step = step};
   for (auto at = ranks.begin(); at != ranks.end();) {
     const Place first = at->first;
-    const auto end = ranks.upper_bound({first.replica, first.tensor, kMostRanks});
+    const auto end = ranks.upper_bound({first.replica, first.tensor, kMostTracedRanks});
     if (const std::int64_t stages = std::distance(at, end);
         !row_of.empty() && std::ssize(row_of) + stages > kMostRows) {
       ++picture.left_out;

@@ -78,16 +78,16 @@ Trace read_trace(const std::string& path) {
     return time;
   };
   const auto rank_of = [&](const nlohmann::json& event) {
-    return within(event.at("pid"), kMostRanks);
+    return within(event.at("pid"), kMostTracedRanks);
   };
   try {
     const nlohmann::json none = nlohmann::json::object();
     for (nlohmann::json& event : content.value().at("traceEvents")) {
       const nlohmann::json& args = event.contains("args") ? event.at("args") : none;
       if (event.at("name") == "process_name") {
-        trace.places[rank_of(event)] = {.replica = within(args.at("data"), kMostRanks),
-                                        .tensor = within(args.at("tensor"), kMostRanks),
-                                        .stage = within(args.at("stage"), kMostRanks)};
+        trace.places[rank_of(event)] = {.replica = within(args.at("data"), kMostTracedRanks),
+                                        .tensor = within(args.at("tensor"), kMostTracedRanks),
+                                        .stage = within(args.at("stage"), kMostTracedRanks)};
       } else if (event.at("ph") == "X") {
         static_cast<void>(args.at("step").get<std::int64_t>());
         if (args.contains("action")) {

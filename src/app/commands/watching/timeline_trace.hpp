@@ -9,7 +9,7 @@
 
 namespace strata::app {
 
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTracedRanks = std::int64_t{1} << 20;
 constexpr double kMilliseconds = 1e-3;  ///< of a microsecond
 
 /// A rank's place in the grid, in the order of pictures.
