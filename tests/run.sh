@@ -155,8 +155,8 @@ tidied() {
   mapfile -t units < <(for file in "${files[@]}"; do
     grep -rlF --include='*.cxx' "\"$PWD/$file\"" build/release/CMakeFiles || echo "$PWD/$file"
   done | sort -u)
-  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p build/release --line-filter="[${lines:1}]" \
-    --extra-arg=-Wno-unknown-warning-option >build/tidy.log 2>/dev/null && return 0
+  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p build/release \
+    --line-filter="[${lines:1}]" >build/tidy.log 2>/dev/null && return 0
   grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
   return 1
 }
