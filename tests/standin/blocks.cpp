@@ -122,6 +122,13 @@ class Block {
     stop_at(stop);
     return values;
   }
+  [[nodiscard]] const WarpValues* offer(Stop stop, std::uint64_t value) {
+    note(stop);
+    Warp& warp = warps_[threadIdx.x / kWarpThreads];
+    WarpValues& values = warp.values[warp.exchanges % 2];
+    values[threadIdx.x % kWarpThreads] = value;
+    return threadIdx.x + 1 == warp.end ? &values : nullptr;
+  }
   /// What the running thread copies later.
   [[nodiscard]] std::vector<Copy>& copies() { return copies_[threadIdx.x]; }
   [[nodiscard]] const Launch* launch() const { return launch_; }
@@ -248,6 +255,10 @@ bool any_in_block(bool predicate) {
 
 const WarpValues& exchange(Stop stop, std::uint64_t value) {
   return the_block.exchange(stop, value);
+}
+
+const WarpValues* offer(Stop stop, std::uint64_t value) {
+  return the_block.offer(stop, value);
 }
 
 void copy_later(void* target, const void* source, std::size_t bytes) {

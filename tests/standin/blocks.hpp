@@ -49,6 +49,8 @@ void stop_at(Stop stop);
 [[nodiscard]] bool any_in_block(bool predicate);
 /// What the lanes of this warp gave. Void after the second next stop.
 [[nodiscard]] const WarpValues& exchange(Stop stop, std::uint64_t value);
+/// Gives a word before this warp stops; what all its lanes gave, for the last of them, else null.
+[[nodiscard]] const WarpValues* offer(Stop stop, std::uint64_t value);
 
 /// A copy to shared memory that this thread begins: it is made in finish_copies(). Zeros where
 /// there is no source. A thread that ends without that ends the program with a message, as an

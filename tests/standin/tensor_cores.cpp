@@ -14,24 +14,31 @@ namespace {
 
 using standin::kWarpThreads;
 
-unsigned own_lane() {
-  return threadIdx.x % kWarpThreads;
-}
-
 float number_of(std::uint32_t pair, unsigned half) {
   return std::bit_cast<float>(half == 0 ? pair << 16U : pair & 0xFFFF0000U);
 }
 
-/// Looks at what each lane gave while all lanes wait. Its type is not kept on the way.
-template <typename T, typename Look>
-void with_lanes(const T& own, const Look& look) {
-  std::array<const T*, kWarpThreads> lanes;
-  const standin::WarpValues& all =
-      standin::exchange(standin::Stop::kMatrix, reinterpret_cast<std::uint64_t>(&own));
-  for (unsigned lane = 0; lane < kWarpThreads; ++lane) {
-    lanes[lane] = reinterpret_cast<const T*>(all[lane]);
+/// A lane's part of an instruction: what it gives, and where its part of the result goes.
+template <typename Given, typename Taken>
+struct Lane {
+  const Given& given;
+  Taken& taken;
+};
+
+/// The last lane does the work of all of them, as the others wait. Its type is not kept on the way.
+template <typename Given, typename Taken, typename Work>
+void with_lanes(const Given& given, Taken& taken, const Work& work) {
+  using One = Lane<Given, Taken>;
+  const One own{given, taken};
+  const standin::WarpValues* const all =
+      standin::offer(standin::Stop::kMatrix, reinterpret_cast<std::uint64_t>(&own));
+  if (all != nullptr) {
+    std::array<const One*, kWarpThreads> lanes;
+    for (unsigned lane = 0; lane < kWarpThreads; ++lane) {
+      lanes[lane] = reinterpret_cast<const One*>((*all)[lane]);
+    }
+    work(lanes);
   }
-  look(lanes);
   standin::stop_at(standin::Stop::kMatrix);
 }
 
@@ -39,22 +46,6 @@ struct Factors {
   const LeftMatrix& left;
   const RightMatrix& right;
 };
-using Lanes = std::array<const Factors*, kWarpThreads>;
-
-/// Element (row, column) of the 16 x 16 left factor: rows from 8 on are in odd registers, columns
-/// from 8 on in the last two, and four lanes share 8 columns.
-float left_element(const Lanes& lanes, unsigned row, unsigned column) {
-  const Factors& lane = *lanes[row % 8 * 4 + column % 8 / 2];
-  return number_of(lane.left.pairs[row / 8 + column / 8 * 2], column % 2);
-}
-
-/// Element (row, column) of the 16 x 8 right factor: rows from 8 on are in the second register.
-float right_element(const Lanes& lanes, unsigned row, unsigned column) {
-  const Factors& lane = *lanes[column * 4 + row % 8 / 2];
-  return number_of(lane.right.pairs[row / 8], row % 2);
-}
-
-using Rows = std::array<const __nv_bfloat16* const*, kWarpThreads>;
 
 std::uint32_t bits_at(const __nv_bfloat16* element) {
   std::uint16_t bits = 0;
@@ -71,38 +62,67 @@ void require_pieces(const void* address) {
 }  // namespace
 
 void multiply_add(const LeftMatrix& left, const RightMatrix& right, SumMatrix& sums) {
-  const Factors own{left, right};
-  with_lanes(own, [&](const Lanes& lanes) {
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned row = own_lane() / 4 + i / 2 * 8;
-      const unsigned column = own_lane() % 4 * 2 + i % 2;
-      double sum = static_cast<double>(sums.sums[i]);
-      for (unsigned k = 0; k < 16; ++k) {
-        sum += static_cast<double>(left_element(lanes, row, k)) *
-               static_cast<double>(right_element(lanes, k, column));
+  with_lanes(Factors{left, right}, sums, [](const auto& lanes) {
+    // Rows from 8 on of the 16 x 16 left factor are in odd registers, columns from 8 on in the last
+    // two, and four lanes share 8 columns. Rows from 8 on of the 16 x 8 right factor are in the
+    // second register.
+    double lefts[16][16];
+    double rights[16][8];
+    for (unsigned lane = 0; lane < kWarpThreads; ++lane) {
+      const Factors& given = lanes[lane]->given;
+      const unsigned group = lane / 4;
+      for (unsigned half = 0; half < 2; ++half) {
+        const unsigned place = lane % 4 * 2 + half;
+        for (unsigned i = 0; i < 4; ++i) {
+          lefts[group + i % 2 * 8][place + i / 2 * 8] =
+              static_cast<double>(number_of(given.left.pairs[i], half));
+        }
+        for (unsigned i = 0; i < 2; ++i) {
+          rights[place + i * 8][group] = static_cast<double>(number_of(given.right.pairs[i], half));
+        }
       }
-      sums.sums[i] = static_cast<float>(sum);
+    }
+    for (unsigned row = 0; row < 16; ++row) {
+      double results[8];
+      for (unsigned column = 0; column < 8; ++column) {
+        const SumMatrix& own = lanes[row % 8 * 4 + column / 2]->taken;
+        results[column] = static_cast<double>(own.sums[column % 2 + row / 8 * 2]);
+      }
+      for (unsigned k = 0; k < 16; ++k) {
+        for (unsigned column = 0; column < 8; ++column) {
+          results[column] += lefts[row][k] * rights[k][column];
+        }
+      }
+      for (unsigned column = 0; column < 8; ++column) {
+        SumMatrix& own = lanes[row % 8 * 4 + column / 2]->taken;
+        own.sums[column % 2 + row / 8 * 2] = static_cast<float>(results[column]);
+      }
     }
   });
 }
 
 void load_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
   require_pieces(row);
-  with_lanes(row, [&](const Rows& rows) {
-    for (unsigned i = 0; i < 4; ++i) {
-      const __nv_bfloat16* const elements = *rows[8 * i + own_lane() / 4] + own_lane() % 4 * 2;
-      pairs[i] = bits_at(elements) | bits_at(elements + 1) << 16U;
+  with_lanes(row, pairs, [](const auto& lanes) {
+    for (unsigned lane = 0; lane < kWarpThreads; ++lane) {
+      for (unsigned i = 0; i < 4; ++i) {
+        const __nv_bfloat16* const elements = lanes[8 * i + lane / 4]->given + lane % 4 * 2;
+        lanes[lane]->taken[i] = bits_at(elements) | bits_at(elements + 1) << 16U;
+      }
     }
   });
 }
 
 void load_transposed_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
   require_pieces(row);
-  with_lanes(row, [&](const Rows& rows) {
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned first = 8 * i + own_lane() % 4 * 2;
-      const unsigned column = own_lane() / 4;
-      pairs[i] = bits_at(*rows[first] + column) | bits_at(*rows[first + 1] + column) << 16U;
+  with_lanes(row, pairs, [](const auto& lanes) {
+    for (unsigned lane = 0; lane < kWarpThreads; ++lane) {
+      for (unsigned i = 0; i < 4; ++i) {
+        const unsigned first = 8 * i + lane % 4 * 2;
+        const unsigned column = lane / 4;
+        lanes[lane]->taken[i] = bits_at(lanes[first]->given + column) |
+                                bits_at(lanes[first + 1]->given + column) << 16U;
+      }
     }
   });
 }
