@@ -146,41 +146,19 @@ Option choice(const std::string& key, const std::string& help, Member<std::optio
                           [](const auto& value) { return value ? name_of(*value) : "auto"; }));
 }
 
-enum class Empty { kAllowed, kRefused };
-
 inline Option text(const std::string& key, const std::string& values, const std::string& help,
-                   Member<std::string> member, Empty empty = Empty::kAllowed) {
+                   Member<std::string> member) {
   return {key,
           values,
           {},
           help,
           [=](RunConfig& config, const std::string& value) {
-            if (value.empty() && empty == Empty::kRefused) {
-              refuse(key, value, "a " + values);
-            }
             if (value.find('\0') != std::string::npos) {
               refuse(key, value, "a text without a NUL byte");
             }
             member(config) = value;
           },
           [=](RunConfig config) { return member(config); }};
-}
-
-/// A text that may be "auto", for the empty one.
-inline Option text_or_auto(const std::string& key, const std::string& values,
-                           const std::string& help, Member<std::string> member) {
-  Option option = text(key, values, help, member, Empty::kRefused);
-  option.values = "auto, or " + values;
-  option.set = [=, set = std::move(option.set)](RunConfig& config, const std::string& value) {
-    set(config, value);
-    if (value == "auto") {
-      member(config).clear();
-    }
-  };
-  option.get = [=](RunConfig config) {
-    return member(config).empty() ? std::string("auto") : member(config);
-  };
-  return option;
 }
 
 }  // namespace strata::config

@@ -306,11 +306,12 @@ std::vector<Option> parallel_and_numerics() {
            "repeats, in one job, the rounds of islands that met in this parallel.island_of: an "
            "island that was left out of a round does not train in it; empty: all train in all",
            STRATA_MEMBER(local.record)),
-      whole("numerics.lanes", "lanes",
-            "streams of microbatches in a global batch, a multiple of every parallel.data to be "
-            "used; fixes the numbers; 0: the checkpoint's, in a new run up to 8 by batch.global and "
-            "at least the replicas; others than the checkpoint's go on with other numbers",
-            0, STRATA_MEMBER(numerics.lanes), kMostRanks),
+      whole(
+          "numerics.lanes", "lanes",
+          "streams of microbatches in a global batch, a multiple of every parallel.data to be "
+          "used; fixes the numbers; 0: the checkpoint's, in a new run up to 8 by batch.global and "
+          "at least the replicas; others than the checkpoint's go on with other numbers",
+          0, STRATA_MEMBER(numerics.lanes), kMostRanks),
       whole("numerics.shards", "shards",
             "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
             "used; fixes the numbers; 0: the checkpoint's, in a new run parallel.tensor; others "
@@ -514,10 +515,10 @@ std::vector<Option> running() {
              "on: a resume may change parallel.sync or parallel.islands; it goes on from the "
              "weights, and the state of the optimizer and of islands is dropped",
              STRATA_MEMBER(checkpoint.drop_state)),
-      text_or_auto("run.dir", "directory",
-                   "where the run's files go; auto: runs/NAME, with the name of the config file "
-                   "without its ending",
-                   STRATA_MEMBER(run.dir)),
+      text("run.dir", "directory, or empty",
+           "where the run's files go; empty: runs/NAME, with the name of the config file without "
+           "its ending",
+           STRATA_MEMBER(run.dir)),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
             STRATA_MEMBER(run.seed)),
       whole("run.threads", "threads",

@@ -151,7 +151,6 @@ batch.micro=2000000 => batch.micro | from 0 to 1048576
 parallel.data=9000000000000000000 => parallel.data | from 0 to 65536
 numerics.lanes=9000000000000000000 => numerics.lanes | from 0 to 65536
 numerics.shards=1000000 => numerics.shards | from 0 to 65536
-run.dir= => run.dir = "" | give a directory
 model.sync_batch_norm=maybe => model.sync_batch_norm | one of off, on
 batch.golbal=3 => command line | "batch.golbal" | nearest is "batch.global"
 optimizer.kind=sgd & optimizer.nesterov=on => optimizer.momentum is 0 | such as 0.9
