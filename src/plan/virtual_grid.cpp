@@ -105,9 +105,9 @@ VirtualGrid kept_grid(const config::RunConfig& given, const VirtualGrid& stored)
   const auto differs = [](std::int64_t asked, std::int64_t kept) {
     return asked != 0 && asked != kept;
   };
-  const bool by_consent =
+  const bool other =
       differs(given.numerics.lanes, stored.lanes) || differs(given.numerics.shards, stored.shards);
-  if (stored.lanes == 0 || !by_consent || is_fast(given) ||
+  if (stored.lanes == 0 || !other || !stored.consent || is_fast(given) ||
       replication_of(given.parallel.sync).lanes_are_work()) {
     return stored;
   }
@@ -152,10 +152,21 @@ VirtualGrid resolve_virtual_grid(const config::RunConfig& given, const grid::Gri
       fast || replication.lanes_are_work()
           ? std::max(grid.replicas(), parts)
           : parts * default_lanes(given, given.batch.global / parts, part_replicas, data, device);
+  const auto resolved = [&](std::string_view key, std::int64_t configured, std::int64_t kept,
+                            std::int64_t open) {
+    if (kept != 0 && configured != 0 && configured != kept && !replication.lanes_are_work()) {
+      fail(ExitCode::kUsage,
+           "{} is {}, but the checkpoint that this run continues was made with {}; it determines "
+           "the results, so leave it out or set it to {}, or, to go on with other numbers, give "
+           "--{}={} on the command line",
+           key, configured, kept, kept, key, configured);
+    }
+    return resolve_value(key, configured, kept, open);
+  };
   const std::int64_t lanes =
-      resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes, otherwise);
-  const std::int64_t shards = resolve_value("numerics.shards", given.numerics.shards,
-                                            fast ? 0 : stored.shards, grid.tensor);
+      resolved("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes, otherwise);
+  const std::int64_t shards =
+      resolved("numerics.shards", given.numerics.shards, fast ? 0 : stored.shards, grid.tensor);
   replication.check_lanes(lanes, parts);
   // What goes on with a checkpoint that this grid does not divide.
   const auto instead = [&](std::string_view what, std::int64_t new_lanes, std::string setting) {

@@ -42,7 +42,6 @@ class Checkpoints(errors_test.Errors):
         for setting, words in [("run.seed=2", ["run.seed is 1, here it is 2"]),
                                ("optimizer.kind=sgd", ['optimizer.kind is "adam"', 'here it is "sgd"']),
                                ("batch.global=32", ["batch.global is 16, here it is 32"]),
-                               ("numerics.lanes=1", ["numerics.lanes is 1", "made with 2"]),
                                ("batch.micro=2", ["batch.micro is 2", "made with"])]:
             self.refused(USAGE, *words, ranks=2, run=self.copy_of("good"), settings=[
                 "--run.resume=auto", "--parallel.pipeline=2", "--" + setting])

@@ -49,13 +49,12 @@ class Resume(language.LanguageTest):
 
     def test_other_shards_are_refused(self):
         self.train(self.config, (1, 1, 2), "two", "--numerics.shards=2", "--train.steps=1")
-        for grid, shards, words in [
-                ((1, 1, 1), 4, ["numerics.shards is 4", "was made with 2", "set it to 2"]),
-                ((1, 1, 4), 4, ["numerics.shards is 4", "was made with 2"]),
-                ((1, 1, 4), 0, ["numerics.shards is 2, which parallel.tensor = 4", "not divide"])]:
-            with self.subTest(grid=grid, shards=shards):
-                finished = self.train(self.config, grid, "two", f"--numerics.shards={shards}",
-                                      "--run.resume=must", expect=harness.USAGE)
+        for grid, settings, words in [
+                ((1, 1, 1), [], ["numerics.shards is 4", "was made with 2", "set it to 2", "give --numerics.shards=4 on"]),
+                ((1, 1, 4), [], ["numerics.shards is 4", "was made with 2"]),
+                ((1, 1, 4), ["--numerics.shards=0"], ["numerics.shards is 2, which parallel.tensor = 4", "not divide"])]:
+            with self.subTest(grid=grid, settings=settings):
+                finished = self.train(self.config, grid, "two", *settings, "--run.resume=must", expect=harness.USAGE)
                 self.assert_refused(finished, harness.USAGE, *words)
 
 

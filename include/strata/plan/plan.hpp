@@ -42,6 +42,9 @@ struct VirtualGrid {
   /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;
+  /// Of a checkpoint: the command line gives lanes or shards, which is the user's consent to
+  /// others.
+  bool consent = false;
 
   friend bool operator==(const VirtualGrid&, const VirtualGrid&) = default;
 };
@@ -156,8 +159,8 @@ struct RankPlan {
 [[nodiscard]] std::string virtual_grid_text(const VirtualGrid& grid);
 
 /// The virtual grid on which the config continues a checkpoint: `stored`, or, where the config
-/// gives other lanes or shards, which is the user's consent to other numbers, these, with the
-/// microbatch of the config or the largest that fits and is no larger than the checkpoint's.
+/// gives other lanes or shards with stored.consent, these, with the microbatch of the config or the
+/// largest that fits and is no larger than the checkpoint's.
 [[nodiscard]] VirtualGrid kept_grid(const config::RunConfig& given, const VirtualGrid& stored);
 
 /// The lanes of a new run of `replicas`, of those parts of its batch that have `samples`: as many

@@ -175,12 +175,12 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
 
 namespace {
 
-/// Where the plan does not fit on the GPU of some rank, parallel.backward = auto becomes fused and
-/// the default of batch.micro smaller. Throws: AgreedError(kPeer) where that does not fit either.
+/// Where the plan does not fit on the GPU of some rank, parallel.backward = auto becomes fused, the
+/// default lanes fewer and the default of batch.micro smaller. Throws: AgreedError(kPeer) where
+/// that does not fit either.
 void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int64_t free_bytes,
                     plan::Plan& plan) {
-  const plan::VirtualGrid stored =
-      inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
+  const plan::VirtualGrid stored = stored_grid(inputs);
   plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
     const std::int64_t lacks =
         plan::fits(plan::rank_plan(candidate, world.rank()), free_bytes) ? 0 : 1;

@@ -106,6 +106,21 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
 
 }  // namespace
 
+bool consents_to_other_numbers(config::Arguments settings) {
+  return std::ranges::any_of(settings, [](const std::string& setting) {
+    return setting.starts_with("--numerics.lanes=") || setting.starts_with("--numerics.shards=");
+  });
+}
+
+plan::VirtualGrid stored_grid(const RunInputs& inputs) {
+  if (!inputs.checkpoint) {
+    return {};
+  }
+  plan::VirtualGrid stored = train::virtual_grid_of(*inputs.checkpoint);
+  stored.consent = inputs.consent;
+  return stored;
+}
+
 config::GivenConfig read_run_config(const std::string& path, config::Arguments settings) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
@@ -122,6 +137,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
   RunInputs inputs;
   open_same_inputs(mpi, inputs, [&] {
     take_config(mpi, inputs, config::read_config(path, settings));
+    inputs.consent = consents_to_other_numbers(settings);
     open_training_data(inputs, data, log);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
@@ -236,8 +252,7 @@ config::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks,
 plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
   std::optional<plan::Plan> plan;
   comm::agree_plan(mpi.world(), [&] {
-    const plan::VirtualGrid stored =
-        inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
+    const plan::VirtualGrid stored = stored_grid(inputs);
     const std::int64_t node_ranks = ranks_of_nodes(mpi.hosts());
     plan = plan::prepare(launch_config(inputs, ranks, node_ranks, stored), ranks, inputs.train_info,
                          stored, inputs.device);

@@ -26,12 +26,18 @@ struct RunInputs {
   std::optional<io::Dataset> train_data;
   std::optional<io::Dataset> test_data;  ///< or other data to evaluate on
   std::optional<io::Checkpoint> checkpoint;
+  bool consent = false;  ///< consents_to_other_numbers()
   /// Of checkpoint.init, for a new run.
   std::optional<io::Checkpoint> initial;
   int threads = 1;
   /// The device of all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
+
+/// Whether the command line gives numerics.lanes or numerics.shards.
+[[nodiscard]] bool consents_to_other_numbers(config::Arguments settings);
+/// The virtual grid of the checkpoint that the run continues; zeros where there is none.
+[[nodiscard]] plan::VirtualGrid stored_grid(const RunInputs& inputs);
 
 /// The checkpoint of a run that a command uses.
 enum class WhichCheckpoint { kNewest, kBest };

@@ -302,13 +302,16 @@ TEST(VirtualGrid, AnIslandHasLanesForReplicasAndAWorkerOneUnit) {
 }
 
 TEST(VirtualGrid, AnotherOneTakesConsent) {
-  const VirtualGrid stored{.lanes = 8, .shards = 1, .microbatch = 12, .loss_pieces = 1};
+  VirtualGrid stored{.lanes = 8, .shards = 1, .microbatch = 12, .loss_pieces = 1};
   config::RunConfig config = gpt();
   config.batch = {.global = 96, .micro = 0};
   expect_refusal(config, 3, stored, {"launch 2 or 4 ranks", "--numerics.lanes=3 (from there on"});
   EXPECT_THAT(plan_text(prepare(config, 2, tokens(), stored)),
               testing::HasSubstr("can go on with 1, 2, 4 or 8 replicas and 1 tensor rank, at any"));
   config.numerics.lanes = 3;
+  expect_refusal(config, 3, stored,
+                 {"made with 8", "leave it out", "give --numerics.lanes=3 on the command line"});
+  stored.consent = true;
   const Plan lanes = prepare(config, 3, tokens(), stored);
   EXPECT_EQ(lanes.former, stored);
   EXPECT_EQ(virtual_grid_text(virtual_grid_of(lanes)), "3 lanes x 1 shard in microbatches of 8");

@@ -122,7 +122,7 @@ ExitCode plan_run(const config::CommandLine& line) {
   config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   const forecast::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
-  const plan::VirtualGrid stored = stored_grid(given);
+  const plan::VirtualGrid stored = stored_grid(given, line.settings());
   const io::DatasetInfo data = planned_data(given.config);
   const Launch launch = launch_of(line, machine);
   config::RunConfig config = with_length(given.config, data);

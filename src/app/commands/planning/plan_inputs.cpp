@@ -13,6 +13,8 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
 
+#include "environment/run_inputs.hpp"
+
 namespace strata::app {
 
 namespace {
@@ -45,12 +47,13 @@ std::string difference_of(const config::RunConfig& config, const io::Checkpoint&
 
 }  // namespace
 
-plan::VirtualGrid stored_grid(config::GivenConfig& given) {
+plan::VirtualGrid stored_grid(config::GivenConfig& given, config::Arguments settings) {
   for (const io::CheckpointEntry& entry :
        io::list_checkpoints(train::checkpoint_root(given.config))) {
     try {
       const io::Checkpoint checkpoint = io::Checkpoint::open(entry.directory);
       plan::VirtualGrid grid = train::virtual_grid_of(checkpoint);
+      grid.consent = consents_to_other_numbers(settings);
       config::GivenConfig kept = given;
       train::keep_settings(checkpoint, kept.config, kept.origins);
       if (const std::string difference = difference_of(kept.config, checkpoint);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "strata/config/command.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/plan/plan.hpp"
@@ -9,7 +10,8 @@ namespace strata::app {
 /// The virtual grid of the newest checkpoint in run.dir that opens, with a line on stderr that
 /// names it; zeros where there is none, and, with a warning, where it is one of another run. Sets
 /// what the checkpoint's run chose for settings that were not given, as when it continues.
-[[nodiscard]] plan::VirtualGrid stored_grid(config::GivenConfig& given);
+/// `settings`: of the command line.
+[[nodiscard]] plan::VirtualGrid stored_grid(config::GivenConfig& given, config::Arguments settings);
 
 /// Description of data.train, or, where it does not exist yet, of what a model with named sizes
 /// assumes. Throws: Error(kUsage) where the config does not say enough.
