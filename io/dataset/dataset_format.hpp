@@ -27,6 +27,8 @@ inline constexpr const char* kChecksum = "checksum";
 
 inline constexpr const char* kMean = "mean";
 inline constexpr const char* kDeviation = "deviation";
+inline constexpr const char* kTargetMean = "target_mean";
+inline constexpr const char* kTargetDeviation = "target_deviation";
 inline constexpr const char* kClassNames = "class_names";
 /// Of a table: those of the inputs, then that of the label.
 inline constexpr const char* kColumnNames = "column_names";

@@ -145,6 +145,10 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
   info.target_dtype = targets.dtype();
   info.mean = read_vector<double>(file, names::kMean);
   info.deviation = read_vector<double>(file, names::kDeviation);
+  if (file.has(names::kTargetMean)) {
+    info.target_mean = read_vector<double>(file, names::kTargetMean);
+    info.target_deviation = read_vector<double>(file, names::kTargetDeviation);
+  }
   if (file.has(names::kClassNames)) {
     info.class_names = file.read_texts(names::kClassNames);
   }
@@ -158,7 +162,10 @@ void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetI
   }
   const auto statistics = static_cast<std::int64_t>(info.mean.size());
   const bool classes = info.task == Task::kClassification;
-  if (info.deviation.size() != info.mean.size() ||
+  const auto target_statistics = static_cast<std::int64_t>(info.target_mean.size());
+  if (info.target_deviation.size() != info.target_mean.size() ||
+      (target_statistics != 0 && target_statistics != info.target_shape.count()) ||
+      info.deviation.size() != info.mean.size() ||
       (statistics != 1 && statistics != info.input_shape.count() &&
        statistics != statistics_of(info.input_shape)) ||
       info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||

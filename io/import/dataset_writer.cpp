@@ -81,6 +81,10 @@ void SplitWriter::finish(DatasetInfo info) {
   write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{names::kChecksumsPerSample});
   file.write_vector(names::kMean, info.mean);
   file.write_vector(names::kDeviation, info.deviation);
+  if (!info.target_mean.empty()) {
+    file.write_vector(names::kTargetMean, info.target_mean);
+    file.write_vector(names::kTargetDeviation, info.target_deviation);
+  }
   if (!info.class_names.empty()) {
     file.write_texts(names::kClassNames, info.class_names);
   }

@@ -14,11 +14,11 @@
 #include "import/dataset_writer.hpp"
 #include "import/import_output.hpp"
 #include "import/input_files.hpp"
-#include "import/input_statistics.hpp"
 #include "import/resolved_inputs.hpp"
 #include "import/sample_places.hpp"
 #include "import/sample_source.hpp"
 #include "import/split_text.hpp"
+#include "import/statistics.hpp"
 #include "import/token_import.hpp"
 
 namespace strata::io {
@@ -173,7 +173,9 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
   std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, info);
   const std::int64_t batch_samples =
       std::max<std::int64_t>(1, kBatchBytes / (info.input_bytes() + info.target_bytes()));
-  InputStatistics statistics(info);
+  const bool values = info.task == Task::kRegression;
+  Statistics statistics = Statistics::of_inputs(info);
+  Statistics target_statistics = Statistics::of_targets(info);
   SampleBatch batch;
   PlacedBatch placed;
   std::int64_t largest = 0;
@@ -183,7 +185,12 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
     const std::span<std::int64_t> all = placed.places();
     const auto train =
         static_cast<std::size_t>(std::ranges::lower_bound(all, counts.train) - all.begin());
-    statistics.add(placed.batch(), static_cast<std::int64_t>(train));
+    statistics.add(std::span(placed.batch().inputs)
+                       .first(train * static_cast<std::size_t>(info.input_bytes())));
+    if (values) {
+      target_statistics.add(std::span(placed.batch().targets)
+                                .first(train * static_cast<std::size_t>(info.target_bytes())));
+    }
     writers.front().write(placed.batch(), 0, all.first(train));
     if (writers.size() > 1) {
       const std::span<std::int64_t> test = all.subspan(train);
@@ -206,6 +213,10 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
   info.classes = class_count(info, options.classes, largest);
   info.mean = statistics.mean();
   info.deviation = statistics.deviation();
+  if (values) {
+    info.target_mean = target_statistics.mean();
+    info.target_deviation = target_statistics.deviation();
+  }
   ImportReport report = publish(output, writers, info, info.samples);
   report.classes = info.classes;
   report.skipped = source->skipped();

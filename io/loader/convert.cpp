@@ -29,18 +29,18 @@ Normalise resolved(Normalise normalise, DType stored) {
   return stored == DType::kUint8 ? Normalise::kUnit : Normalise::kNone;
 }
 
-InputConverter::InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise)
+InputConverter::InputConverter(const DatasetInfo& info, const LoaderOptions& options)
     : stored_dtype_(info.input_dtype),
-      compute_dtype_(compute_dtype),
+      compute_dtype_(options.compute_dtype),
       channels_(is_image(info.input_shape) ? info.input_shape[0] : 1) {
-  normalise = resolved(normalise, stored_dtype_);
+  const Normalise normalise = resolved(options.normalise, stored_dtype_);
   identity_ = normalise == Normalise::kNone;
   if (normalise == Normalise::kUnit) {
     shift_ = {0.0};
     scale_ = {255.0};
   } else if (normalise == Normalise::kStandard) {
-    shift_ = info.mean;
-    scale_ = info.deviation;
+    shift_ = options.mean.empty() ? info.mean : options.mean;
+    scale_ = options.mean.empty() ? info.deviation : options.deviation;
     std::replace(scale_.begin(), scale_.end(), 0.0, 1.0);
   }
   aligned_.resize(static_cast<std::size_t>((info.input_bytes() + 7) / 8));

@@ -14,7 +14,7 @@ namespace strata::io {
 /// Images become channels-last.
 class InputConverter {
  public:
-  InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise);
+  InputConverter(const DatasetInfo& info, const LoaderOptions& options);
 
   /// Converts one sample; false where the result holds NaN or infinity.
   /// Pre: `out` is aligned and has room for a sample in the compute dtype.

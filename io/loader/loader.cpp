@@ -44,6 +44,9 @@ void check_options(const LoaderOptions& options) {
   require(options.compute_dtype == DType::kFloat32 || options.compute_dtype == DType::kFloat64 ||
               options.compute_dtype == DType::kBfloat16,
           "a loader's compute dtype is {}", name_of(options.compute_dtype));
+  require(options.mean.size() == options.deviation.size() &&
+              options.target_mean.size() == options.target_deviation.size(),
+          "a loader of as many means as deviations");
   require(options.reader_threads > 0, "a loader of {} threads", options.reader_threads);
 }
 

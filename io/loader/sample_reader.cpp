@@ -30,10 +30,7 @@ MicrobatchLayout::MicrobatchLayout(const DatasetInfo& info, const LoaderOptions&
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
                            const MicrobatchLayout& layout)
-    : dataset_(dataset),
-      options_(options),
-      layout_(layout),
-      converter_(dataset.info(), options.compute_dtype, options.normalise) {
+    : dataset_(dataset), options_(options), layout_(layout), converter_(dataset.info(), options) {
   if (options.augmentation != Augmentation()) {
     augmenter_.emplace(options.augmentation, options.seed, layout.input_shape.tail(),
                        layout.input_dtype);
@@ -99,7 +96,7 @@ void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::b
   }
 }
 
-void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
+void SampleReader::read_target(std::int64_t sample, std::byte* out) {
   if (layout_.target_dtype == DType::kInt64) {
     const std::int64_t label = dataset_.label(sample);
     std::memcpy(out, &label, sizeof label);
@@ -108,7 +105,13 @@ void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
   const std::span<std::byte> converted(
       out, static_cast<std::size_t>(dataset_.info().target_shape.count() *
                                     size_bytes(layout_.target_dtype)));
-  decode(dataset_.sample_target(sample), stored_type(DType::kFloat64), layout_.target_dtype,
+  const std::span<const std::byte> stored = dataset_.sample_target(sample);
+  values_.resize(stored.size() / sizeof(double));
+  std::memcpy(values_.data(), stored.data(), stored.size());
+  for (std::size_t i = 0; i < options_.target_mean.size(); ++i) {
+    values_[i] = (values_[i] - options_.target_mean[i]) / options_.target_deviation[i];
+  }
+  decode(std::as_bytes(std::span(values_)), stored_type(DType::kFloat64), layout_.target_dtype,
          converted);
   if (first_not_finite(converted, layout_.target_dtype) >= 0) {
     fail(ExitCode::kData, "the target of {} holds NaN or infinity, or becomes it in {}",

@@ -50,7 +50,7 @@ class SampleReader {
   void read_sample(std::int64_t position, std::int64_t row, std::byte* microbatch);
   void read_context(std::int64_t position, std::int64_t row, std::byte* microbatch);
   void read_input(std::int64_t sample, std::int64_t position, std::byte* out);
-  void read_target(std::int64_t sample, std::byte* out) const;
+  void read_target(std::int64_t sample, std::byte* out);
   [[nodiscard]] std::int64_t sample_of(std::int64_t position) const;
 
   const Dataset& dataset_;
@@ -65,6 +65,7 @@ class SampleReader {
     std::int64_t sample = 0;
   } upcoming_;                        ///< the prefetched sample
   std::vector<std::int64_t> tokens_;  ///< of one sample
+  std::vector<double> values_;        ///< that are a sample's targets
 };
 
 }  // namespace strata::io

@@ -135,6 +135,12 @@ std::vector<Option> model_and_data() {
              "how inputs are normalised; none: as stored; unit: bytes / 255; standard: minus mean, "
              "over deviation of the training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
+      choice(
+          "data.targets",
+          "units of the values that a model learns; none: as stored; standard: minus mean, over "
+          "deviation of the training split, so that one learning rate suits all; losses, figures "
+          "and predictions are in the data's units; auto: standard",
+          STRATA_MEMBER(data.targets)),
       choice("data.sampling",
              "of tokens; blocks: every block of a context's length once an epoch, shuffled; "
              "windows: at random positions",

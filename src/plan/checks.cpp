@@ -51,6 +51,17 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
                      {"model.context", "data.sampling", "parallel.sequence", "numerics.row_pieces"},
                      tokens, data, "use one of tokens");
   config::check_used(given, {"data.normalise"}, !tokens, data, "use one of numbers");
+  const bool values = plan.train_data.task == io::Task::kRegression;
+  config::check_used(given, {"data.targets"}, values,
+                     fmt::format("the targets of {} are no values", plan.train_data.path.string()),
+                     "leave it out");
+  if (values && given.data.targets == io::TargetUnits::kStandard &&
+      plan.train_data.target_mean.empty()) {
+    fail(ExitCode::kUsage,
+         "data.targets is standard, but {} has no statistics of its targets: an earlier version "
+         "made it; import it anew, or set data.targets to none",
+         plan.train_data.path.string());
+  }
   config::check_used(given, {"run.tensorboard_text"},
                      plan.train_data.tokenizer != io::TokenizerKind::kNone,
                      "the data set has no tokenizer that makes text of tokens", "use one that has");

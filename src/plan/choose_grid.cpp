@@ -195,6 +195,8 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   result.run.cuda_graphs = config::Switch::kOff;
   result.checkpoint.best = config::Best::kOff;
   result.train.patience = 0;
+  // The checkpoint's data say what its outputs mean.
+  result.data.targets = io::TargetUnits::kAuto;
   const std::int64_t layers = layers_of(result, data);
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
   const auto grid_for = [&](std::int64_t count) {

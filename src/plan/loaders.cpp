@@ -14,6 +14,10 @@ io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::i
           .compute_dtype = plan.config.numerics.dtype,
           .parts = rank.loaded_parts,
           .normalise = plan.config.data.normalise,
+          .mean = plan.train_data.mean,
+          .deviation = plan.train_data.deviation,
+          .target_mean = plan.train_data.target_mean,
+          .target_deviation = plan.train_data.target_deviation,
           .augmentation = plan.config.data.augmentation,
           .reader_threads = plan.config.data.reader_threads};
 }

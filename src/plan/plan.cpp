@@ -48,6 +48,17 @@ std::int64_t resolve_node_replicas(const config::RunConfig& given, const grid::G
 
 }  // namespace
 
+void set_target_units(Plan& plan, const std::vector<double>& mean,
+                      const std::vector<double>& deviation) {
+  if (plan.train_data.task != io::Task::kRegression) {
+    return;
+  }
+  plan.train_data.target_mean = mean;
+  plan.train_data.target_deviation = deviation;
+  std::ranges::replace(plan.train_data.target_deviation, 0.0, 1.0);
+  plan.config.data.targets = mean.empty() ? io::TargetUnits::kNone : io::TargetUnits::kStandard;
+}
+
 Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::DatasetInfo& train_data,
              const VirtualGrid& of_checkpoint, device::DeviceKind device, ProvenSchedules* proven) {
   const VirtualGrid stored = kept_grid(asked, of_checkpoint);
@@ -67,6 +78,11 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   if (stored != of_checkpoint) {
     plan.former = of_checkpoint;
+  }
+  if (given.data.targets == io::TargetUnits::kNone) {
+    set_target_units(plan, {}, {});
+  } else {
+    set_target_units(plan, train_data.target_mean, train_data.target_deviation);
   }
   plan.node_replicas = resolve_node_replicas(given, plan.grid);
   const auto note_choice = [&](std::string_view key, std::int64_t configured, std::int64_t kept) {

@@ -111,6 +111,7 @@ struct RunConfig {
     std::string train;
     std::string test;
     io::Normalise normalise = io::Normalise::kAuto;
+    io::TargetUnits targets = io::TargetUnits::kAuto;
     io::Sampling sampling = io::Sampling::kBlocks;
     io::Augmentation augmentation;
     std::int64_t reader_threads = 1;

@@ -82,6 +82,10 @@ struct DatasetInfo {
   /// for tokens. Images of earlier versions have one value.
   std::vector<double> mean;
   std::vector<double> deviation;
+  /// The same of its targets, target_shape.count() values each; empty but for regression, and for
+  /// data sets of earlier versions.
+  std::vector<double> target_mean;
+  std::vector<double> target_deviation;
   std::vector<ShardInfo> shards;
   /// facts_checksum() as the master stores it; equal for equal data sets.
   std::uint64_t checksum = 0;
@@ -108,8 +112,8 @@ struct DatasetInfo {
 /// The name of a class, or its number where it has none.
 [[nodiscard]] std::string class_text(std::span<const std::string> names, std::int64_t label);
 
-/// XXH3 of everything that a master stores about samples and shards, as text; without path, source
-/// and names of columns.
+/// XXH3 of everything that a master stores about samples and shards, as text; without path, source,
+/// names of columns and statistics of targets.
 [[nodiscard]] std::uint64_t facts_checksum(const DatasetInfo& info);
 
 /// Result of verifying one shard.

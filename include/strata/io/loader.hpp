@@ -37,6 +37,17 @@ constexpr auto enum_names(Normalise) {
 /// Resolves kAuto for inputs of the stored type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
+/// Units of the values that a model learns.
+enum class TargetUnits {
+  kAuto,     ///< kStandard where the data set has statistics of its targets
+  kNone,     ///< as stored
+  kStandard  ///< (t - mean) / deviation of the train split; a deviation of 0 counts as 1
+};
+
+constexpr auto enum_names(TargetUnits) {
+  return names_in_order("auto", "none", "standard");
+}
+
 /// Random augmentation of training images: crop, then flip, then cutout. Padding zeros are zeros of
 /// the normalised input. A sample's position in the stream is the counter of its random numbers.
 struct Augmentation {
@@ -69,6 +80,12 @@ struct LoaderOptions {
   DType compute_dtype = DType::kFloat32;
   Parts parts = Parts::kBoth;
   Normalise normalise = Normalise::kAuto;
+  /// Statistics for Normalise::kStandard; empty: the data set's.
+  std::vector<double> mean;
+  std::vector<double> deviation;
+  /// Of the values that are targets; empty: they stay as stored.
+  std::vector<double> target_mean;
+  std::vector<double> target_deviation;
   Augmentation augmentation;
   /// Reader threads; the samples do not depend on their number.
   std::int64_t reader_threads = 1;

@@ -130,6 +130,10 @@ class Stage {
   void suspend_graphs() { graph_cache_.suspend(); }
   void resume_graphs() { graph_cache_.resume(); }
 
+  /// Sets the units of the outputs in the loss of values, 1 each until then. Pre: one of each
+  /// output. Does nothing where the stage is not the last one.
+  void set_units(std::span<const double> units);
+
   /// What the first forward pass of a step waits for, layer by layer; null where all weights are
   /// there. It outlives the stage's passes.
   void set_weight_source(WeightSource* source) { weight_source_ = source; }
@@ -231,6 +235,7 @@ class Stage {
                                                                  Arenas& arenas);
   static LossWorkspace allocate_loss(const Model& model, const StageSpec& spec, Arenas& arenas);
   static TensorView allocate_losses(const Model& model, const StageSpec& spec, Arenas& arenas);
+  static TensorView allocate_units(const Model& model, const StageSpec& spec, Arenas& arenas);
   [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
   /// Whether a layer is a head that computes its logits in pieces, within the pass that needs them.
   [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,
@@ -313,6 +318,8 @@ class Stage {
   LossWorkspace loss_workspace_;
   /// The sums of each piece of each slot.
   TensorView losses_;
+  /// Of the outputs, in the loss of values.
+  TensorView units_;
   /// By piece of losses_, those of a first one.
   std::vector<LossArguments> loss_arguments_;
   device::HostCopy losses_on_host_;

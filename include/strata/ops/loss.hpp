@@ -41,15 +41,15 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
                    const TensorView& sums);
 
-/// The mean over a row's outputs of (prediction - target)^2, and dprediction = gradient_scale 2
-/// (prediction - target) / outputs. Rows from valid_rows on have no loss and a zero gradient. With
-/// an empty dprediction only the loss is computed; in place (dprediction is prediction) is allowed.
-/// `correct` stays 0.
-/// Shapes: prediction, target, dprediction equal, rows x outputs (the first dimension is the rows);
-/// sums kLossElements.
+/// The mean over a row's outputs of (unit (prediction - target))^2, and dprediction =
+/// gradient_scale 2 (prediction - target) / outputs. Rows from valid_rows on have no loss and a
+/// zero gradient. With an empty dprediction only the loss is computed; in place (dprediction is
+/// prediction) is allowed. `correct` stays 0. Shapes: prediction, target, dprediction equal, rows x
+/// outputs (the first dimension is the rows); sums kLossElements; units outputs (float64), or empty
+/// for units of 1.
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums);
+                        const TensorView& sums, const ConstTensorView& units = {});
 
 }  // namespace strata::ops

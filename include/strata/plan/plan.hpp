@@ -59,6 +59,7 @@ struct Plan {
   grid::Grid grid;
   /// Consecutive replicas that share nodes: their gradients are added first.
   std::int64_t node_replicas = 1;
+  /// Its statistics of targets are those of the units that the model learns; empty for none.
   io::DatasetInfo train_data;
   /// Of a transformer's layers, outside the products that tensor ranks share.
   nn::Placement token_rows = nn::Placement::kReplicated;
@@ -93,6 +94,14 @@ struct Plan {
   std::optional<ScheduleSearch> schedule_search;  ///< parallel.schedule = auto
   pipeline::Schedule evaluation;
 };
+
+/// A value that the model gives for a target, or learns, in the data's units.
+[[nodiscard]] inline double in_units_of_data(const Plan& plan, std::size_t target, double value) {
+  const io::DatasetInfo& data = plan.train_data;
+  return data.target_mean.empty()
+             ? value
+             : value * data.target_deviation[target] + data.target_mean[target];
+}
 
 [[nodiscard]] inline bool is_language_model(const Plan& plan) {
   return plan.train_data.task == io::Task::kNextToken;
@@ -211,6 +220,11 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
                                               const io::DatasetInfo& train_data,
                                               const VirtualGrid& stored, device::DeviceKind device,
                                               ProvenSchedules* proven = nullptr);
+
+/// Gives the plan's targets the units of other statistics, as of the checkpoint whose weights it
+/// uses; their own where these are empty. Does nothing where targets are no values.
+void set_target_units(Plan& plan, const std::vector<double>& mean,
+                      const std::vector<double>& deviation);
 
 /// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
 /// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the

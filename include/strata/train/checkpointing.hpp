@@ -87,6 +87,10 @@ void keep_settings(const io::Checkpoint& checkpoint, config::RunConfig& config,
 /// file, which holds the tokenizer. Throws: Error(kCheckpoint) where the record is incomplete.
 [[nodiscard]] std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint);
 
+/// How the inputs of that data were normalised. Throws: Error(kCheckpoint).
+[[nodiscard]] io::Normalise normalise_of(const io::Checkpoint& checkpoint,
+                                         const io::DatasetInfo& data);
+
 /// Texts of files beside a published model's weights, by name, as "generation_config.json".
 using ModelTexts = std::map<std::string, std::string>;
 

@@ -247,6 +247,26 @@ config::RunConfig launch_config(const RunInputs& inputs, std::int64_t ranks,
   return found.choices.front().config;
 }
 
+/// Weights that were learned in units of targets go on in these, unless the config asks for others.
+void keep_target_units(const RunInputs& inputs, plan::Plan& plan) {
+  const io::TargetUnits asked = inputs.config.data.targets;
+  std::optional<io::DatasetInfo> learned;
+  if (inputs.checkpoint) {
+    learned = train::data_of(*inputs.checkpoint);
+  } else if (inputs.initial) {
+    learned = train::initial_names(plan, *inputs.initial).data;
+  }
+  if (!learned || learned->task != io::Task::kRegression) {
+    return;
+  }
+  // The resolved config of a run names the kind of its units.
+  const io::TargetUnits kind =
+      learned->target_mean.empty() ? io::TargetUnits::kNone : io::TargetUnits::kStandard;
+  if (asked == io::TargetUnits::kAuto || (inputs.checkpoint && asked == kind)) {
+    plan::set_target_units(plan, learned->target_mean, learned->target_deviation);
+  }
+}
+
 }  // namespace
 
 plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
@@ -256,6 +276,7 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     const std::int64_t node_ranks = ranks_of_nodes(mpi.hosts());
     plan = plan::prepare(launch_config(inputs, ranks, node_ranks, stored), ranks, inputs.train_info,
                          stored, inputs.device);
+    keep_target_units(inputs, *plan);
     plan::set_node_ranks(*plan, node_ranks);
     if (inputs.initial) {
       train::require_initial(*plan, *inputs.initial);
@@ -283,7 +304,9 @@ std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, pl
       match(*inputs.train_data, train::initial_names(plan, *inputs.initial));
     }
     if (inputs.train_data) {
+      const io::DatasetInfo planned = plan.train_data;
       plan.train_data = inputs.train_info = inputs.train_data->info();
+      plan::set_target_units(plan, planned.target_mean, planned.target_deviation);
     }
     if (inputs.test_data) {
       match(

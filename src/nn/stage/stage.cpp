@@ -61,6 +61,8 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   workspace_ = allocate_workspace(model, spec, arenas);
   loss_workspace_ = allocate_loss(model, spec, arenas);
   losses_ = allocate_losses(model, spec, arenas);
+  units_ = allocate_units(model, spec, arenas);
+  set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
   losses_on_host_ = device::HostCopy(losses_);
   loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));
@@ -76,6 +78,18 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     counts_microbatches_ = counts_microbatches_ || model.layer(i).counts_microbatches();
   }
+}
+
+void Stage::set_units(std::span<const double> units) {
+  if (units_.empty()) {
+    return;
+  }
+  require(std::ssize(units) == units_.count(), "{} units of {} outputs", units.size(),
+          units_.count());
+  device::write_from_host(units_, [&](std::int64_t first, const TensorView& piece) {
+    const std::span<double> into = piece.host<double>();
+    std::ranges::copy(units.subspan(static_cast<std::size_t>(first), into.size()), into.begin());
+  });
 }
 
 void Stage::add_parameters(const ParameterLayout& layout, const TensorView& weights, Placed which) {

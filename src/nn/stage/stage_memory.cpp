@@ -161,6 +161,14 @@ TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec, Are
   return arenas[index_of(Arena::kLosses)].take(Shape{slots, ops::kLossElements}, DType::kInt64);
 }
 
+TensorView Stage::allocate_units(const Model& model, const StageSpec& spec, Arenas& arenas) {
+  if (!holds_last(model, spec) || model.loss() != LossKind::kMeanSquaredError) {
+    return {};
+  }
+  return arenas[index_of(Arena::kLosses)].take(Shape{model.output().shape.count()},
+                                               DType::kFloat64);
+}
+
 LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
   LayerTraffic traffic;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
@@ -212,6 +220,7 @@ std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& sp
   allocate_workspace(model, spec, arenas);
   allocate_loss(model, spec, arenas);
   allocate_losses(model, spec, arenas);
+  allocate_units(model, spec, arenas);
   std::vector<MemoryItem> memory;
   memory.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {

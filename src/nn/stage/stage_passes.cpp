@@ -122,7 +122,7 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
           : TensorView();
   if (model_.loss() == LossKind::kMeanSquaredError) {
     ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
-                            gradient_scale, gradient, sums);
+                            gradient_scale, gradient, sums, units_);
     return;
   }
   if (model_.output().placement == Placement::kFeatures) {

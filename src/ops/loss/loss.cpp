@@ -76,15 +76,16 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
   return result;
 }
 
-/// `gradient` may be null.
+/// `gradient` may be null, and `units` too.
 template <typename T>
 double squared_error_row(const T* prediction, const T* target, std::int64_t outputs,
-                         Compute<T> factor, T* gradient) {
+                         Compute<T> factor, T* gradient, const double* units) {
   using C = Compute<T>;
   const double sum = simd_sum<double>(outputs, [=](std::int64_t i) {
     const double difference = static_cast<double>(static_cast<C>(prediction[i])) -
                               static_cast<double>(static_cast<C>(target[i]));
-    return difference * difference;
+    const double error = units == nullptr ? difference : units[i] * difference;
+    return error * error;
   });
   if (gradient != nullptr) {
 #pragma omp simd
@@ -154,7 +155,7 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums) {
+                        const TensorView& sums, const ConstTensorView& units) {
   const Observed observed(context, "mean_squared_error", prediction, target, dprediction, sums);
   require(prediction.shape().rank() >= 1, "a squared error of a scalar");
   require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
@@ -165,22 +166,26 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
     require_like(dprediction, prediction.dtype(), prediction.shape(),
                  "squared error's dprediction");
   }
+  const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
+  if (!units.empty()) {
+    require_count(units, DType::kFloat64, n, "squared error's units");
+  }
   if (observed.handled_by<cuda::mean_squared_error>(prediction, target, valid_rows, gradient_scale,
-                                                    dprediction, sums)) {
+                                                    dprediction, sums, units)) {
     return;
   }
-  const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
   with_stored(prediction.dtype(), [&]<typename T>(T) {
     const T* from = prediction.host<T>().data();
     const T* wanted = target.host<T>().data();
     T* gradient = host_or_null<T>(dprediction);
+    const double* const unit = host_or_null<double>(units);
     const auto factor = static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(n));
     parallel_for_rows(context, rows, n, [&](std::int64_t row) {
       T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
       if (row < valid_rows) {
         row_losses[static_cast<std::size_t>(row)].loss =
-            squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient);
+            squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient, unit);
       } else if (row_gradient != nullptr) {
         std::fill_n(row_gradient, n, T{});
       }

@@ -63,6 +63,7 @@ struct SquaredError {
   Compute<T> factor;
   T* gradient;
   RowLoss* losses;
+  const double* units;  ///< may be null
 
   __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
@@ -72,7 +73,8 @@ struct SquaredError {
     threads.for_each(counts ? outputs : 0, [&](std::int64_t i) {
       const double difference = static_cast<double>(value_of(prediction[first + i])) -
                                 static_cast<double>(value_of(target[first + i]));
-      part += difference * difference;
+      const double error = units == nullptr ? difference : units[i] * difference;
+      part += error * error;
     });
     const double sum = threads.sum(part);
     if (counts && threads.lane == 0) {
@@ -105,16 +107,17 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums) {
+                        const TensorView& sums, const ConstTensorView& units) {
   const std::int64_t rows = prediction.shape()[0];
   const std::int64_t outputs = rows == 0 ? 0 : prediction.count() / rows;
   auto* const losses = scratch_of<RowLoss>(context, rows);
   with_device_type(prediction.dtype(), [&]<typename T>(T) {
     const auto factor =
         static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(outputs));
-    for_each_row(context, "mean_squared_error", rows, outputs,
-                 SquaredError<T>{prediction.device<T>(), target.device<T>(), outputs, valid_rows,
-                                 factor, device_or_null<T>(dprediction), losses});
+    for_each_row(
+        context, "mean_squared_error", rows, outputs,
+        SquaredError<T>{prediction.device<T>(), target.device<T>(), outputs, valid_rows, factor,
+                        device_or_null<T>(dprediction), losses, device_or_null<double>(units)});
   });
   write_sums(context, valid_rows, losses, nullptr, 0, sums);
 }

@@ -251,6 +251,8 @@ NamesOfCheckpoint initial_names(const plan::Plan& plan, const io::Checkpoint& ch
   }
   if (last) {
     names.data.class_names = ours.class_names;
+    names.data.target_mean = ours.target_mean;
+    names.data.target_deviation = ours.target_deviation;
   }
   const auto pattern_of = [](const std::string& name) {
     return name.substr(0, name.rfind('.')) + ".*";
@@ -298,9 +300,10 @@ void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint) 
   for (const auto& [key, value] : identity.items()) {
     const auto found = stored.find(key);
     const nlohmann::json there = found != stored.end() ? found->second
-                                 : key == kFrozen || key == kTrained
-                                     ? nlohmann::json("")  // of earlier versions
-                                     : nlohmann::json();
+                                 // Of earlier versions.
+                                 : key == kFrozen || key == kTrained ? nlohmann::json("")
+                                 : key == kTargets                   ? nlohmann::json("none")
+                                                                     : nlohmann::json();
     if (there != nlohmann::json(value)) {
       fail(ExitCode::kUsage,
            "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "

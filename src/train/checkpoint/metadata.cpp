@@ -82,6 +82,8 @@ nlohmann::json json_of(const io::DatasetInfo& info) {
           {"table", json_of(info.table)},
           {"mean", info.mean},
           {"deviation", info.deviation},
+          {"target_mean", info.target_mean},
+          {"target_deviation", info.target_deviation},
           {"tokenizer", name_of(info.tokenizer)},
           {"checksum", hash_text(info.checksum)}};
 }
@@ -147,12 +149,15 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
       {kFrozen, nn::NamePatterns(c.optimizer.frozen).text()},
       {kTrained, nn::NamePatterns(c.lora.train).text()},
-      {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
+      {kNormalise, name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
   // The first difference is reported, so the context precedes the number of samples, which depends
   // on it.
   if (plan.train_data.task == io::Task::kNextToken) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
+  }
+  if (plan.train_data.task == io::Task::kRegression) {
+    identity[kTargets] = name_of(c.data.targets);
   }
   if (io::is_image(plan.train_data.input_shape)) {
     identity["data.flip"] = name_of(c.data.augmentation.flip);
@@ -244,6 +249,8 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
                          .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
                          .mean = data.at("mean"),
                          .deviation = data.at("deviation"),
+                         .target_mean = data.value("target_mean", std::vector<double>()),
+                         .target_deviation = data.value("target_deviation", std::vector<double>()),
                          .checksum = hash_from(data.at("checksum"))};
     if (metadata.contains(kTokenizer)) {
       info.tokenizer_checksum = hash_from(metadata.at(kTokenizer));
@@ -277,6 +284,14 @@ std::string former_grids_text(const io::Checkpoint& checkpoint) {
     }
   }
   return text;
+}
+
+io::Normalise normalise_of(const io::Checkpoint& checkpoint, const io::DatasetInfo& data) {
+  const auto identity = metadata_entry<nlohmann::json::object_t>(checkpoint, "identity");
+  const auto found = identity.find(kNormalise);
+  return io::resolved(
+      found == identity.end() ? io::Normalise::kAuto : enum_at<io::Normalise>(identity, kNormalise),
+      data.input_dtype);
 }
 
 ModelTexts model_texts(const io::Checkpoint& checkpoint) {

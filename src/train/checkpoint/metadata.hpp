@@ -25,6 +25,9 @@ inline constexpr const char* kFrozen = "optimizer.frozen";
 
 inline constexpr const char* kTrained = "lora.train";
 
+inline constexpr const char* kNormalise = "data.normalise";
+inline constexpr const char* kTargets = "data.targets";
+
 /// The metadata key of the record of the training data, which evaluation and generation use.
 inline constexpr const char* kData = "data";
 

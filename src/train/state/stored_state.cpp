@@ -152,6 +152,9 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
     chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,
                          weights_, &lanes_, &pass_buffers_,
                          nn::FrozenWeights{&rank.frozen, frozen_weights_});
+    if (!plan.train_data.target_deviation.empty()) {
+      chunks_.back().set_units(plan.train_data.target_deviation);
+    }
   }
   for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
     nn::initialise(placed, plan.config.run.seed, 0, weights);

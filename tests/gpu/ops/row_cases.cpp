@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/device/buffer.hpp"
+#include "strata/device/host_copy.hpp"
 #include "strata/ops/activation.hpp"
 #include "strata/ops/batch_norm.hpp"
 #include "strata/ops/elementwise.hpp"
@@ -304,6 +306,22 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
                        mean_squared_error(context, t[0], t[1], valid, 0.125, t[2], sums);
                      });
                    }});
+  cases.push_back(
+      {"mean_squared_error_with_units" + of,
+       {read(shape), read(shape), written(shape)},
+       [=](Context& context, const Tensors& t) {
+         const device::Buffer memory(context.device(), 8 * classes);
+         const TensorView units = memory.view(0, {classes}, DType::kFloat64);
+         device::write_from_host(units, [](std::int64_t first, const TensorView& piece) {
+           const std::span<double> into = piece.host<double>();
+           for (std::size_t i = 0; i < into.size(); ++i) {
+             into[i] = 1.0 + 0.25 * static_cast<double>(static_cast<std::size_t>(first) + i);
+           }
+         });
+         return loss_of(context, [&](const TensorView& sums) {
+           mean_squared_error(context, t[0], t[1], valid, 0.125, t[2], sums, units);
+         });
+       }});
   // All columns, and rows that are longer than the shard has ids.
   for (const std::int64_t count : {classes, classes - classes / 8}) {
     const std::string name = of + "_with_ids_" + std::to_string(count);

@@ -179,6 +179,7 @@ model.loss=mean_squared_error => model.loss is mean_squared_error | has classes 
   cross_entropy
 numerics.loss_pieces=2 => numerics.loss_pieces is set, but the model does not end in a head
 model.context=8 => model.context is set | holds no tokens
+data.targets=none => data.targets is set | are no values | leave it out
 data.sampling=windows => data.sampling is set | holds no tokens
 parallel.sequence=on => parallel.sequence is set | holds no tokens
 checkpoint.best=loss => checkpoint.best is set | data.test is empty

@@ -31,9 +31,11 @@ inline LossSums cross_entropy_sums(Context& context, const ConstTensorView& logi
 
 inline LossSums squared_error_sums(Context& context, const ConstTensorView& prediction,
                                    const ConstTensorView& target, std::int64_t valid_rows,
-                                   double gradient_scale, const TensorView& dprediction) {
+                                   double gradient_scale, const TensorView& dprediction,
+                                   const ConstTensorView& units = {}) {
   return sums_of([&](const TensorView& sums) {
-    mean_squared_error(context, prediction, target, valid_rows, gradient_scale, dprediction, sums);
+    mean_squared_error(context, prediction, target, valid_rows, gradient_scale, dprediction, sums,
+                       units);
   });
 }
 

@@ -237,11 +237,14 @@ TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
   const auto prediction = randoms<T>(shape, 1);
   const auto target = randoms<T>(shape, 2);
   auto gradient = randoms<T>(shape, 3);
+  const auto units = randoms<double>({21}, 4);
   double loss = 0.0;
+  double loss_in_units = 0.0;
   std::vector<double> expected(5 * 21, 0.0);
   for (std::int64_t i = 0; i < 4 * 21; ++i) {
     const double difference = static_cast<double>(prediction[i]) - static_cast<double>(target[i]);
     loss += difference * difference / 21.0;
+    loss_in_units += std::pow(units[i % 21] * difference, 2) / 21.0;
     expected[static_cast<std::size_t>(i)] = 0.25 * 2.0 * difference / 21.0;
   }
   const LossSums sums =
@@ -250,6 +253,12 @@ TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
   EXPECT_LT((relative_error<T, double>(gradient.elements(), expected)),
             sizeof(T) == 4 ? 3e-7 : 1e-15);
   EXPECT_EQ(gradient[4 * 21], T{0});
+  // Units are those of the loss alone.
+  auto again = randoms<T>(shape, 3);
+  const LossSums in_units = squared_error_sums(context, prediction.view(), target.view(), 4, 0.25,
+                                               again.view(), units.view());
+  EXPECT_NEAR(in_units.loss, loss_in_units, 1e-13 * loss_in_units);
+  EXPECT_EQ(again.values(), gradient.values());
 }
 
 TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {

@@ -1,4 +1,4 @@
-#include "import/input_statistics.hpp"
+#include "import/statistics.hpp"
 
 #include <cmath>
 
@@ -6,18 +6,18 @@
 
 namespace strata::io {
 
-InputStatistics::InputStatistics(const DatasetInfo& info)
-    : dtype_(info.input_dtype), elements_(info.input_shape.count()) {
-  const auto size = static_cast<std::size_t>(statistics_of(info.input_shape));
+Statistics::Statistics(DType dtype, std::int64_t elements, std::int64_t statistics)
+    : dtype_(dtype), elements_(elements) {
+  const auto size = static_cast<std::size_t>(statistics);
   mean_.resize(size);
   squares_.resize(size);
   values_.resize(static_cast<std::size_t>(elements_));
 }
 
-void InputStatistics::add(const SampleBatch& batch, std::int64_t samples) {
+void Statistics::add(std::span<const std::byte> samples) {
   const auto bytes = static_cast<std::size_t>(elements_ * size_bytes(dtype_));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(samples); ++i) {
-    decode(std::span(batch.inputs).subspan(i * bytes, bytes), stored_type(dtype_), DType::kFloat64,
+  for (std::size_t at = 0; at < samples.size(); at += bytes) {
+    decode(samples.subspan(at, bytes), stored_type(dtype_), DType::kFloat64,
            std::as_writable_bytes(std::span(values_)));
     if (mean_.size() == values_.size()) {
       add_vector(values_);
@@ -32,7 +32,7 @@ void InputStatistics::add(const SampleBatch& batch, std::int64_t samples) {
   }
 }
 
-void InputStatistics::add_vector(std::span<const double> values) {
+void Statistics::add_vector(std::span<const double> values) {
   count_ += 1;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double before = values[i] - mean_[i];
@@ -41,8 +41,7 @@ void InputStatistics::add_vector(std::span<const double> values) {
   }
 }
 
-void InputStatistics::add_block(std::span<const double> values, double before,
-                                std::size_t statistic) {
+void Statistics::add_block(std::span<const double> values, double before, std::size_t statistic) {
   const auto size = static_cast<double>(values.size());
   double sum = 0;
   for (const double value : values) {
@@ -59,7 +58,7 @@ void InputStatistics::add_block(std::span<const double> values, double before,
   squares_[statistic] += block_squares + difference * difference * (before * size / total);
 }
 
-std::vector<double> InputStatistics::deviation() const {
+std::vector<double> Statistics::deviation() const {
   const std::size_t each = values_.size() / mean_.size();
   const double elements = count_ * static_cast<double>(each);
   std::vector<double> deviations;
