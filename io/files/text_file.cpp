@@ -220,6 +220,17 @@ void publish_text(const fs::path& path, const std::string& text, const Publish& 
 
 }  // namespace
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char character : text) {
+    quoted += character == '"' ? "\"\"" : std::string(1, character);
+  }
+  return quoted + '"';
+}
+
 void replace_text(const fs::path& path, const std::string& text) {
   publish_text(path, text, [&](const fs::path& fresh) {
     return std::rename(fresh.c_str(), path.c_str()) == 0;

@@ -292,7 +292,7 @@ class Executor::Run {
         const ConstTensorView targets = source_.targets(microbatch.number);
         const std::int64_t valid = source_.valid_rows(microbatch.number);
         if (see_) {
-          see_(chunk.stage.outputs_of(microbatch).front(), targets, valid);
+          see_(microbatch.number, chunk.stage.outputs_of(microbatch).front(), targets, valid);
         }
         chunk.stage.loss(microbatch, targets, valid, gradient_scale_, mode_);
       }

@@ -39,6 +39,9 @@ void read_lines(const std::filesystem::path& path, ExitCode code,
 /// followed.
 [[nodiscard]] bool write_output(const std::filesystem::path& path, std::string_view text);
 
+/// Quotes a CSV field that contains a comma, a quote or a line break.
+[[nodiscard]] std::string csv_field(const std::string& text);
+
 /// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
 /// both file and directory are synced. The text is first written under a name that no other
 /// process chooses; such files of processes of this node that have ended are deleted.

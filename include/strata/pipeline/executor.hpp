@@ -45,9 +45,9 @@ using ActionObserver = std::function<void(const Action&, double begin, double en
 using SendObserver =
     std::function<void(const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk)>;
 
-/// Called on the last stage before the loss of each microbatch. The first `valid` rows of outputs
-/// and targets count.
-using OutputObserver = std::function<void(const ConstTensorView& outputs,
+/// Called on the last stage before the loss of each microbatch, in any order of their numbers `m`.
+/// The first `valid` rows of outputs and targets count.
+using OutputObserver = std::function<void(std::int64_t m, const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
 /// The memory slots with which a chunk can run a training schedule and any evaluation. Received

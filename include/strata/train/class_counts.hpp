@@ -37,6 +37,9 @@ class ClassCounts {
     return row(label)[static_cast<std::size_t>(answer)];
   }
   [[nodiscard]] std::int64_t samples(std::int64_t label) const;
+  /// The mean over classes of 2 correct predictions / (samples of the class + predictions of it);
+  /// classes with neither do not count.
+  [[nodiscard]] double macro_f1() const;
   /// Top-kFirst accuracy.
   [[nodiscard]] double accuracy_in_first() const;
 
@@ -59,9 +62,6 @@ class ClassCounts {
 /// Checks that write_confusion() can write the file, and leaves the file unchanged.
 /// Throws: Error(kUsage) where it cannot.
 void require_confusion_writable(const std::filesystem::path& file);
-
-/// Quotes a CSV field that contains a comma, a quote or a line break.
-[[nodiscard]] std::string csv_field(const std::string& text);
 
 /// Writes the confusion matrix as CSV: a row per class, a column per prediction, with class names
 /// in the first row and column. Throws: Error(kUsage) where the file cannot be written.

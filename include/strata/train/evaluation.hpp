@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/class_counts.hpp"
+#include "strata/train/figures.hpp"
 #include "strata/train/stop_polls.hpp"
 
 namespace strata::train {
@@ -19,6 +22,9 @@ struct EvaluationResult {
   double loss = 0.0;
   double accuracy = 0.0;  ///< 0 to 1; meaningless for regression
   std::int64_t samples = 0;
+  std::optional<ValueFigures> values;  ///< of regression
+  /// Of two classes, where they are counted (area_under_curve()).
+  std::optional<double> area;
 };
 
 /// The result on one line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
@@ -31,20 +37,36 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);
 /// The most answers that evaluate() gives.
 inline constexpr std::int64_t kMostAnswers = 16;
 
+/// Called with the number of a sample and what the model gives it: logits, or values in the data's
+/// units.
+using SampleObserver = std::function<void(std::int64_t sample, std::span<const double> outputs)>;
+
+/// What evaluate() gives beside its result; nothing by default.
+struct EvaluationExtras {
+  /// Receives the confusion matrix of all samples on every rank. Pre: empty.
+  ClassCounts* counts = nullptr;
+  /// Receives the classes that the model gives the first samples, at most kMostAnswers.
+  std::vector<std::int64_t>* answers = nullptr;
+  /// Can end the evaluation early.
+  StopPolls* polls = nullptr;
+  /// Is called on every rank, in the order of samples.
+  SampleObserver observer;
+};
+
 /// Evaluates the samples of a data set in order: all of them, or train.evaluate_batches global
-/// batches. Every rank gets the result, with the same bits on every grid. `counts`, unless null,
-/// receives the confusion matrix of all samples on every rank; `answers`, unless null, the classes
-/// that the model gives the first samples, at most kMostAnswers. `polls`, unless null, can end the
-/// evaluation early. Returns: nothing where they did, on all ranks.
-/// Communication: over the whole grid. Pre: require_fits(); a given `counts` is empty; with
-/// `counts` or `answers` counts_classes(). Throws: Error(kData) where a sample is damaged.
+/// batches. Every rank gets the result, with the same bits on every grid. Returns: nothing where
+/// polls ended it, on all ranks.
+/// Communication: over the whole grid. Pre: require_fits(); with extras but polls
+/// gives_whole_outputs(), with counts or answers of a classifier. Throws: Error(kData) where a
+/// sample is damaged.
 [[nodiscard]] std::optional<EvaluationResult> evaluate(
     ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
-    pipeline::Executor& executor, const io::Dataset& dataset, ClassCounts* counts,
-    std::vector<std::int64_t>* answers, StopPolls* polls);
+    pipeline::Executor& executor, const io::Dataset& dataset, const EvaluationExtras& extras);
 
-/// Whether predictions can be counted by class: every rank of the last stage has all outputs of a
-/// classifier.
+/// Whether every rank of the last stage has all outputs of a sample.
+[[nodiscard]] bool gives_whole_outputs(const plan::Plan& plan);
+
+/// Whether predictions can be counted by class: those of a classifier with whole outputs.
 [[nodiscard]] bool counts_classes(const plan::Plan& plan);
 
 }  // namespace strata::train

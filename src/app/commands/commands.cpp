@@ -30,6 +30,12 @@ const Commands& all_commands() {
   return kAll;
 }
 
+std::vector<std::string> settings_of(const config::CommandLine& line) {
+  std::vector<std::string> settings = line.settings();
+  settings.insert(settings.end(), line.positions().begin() + 1, line.positions().end());
+  return settings;
+}
+
 namespace {
 
 /// Columns of the terminal, if it is one, for lines of text.

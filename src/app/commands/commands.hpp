@@ -13,6 +13,7 @@ using Commands = std::vector<config::Command>;
 
 // Rows of the table, with the functions that run the commands.
 Commands train_commands();
+Commands evaluate_commands();
 Commands generate_commands();
 Commands data_commands();
 Commands checkpoint_commands();
@@ -30,14 +31,19 @@ Commands help_commands();
 
 /// The table of commands, in the order of the program's help.
 inline constexpr Commands (*kCommands[])() = {
-    train_commands, generate_commands, data_commands,    checkpoint_commands, model_commands,
-    job_commands,   plan_commands,     sweep_commands,   schedule_commands,   timeline_commands,
-    watch_commands, report_commands,   metrics_commands, doctor_commands,     help_commands};
+    train_commands,      evaluate_commands, generate_commands, data_commands,
+    checkpoint_commands, model_commands,    job_commands,      plan_commands,
+    sweep_commands,      schedule_commands, timeline_commands, watch_commands,
+    report_commands,     metrics_commands,  doctor_commands,   help_commands};
 [[nodiscard]] const Commands& all_commands();
 
 /// The command train.
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                      const config::FailureHandler& on_failure, const train::TrainerHooks& hooks);
+
+/// The settings of a command whose first position is a config or a run; read_config() refuses
+/// further positions among them.
+[[nodiscard]] std::vector<std::string> settings_of(const config::CommandLine& line);
 
 /// The row of the command that the arguments begin with. Throws: Error(kUsage).
 [[nodiscard]] const config::Command& command_of(config::Arguments arguments);

@@ -150,7 +150,10 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
 RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::Arguments settings,
                        Evaluates evaluates, WhichCheckpoint which, Log& log) {
   RunInputs inputs;
-  open_same_inputs(mpi, inputs, [&] { take_config(mpi, inputs, read_run_config(path, settings)); });
+  // What limits an evaluation within training does not limit this one.
+  std::vector<std::string> all{"--train.evaluate_batches=0"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  open_same_inputs(mpi, inputs, [&] { take_config(mpi, inputs, read_run_config(path, all)); });
   open_trained_checkpoint(mpi, inputs, which, log);
   open_same_inputs(mpi, inputs, [&] {
     open_data_of_checkpoint(inputs, log);

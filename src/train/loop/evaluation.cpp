@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -27,53 +30,162 @@ std::string targets_text(const io::DatasetInfo& info) {
              : fmt::format("values of {}", info.target_shape.text());
 }
 
-/// The classes that the model gives the first samples of a data set.
-class FirstAnswers {
- public:
-  FirstAnswers(const plan::Plan& plan, const plan::RankPlan& rank, std::int64_t count)
-      : offsets_(rank.offsets),
-        classes_(static_cast<std::size_t>(plan.model->output().shape.back())),
-        answers_(static_cast<std::size_t>(count)) {}
-
-  /// Starts the round from `first_sample` on. Returns: whether its outputs are wanted.
-  bool begin_round(std::int64_t first_sample) {
-    first_sample_ = first_sample;
-    microbatches_ = 0;
-    return first_sample < std::ssize(answers_);
+/// Appends elements, as numbers of 64 bits.
+void append(const ConstTensorView& tensor, std::vector<double>& to) {
+  if (tensor.dtype() == DType::kInt64) {
+    std::ranges::transform(tensor.host<std::int64_t>(), std::back_inserter(to),
+                           [](std::int64_t label) { return static_cast<double>(label); });
+    return;
   }
-  /// Adds the outputs of the round's next microbatch.
-  void add(const ConstTensorView& logits) {
-    auto sample = static_cast<std::size_t>(first_sample_ + offsets_[microbatches_++]);
-    with_stored(logits.dtype(), [&]<typename T>(T) {
-      const std::span<const T> all = logits.host<T>();
-      for (std::size_t at = 0; at < all.size() && sample < answers_.size(); at += classes_) {
-        const std::span<const T> row = all.subspan(at, classes_);
-        const auto best = std::ranges::max_element(
-            row, {}, [](const T& logit) { return static_cast<Compute<T>>(logit); });
-        answers_[sample++] = static_cast<double>(best - row.begin());
-      }
+  with_stored(tensor.dtype(), [&]<typename T>(T) {
+    std::ranges::transform(tensor.host<T>(), std::back_inserter(to), [](const T& element) {
+      return static_cast<double>(static_cast<Compute<T>>(element));
     });
+  });
+}
+
+/// What the model gives the samples of a round, and their targets: a block of each microbatch.
+class RoundOutputs {
+ public:
+  RoundOutputs(const plan::Plan& plan, const plan::RankPlan& rank)
+      : microbatch_(static_cast<std::size_t>(plan.config.batch.micro)),
+        outputs_(static_cast<std::size_t>(plan.model->output().shape.count())),
+        targets_(static_cast<std::size_t>(plan.train_data.target_shape.count())),
+        first_of_job_(first_of_job(plan)),
+        offsets_(rank.offsets) {}
+
+  void begin_round() { mine_.clear(); }
+  /// Adds own microbatch `m` of the round.
+  void add(std::int64_t m, const ConstTensorView& outputs, const ConstTensorView& targets) {
+    mine_.push_back(static_cast<double>(offsets_[static_cast<std::size_t>(m)] - first_of_job_));
+    append(outputs, mine_);
+    append(targets, mine_);
   }
 
-  /// Communication: over the data groups of the last stage, then the pipeline groups.
-  [[nodiscard]] std::vector<std::int64_t> gathered(comm::Groups& groups, std::int64_t last_stage) {
-    if (groups.coordinates.pipeline == last_stage) {
-      // Of each sample one rank has the answer, the others 0.
-      for (comm::Communicator* const group : groups.replicas()) {
-        group->all_reduce(
-            TensorView(std::span(answers_), Shape{static_cast<std::int64_t>(answers_.size())}));
+  /// Calls use(index in the round, outputs, targets) for each sample, in order.
+  /// Communication: over the data groups of the last stage.
+  template <typename Use>
+  void for_each(comm::Groups& groups, const Use& use) {
+    std::vector<double> all = std::move(mine_);
+    for (comm::Communicator* const group : groups.replicas()) {
+      all = comm::gathered_rows(*group, std::span(std::as_const(all)));
+    }
+    std::map<std::int64_t, std::span<const double>> blocks;
+    const std::size_t width = 1 + microbatch_ * (outputs_ + targets_);
+    for (std::size_t at = 0; at < all.size(); at += width) {
+      blocks[static_cast<std::int64_t>(all[at])] = std::span(all).subspan(at + 1, width - 1);
+    }
+    for (const auto& [first, block] : blocks) {
+      for (std::size_t row = 0; row < microbatch_; ++row) {
+        use(first + static_cast<std::int64_t>(row), block.subspan(row * outputs_, outputs_),
+            block.subspan(microbatch_ * outputs_ + row * targets_, targets_));
       }
     }
-    groups.pipeline->broadcast(comm::payload_of(std::span(answers_)), last_stage);
-    return {answers_.begin(), answers_.end()};
   }
 
  private:
+  std::size_t microbatch_;
+  std::size_t outputs_;
+  std::size_t targets_;
+  std::int64_t first_of_job_;
   std::span<const std::int64_t> offsets_;
-  std::size_t classes_;
-  std::int64_t first_sample_ = 0;
-  std::size_t microbatches_ = 0;
-  std::vector<double> answers_;
+  std::vector<double> mine_;
+};
+
+/// What follows from the outputs of single samples, on the ranks of the last stage.
+class SampleFigures {
+ public:
+  SampleFigures(const plan::Plan& plan, const EvaluationExtras& extras, std::int64_t samples)
+      : plan_(plan), extras_(extras), samples_(samples) {
+    if (plan.model->loss() == nn::LossKind::kMeanSquaredError && gives_whole_outputs(plan)) {
+      errors_.emplace(static_cast<std::size_t>(plan.model->output().shape.count()));
+    }
+    if (extras.counts != nullptr && extras.counts->classes() == 2) {
+      scores_.emplace();
+    }
+    if (extras.answers != nullptr) {
+      extras.answers->assign(static_cast<std::size_t>(std::min(samples, kMostAnswers)), 0);
+    }
+  }
+
+  /// Whether they need the outputs of the round that begins with `first_sample`.
+  [[nodiscard]] bool need(std::int64_t first_sample) const {
+    return errors_ || scores_ || extras_.observer ||
+           (extras_.answers != nullptr && first_sample < std::ssize(*extras_.answers));
+  }
+
+  void add(std::int64_t sample, std::span<const double> outputs, std::span<const double> targets) {
+    if (sample >= samples_) {
+      return;
+    }
+    predictions_.assign(outputs.begin(), outputs.end());
+    if (errors_) {
+      values_.assign(targets.begin(), targets.end());
+      for (std::size_t i = 0; i < values_.size(); ++i) {
+        predictions_[i] = in_units_of_data(plan_, i, predictions_[i]);
+        values_[i] = in_units_of_data(plan_, i, values_[i]);
+      }
+      errors_->add(predictions_, values_);
+    }
+    if (scores_) {
+      scores_->push_back(outputs[1] - outputs[0]);
+      labels_.push_back(static_cast<std::int64_t>(targets.front()));
+    }
+    if (extras_.answers != nullptr && sample < std::ssize(*extras_.answers)) {
+      (*extras_.answers)[static_cast<std::size_t>(sample)] =
+          std::ranges::max_element(outputs) - outputs.begin();
+    }
+    if (extras_.observer) {
+      round_.insert(round_.end(), predictions_.begin(), predictions_.end());
+    }
+  }
+
+  /// Tells the observer, on all ranks, of the samples of the round that begins with `first_sample`.
+  /// Communication: over the pipeline group, where there is an observer.
+  void end_round(comm::Groups& groups, std::int64_t first_sample, std::int64_t samples) {
+    if (!extras_.observer) {
+      return;
+    }
+    const auto outputs = static_cast<std::size_t>(plan_.model->output().shape.count());
+    round_.resize(static_cast<std::size_t>(samples) * outputs);
+    groups.pipeline->broadcast(comm::payload_of(std::span(round_)), loss_stage(plan_));
+    for (std::int64_t i = 0; i < samples; ++i) {
+      extras_.observer(
+          first_sample + i,
+          std::span(std::as_const(round_)).subspan(static_cast<std::size_t>(i) * outputs, outputs));
+    }
+    round_.clear();
+  }
+
+  /// Completes the result on all ranks. Communication: over the pipeline group.
+  void give(comm::Groups& groups, std::int64_t last_stage, EvaluationResult& result) const {
+    if (extras_.answers != nullptr) {
+      groups.pipeline->broadcast(comm::payload_of(std::span(*extras_.answers)), last_stage);
+    }
+    const bool is_last = groups.pipeline->rank() == last_stage;
+    if (errors_) {
+      result.values = comm::broadcast_from(
+          *groups.pipeline, is_last ? errors_->figures() : ValueFigures(), last_stage);
+    }
+    if (scores_) {
+      constexpr double kNone = -1.0;
+      const double area = comm::broadcast_from(
+          *groups.pipeline, is_last ? area_under_curve(*scores_, labels_).value_or(kNone) : kNone,
+          last_stage);
+      result.area = area == kNone ? std::nullopt : std::optional(area);
+    }
+  }
+
+ private:
+  const plan::Plan& plan_;
+  const EvaluationExtras& extras_;
+  std::int64_t samples_;
+  std::optional<ValueErrors> errors_;
+  std::optional<std::vector<double>> scores_;
+  std::vector<std::int64_t> labels_;
+  std::vector<double> predictions_;
+  std::vector<double> values_;
+  std::vector<double> round_;  ///< the predictions of a round
 };
 
 }  // namespace
@@ -86,12 +198,21 @@ std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     text += fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy);
   }
+  if (result.values) {
+    text += fmt::format(", MAE {}, RMSE {}, R2 {}", number_text(result.values->mean_absolute_error),
+                        number_text(result.values->root_mean_square_error),
+                        number_text(result.values->r2));
+  }
   return text + fmt::format(" over {} samples", count_text(result.samples));
 }
 
-bool counts_classes(const plan::Plan& plan) {
-  return plan.train_data.task == io::Task::kClassification &&
+bool gives_whole_outputs(const plan::Plan& plan) {
+  return plan.train_data.task != io::Task::kNextToken &&
          plan.model->output().placement == nn::Placement::kReplicated;
+}
+
+bool counts_classes(const plan::Plan& plan) {
+  return plan.train_data.task == io::Task::kClassification && gives_whole_outputs(plan);
 }
 
 void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
@@ -113,13 +234,10 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
     }
     return;
   }
-  // Each data set is normalised by its own type and statistics.
-  const bool standard = plan.config.data.normalise == io::Normalise::kStandard;
-  if (info.input_dtype != trained.input_dtype ||
-      (standard && (info.mean != trained.mean || info.deviation != trained.deviation))) {
+  if (info.input_dtype != trained.input_dtype) {
     fail(ExitCode::kData,
-         "the inputs of {} are {} with other statistics or of another type than those of {}, which "
-         "are {}; they would be normalised differently, so import both splits together",
+         "the inputs of {} are {}, those of {} are {}; they would be normalised differently, so "
+         "import both splits together",
          info.path.string(), name_of(info.input_dtype), trained.path.string(),
          name_of(trained.input_dtype));
   }
@@ -128,8 +246,7 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
 std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan& plan,
                                          const plan::RankPlan& rank, comm::Groups& groups,
                                          pipeline::Executor& executor, const io::Dataset& dataset,
-                                         ClassCounts* counts, std::vector<std::int64_t>* answers,
-                                         StopPolls* polls) {
+                                         const EvaluationExtras& extras) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
   // In global batches. A job that trains a part reads each in several rounds.
@@ -139,71 +256,74 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                    : info.samples;
   const std::int64_t rounds = (samples + round_samples - 1) / round_samples;
   SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
-
-  pipeline::OutputObserver see;
-  // All ranks of a tensor group have the same outputs.
-  if (counts != nullptr) {
-    see = [counts, &context, &groups](const ConstTensorView& outputs,
-                                      const ConstTensorView& targets, std::int64_t valid) {
-      groups.engine->drain();
-      counts->add(device::HostView(outputs, context.stream()).view(),
-                  device::HostView(targets, context.stream()).view(), valid);
-    };
-  }
-  std::optional<FirstAnswers> first;
-  if (answers != nullptr) {
-    first.emplace(plan, rank, std::min(samples, kMostAnswers));
-  }
+  SampleFigures figures(plan, extras, samples);
+  RoundOutputs outputs(plan, rank);
 
   // The sum of losses and the number of correct predictions, added in the order of samples.
   std::vector<double> totals(2, 0.0);
   for (std::int64_t round = 0; round < rounds; ++round) {
-    if (polls != nullptr && polls->poll() == StopRequest::kStop) {
+    if (extras.polls != nullptr && extras.polls->poll() == StopRequest::kStop) {
       return std::nullopt;
     }
     feed.next();
-    const auto see_first = [&](const ConstTensorView& outputs, const ConstTensorView& targets,
-                               std::int64_t valid) {
-      groups.engine->drain();
-      first->add(device::HostView(outputs, context.stream()).view());
-      if (see) {
-        see(outputs, targets, valid);
-      }
-    };
-    const bool wanted = first && first->begin_round(round * round_samples - first_of_job(plan));
+    const std::int64_t first_sample = round * round_samples;
+    const bool wanted = figures.need(first_sample);
+    outputs.begin_round();
     std::vector<double> mine;
     for (std::int64_t part = 0; part < plan.parts_per_rank; ++part) {
-      BatchSource source(plan, rank.offsets, feed, round * round_samples - first_of_job(plan),
-                         samples, part * plan.microbatches);
-      for (const ops::LossSums& sums : executor.evaluate(
-               plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see)) {
+      const std::int64_t first = part * plan.microbatches;
+      // All ranks of a tensor group have the same outputs.
+      const auto see = [&](std::int64_t m, const ConstTensorView& given,
+                           const ConstTensorView& targets, std::int64_t valid) {
+        groups.engine->drain();
+        const device::HostView given_here(given, context.stream());
+        const device::HostView targets_here(targets, context.stream());
+        if (extras.counts != nullptr) {
+          extras.counts->add(given_here.view(), targets_here.view(), valid);
+        }
+        if (wanted) {
+          outputs.add(first + m, given_here.view(), targets_here.view());
+        }
+      };
+      BatchSource source(plan, rank.offsets, feed, first_sample - first_of_job(plan), samples,
+                         first);
+      for (const ops::LossSums& sums :
+           executor.evaluate(plan.evaluation, source,
+                             wanted || extras.counts != nullptr ? pipeline::OutputObserver(see)
+                                                                : pipeline::OutputObserver())) {
         mine.push_back(sums.loss);
         mine.push_back(static_cast<double>(sums.correct));
       }
     }
-    if (mine.empty()) {
-      continue;
+    const bool is_last = !mine.empty();
+    if (is_last) {
+      for (comm::Communicator* const group : groups.replicas()) {
+        mine = comm::gathered_rows(*group, std::span(std::as_const(mine)));
+      }
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        totals[i % 2] += mine[i];
+      }
     }
-    for (comm::Communicator* const group : groups.replicas()) {
-      mine = comm::gathered_rows(*group, std::span(std::as_const(mine)));
+    if (is_last && wanted) {
+      outputs.for_each(groups, [&](std::int64_t index, std::span<const double> given,
+                                   std::span<const double> targets) {
+        figures.add(first_sample + index, given, targets);
+      });
     }
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      totals[i % 2] += mine[i];
-    }
+    figures.end_round(groups, first_sample, std::min(round_samples, samples - first_sample));
   }
   groups.pipeline->broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
-  if (counts != nullptr) {
+  if (extras.counts != nullptr) {
     for (comm::Communicator* const group : groups.replicas()) {
-      counts->add_up(*group);
+      extras.counts->add_up(*group);
     }
-    counts->take_from(*groups.pipeline, loss_stage(plan));
-  }
-  if (first) {
-    *answers = first->gathered(groups, loss_stage(plan));
+    extras.counts->take_from(*groups.pipeline, loss_stage(plan));
   }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
-  return EvaluationResult{
+  EvaluationResult result{
       .loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
+  figures.give(groups, loss_stage(plan), result);
+  return result;
 }
 
 }  // namespace strata::train

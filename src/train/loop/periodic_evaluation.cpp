@@ -81,7 +81,7 @@ std::optional<StepRequests> PeriodicEvaluation::run(
   std::optional<EvaluationResult> result;
   try {
     result = evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data,
-                      nullptr, shows ? &answers : nullptr, &polls);
+                      {.answers = shows ? &answers : nullptr, .polls = &polls});
   } catch (const Error& error) {
     if (failure_of(error).code == ExitCode::kData) {
       note_failed_evaluation(config.run.dir, step);

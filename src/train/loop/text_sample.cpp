@@ -77,7 +77,7 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
     std::int64_t token = 0;
     static_cast<void>(executor.evaluate(
         schedule, source,
-        [&](const ConstTensorView& outputs, const ConstTensorView& /*targets*/,
+        [&](std::int64_t /*m*/, const ConstTensorView& outputs, const ConstTensorView& /*targets*/,
             std::int64_t /*valid*/) {
           groups.engine->drain();
           std::vector<double> logits = logits_of(outputs, std::ssize(text) - 1, port,

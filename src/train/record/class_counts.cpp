@@ -53,17 +53,6 @@ double percent(std::int64_t part, std::int64_t whole) {
 
 }  // namespace
 
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) {
-    return text;
-  }
-  std::string quoted = "\"";
-  for (const char character : text) {
-    quoted += character == '"' ? "\"\"" : std::string(1, character);
-  }
-  return quoted + '"';
-}
-
 ClassCounts::ClassCounts(std::int64_t classes)
     : classes_(classes), counts_(static_cast<std::size_t>(classes * (classes + 1))) {}
 
@@ -123,6 +112,22 @@ std::int64_t ClassCounts::samples(std::int64_t label) const {
   return std::accumulate(answers.begin(), answers.end(), std::int64_t{0});
 }
 
+double ClassCounts::macro_f1() const {
+  double sum = 0.0;
+  double seen = 0.0;
+  for (std::int64_t label = 0; label < classes_; ++label) {
+    std::int64_t all = samples(label);
+    for (std::int64_t other = 0; other < classes_; ++other) {
+      all += count(other, label);
+    }
+    if (all > 0) {
+      sum += 2.0 * static_cast<double>(count(label, label)) / static_cast<double>(all);
+      seen += 1.0;
+    }
+  }
+  return sum / seen;
+}
+
 double ClassCounts::accuracy_in_first() const {
   std::int64_t right = 0;
   std::int64_t all = 0;
@@ -172,11 +177,11 @@ void write_confusion(const ClassCounts& counts, std::span<const std::string> nam
                      const std::filesystem::path& file) {
   std::string text = "class";
   for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
-    text += "," + csv_field(io::class_text(names, answer));
+    text += "," + io::csv_field(io::class_text(names, answer));
   }
   text += '\n';
   for (std::int64_t label = 0; label < counts.classes(); ++label) {
-    text += csv_field(io::class_text(names, label));
+    text += io::csv_field(io::class_text(names, label));
     for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
       text += fmt::format(",{}", counts.count(label, answer));
     }

@@ -51,6 +51,13 @@ TEST(ClassCounts, CountAnswersAndFirstFive) {
   EXPECT_DOUBLE_EQ(counts.accuracy_in_first(), 2.0 / 3.0);
 }
 
+TEST(ClassCounts, AverageF1OverTheClassesSeen) {
+  ClassCounts counts(kClasses);
+  add(counts, {{0}, {0}, {1}, {2}}, {0, 0, 0, 1}, 4);
+  // Class 0: 2 of 3 samples, 2 predictions; class 1: 1 sample and 1 other's; class 2: a prediction.
+  EXPECT_DOUBLE_EQ(counts.macro_f1(), (4.0 / 5.0 + 0.0 + 0.0) / 3.0);
+}
+
 TEST(ClassCounts, TakeTheFirstOfEqualLogits) {
   ClassCounts counts(kClasses);
   const std::vector<float> equal(2 * kClasses, 1.0F);

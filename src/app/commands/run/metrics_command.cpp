@@ -7,7 +7,7 @@
 
 #include "strata/core/log.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/train/class_counts.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/run_view.hpp"
 
@@ -22,7 +22,7 @@ void print(const train::MetricsTable& table) {
   std::vector<std::string> fields;
   fields.reserve(table.keys.size());
   for (const std::string& key : table.keys) {
-    fields.push_back(train::csv_field(printable(key)));
+    fields.push_back(io::csv_field(printable(key)));
   }
   fmt::print("{}\n", fmt::join(fields, ","));
   for (std::size_t record = 0; record < table.records; ++record) {
