@@ -199,12 +199,24 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   result.data.targets = io::TargetUnits::kAuto;
   const std::int64_t layers = layers_of(result, data);
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
-  const auto grid_for = [&](std::int64_t count) {
-    return closest_of(
-        grids_of(count, {.lanes = stored.lanes, .shards = stored.shards, .layers = layers}), own);
+  const auto grid_of = [&](std::int64_t count, std::int64_t lanes) {
+    return closest_of(grids_of(count, {.lanes = lanes, .shards = stored.shards, .layers = layers}),
+                      own);
   };
+  const auto grid_for = [&](std::int64_t count) { return grid_of(count, stored.lanes); };
   if (const auto grid = grid_for(ranks)) {
     set_grid(*grid, result);
+    return result;
+  }
+  // Losses are added by microbatch in the order of samples, whatever the lanes. A limit counts
+  // global batches, which other lanes may change.
+  const bool whole = config.train.evaluate_batches == 0 && of_checkpoint.lanes != 0;
+  if (const auto grid = whole ? grid_of(ranks, 0) : std::nullopt) {
+    set_grid(*grid, result);
+    result.numerics.lanes = grid->data;
+    result.batch.micro = stored.microbatch;
+    const std::int64_t round = grid->data * stored.microbatch;
+    result.batch.global = round * std::max<std::int64_t>(1, config.batch.global / round);
     return result;
   }
   constexpr std::size_t kMostNamed = 8;

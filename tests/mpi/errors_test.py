@@ -157,9 +157,9 @@ class Settings(Errors):
         run = self.fresh_run()
         self.train(self.config, (2, 1), run, "--numerics.lanes=2")
         evaluated = self.alone("evaluate", run, "--classes", expect=DONE)
-        for ranks in (2, 3, 4, 6):
+        for ranks in (2, 3, 4, 5, 6):
             self.assertEqual(self.launch(ranks, "evaluate", f"{run}/config.ini", "--classes").text, evaluated.text)
-        self.assert_refused(self.launch(5, "evaluate", run), USAGE, "no grid of 5 ranks fits", "data must divide 2 lanes",
+        self.assert_refused(self.launch(5, "evaluate", run, "--train.evaluate_batches=1"), USAGE, "no grid of 5 ranks fits", "data must divide 2 lanes",
                             "pipeline is at most 3 layers", "launch 1 or 2 or 3 or 4 or 6")
         self.assert_refused(self.alone("evaluate", run, "--data.test=", "--data.train="), USAGE,
                             "data.test and data.train are empty")

@@ -155,10 +155,13 @@ TEST(RankPlan, CountsTheReceiveBuffersOfATiedTable) {
   EXPECT_EQ(tied(1), 0);
 }
 
-TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
+TEST(EvaluationConfig, HasAGridForEveryNumberOfRanks) {
   const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2};
+  std::int64_t batches = 0;
   const auto plan_for = [&](const grid::Grid& trained, std::int64_t ranks) {
-    const config::RunConfig config = evaluation_config(gpt_on(trained), ranks, tokens(), stored);
+    config::RunConfig given = gpt_on(trained);
+    given.train.evaluate_batches = batches;
+    const config::RunConfig config = evaluation_config(given, ranks, tokens(), stored);
     return prepare(config, ranks, tokens(), stored);
   };
   for (const std::int64_t ranks : {1, 2, 3, 4, 5, 6, 8, 12, 20, 40}) {
@@ -169,6 +172,12 @@ TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
   }
   EXPECT_EQ(plan_for({4, 2, 2}, 8).grid, (grid::Grid{2, 2, 2}));
   EXPECT_EQ(plan_for({4, 2, 2}, 2).grid, (grid::Grid{2, 1, 1}));
+  // Other lanes have microbatches of the same samples.
+  const Plan odd = plan_for({2, 1, 1}, 7);
+  EXPECT_EQ(odd.grid, (grid::Grid{7, 1, 1}));
+  EXPECT_EQ(odd.config.batch.micro, 2);
+  // A limit counts global batches, which would be others.
+  batches = 1;
   EXPECT_THAT(test::error_of(
                   [&] {
                     static_cast<void>(plan_for({2, 1, 1}, 7));
