@@ -1,6 +1,7 @@
 #include "images/image_folders.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
@@ -62,6 +63,15 @@ ImageFolders::ImageFolders(const std::vector<std::filesystem::path>& directories
   }
 }
 
+ImageFolders ImageFolders::without_classes(std::vector<std::filesystem::path> files) {
+  ImageFolders all;
+  all.files_ = std::move(files);
+  for (std::uint32_t number = 0; number < all.files_.size(); ++number) {
+    all.order_.push_back({0, 0, number});
+  }
+  return all;
+}
+
 void ImageFolders::list(const std::filesystem::path& directory) {
   Names classes = names_in(directory, Wanted::kFolders);
   if (classes.empty()) {
@@ -96,6 +106,9 @@ void ImageFolders::list(const std::filesystem::path& directory) {
 }
 
 std::filesystem::path ImageFolders::path(std::int64_t file) const {
+  if (!files_.empty()) {
+    return files_[static_cast<std::size_t>(file)];
+  }
   const FileIndex& at = index_of(file);
   return directories_[at.directory] / classes_[at.class_index] /
          names_[at.directory][at.class_index][at.number];

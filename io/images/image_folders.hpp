@@ -16,6 +16,8 @@ class ImageFolders {
   /// Throws: Error(kData) for a directory without folders, an empty folder, a folder within a
   /// class, and directories whose classes differ.
   explicit ImageFolders(const std::vector<std::filesystem::path>& directories);
+  /// Files of one class without a name.
+  [[nodiscard]] static ImageFolders without_classes(std::vector<std::filesystem::path> files);
 
   [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }
   [[nodiscard]] std::int64_t files() const { return std::ssize(order_); }
@@ -39,12 +41,14 @@ class ImageFolders {
   [[nodiscard]] const FileIndex& index_of(std::int64_t file) const {
     return order_[static_cast<std::size_t>(file)];
   }
+  ImageFolders() = default;
   void list(const std::filesystem::path& directory);
 
   std::vector<std::filesystem::path> directories_;
   Names classes_;
   std::vector<std::vector<Names>> names_;  ///< [directory][class][number]
   std::vector<FileIndex> order_;
+  std::vector<std::filesystem::path> files_;  ///< without classes
 };
 
 }  // namespace strata::io

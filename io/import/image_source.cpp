@@ -3,6 +3,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -84,6 +85,8 @@ class ImageSource final : public SampleSource {
   void load(Worker& worker, const ImageSize& resized) const;
   void check_size(const Image& image) const;
   void find_size();
+  /// Takes samples for a model.
+  void take_layout(const DatasetInfo& model);
   void find_bad(const SampleProgress& checking);
   /// Decodes the good files [first, first + count) and calls `use` with each image and its index in
   /// that range; records bad files.
@@ -108,7 +111,8 @@ class ImageSource final : public SampleSource {
 
 ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& checking)
     : options_(options.images),
-      folders_(options.inputs),
+      folders_(options.model == nullptr ? ImageFolders(options.inputs)
+                                        : ImageFolders::without_classes(options.inputs)),
       good_(static_cast<std::size_t>(folders_.files())),
       workers_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.images.threads))) {
   std::iota(good_.begin(), good_.end(), 0);
@@ -118,8 +122,12 @@ ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& che
     info_.source += fmt::format("{}{}", info_.source.empty() ? "" : ", ",
                                 whole.parent_path().filename().string());
   }
-  info_.class_names = folders_.classes();
-  find_size();
+  if (options.model == nullptr) {
+    info_.class_names = folders_.classes();
+    find_size();
+  } else {
+    take_layout(*options.model);
+  }
   if (options_.bad_files == BadFiles::kSkip) {
     find_bad(checking);
   }
@@ -129,6 +137,23 @@ ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& che
     ++ends_[folders_.directory_of(file)];
   }
   std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+  if (options.model != nullptr) {
+    std::ranges::transform(good_, std::back_inserter(ids_),
+                           [&](std::int64_t file) { return folders_.path(file).string(); });
+  }
+}
+
+void ImageSource::take_layout(const DatasetInfo& model) {
+  const std::string source = info_.source;
+  info_ = model_layout(model);
+  info_.source = source;
+  const Shape& shape = info_.input_shape;
+  if (!is_image(shape) || info_.input_dtype != DType::kUint8 || (shape[0] != 1 && shape[0] != 3)) {
+    fail(ExitCode::kData, "the model takes samples of {} ({}), which are no pictures", shape.text(),
+         name_of(info_.input_dtype));
+  }
+  options_.channels = shape[0];
+  sized_by_ = "an image of the training data";
 }
 
 std::vector<std::int32_t> ImageSource::labels() {

@@ -42,6 +42,9 @@ std::int64_t class_count(const DatasetInfo& info, std::int64_t asked, std::int64
 
 std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
                                           const SampleProgress& checking) {
+  if (options.model != nullptr && options.format != ImportFormat::kImages) {
+    return open_new_samples(options);
+  }
   switch (options.format) {
     case ImportFormat::kCsv:
     case ImportFormat::kJsonLines:
@@ -221,6 +224,7 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
   report.classes = info.classes;
   report.skipped = source->skipped();
   report.notes = std::move(notes);
+  report.ids = source->ids();
   return report;
 }
 

@@ -122,7 +122,9 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
       }
     }
   }
-  take_split_folders(options);
+  if (options.model == nullptr) {
+    take_split_folders(options);
+  }
   if (options.test_inputs.empty()) {
     options.split = given.split.empty() ? kDefaultSplit : given.split;
   } else if (!given.split.empty()) {
@@ -135,7 +137,7 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
              : "give one of them");
   }
   if (options.format == ImportFormat::kText || options.format == ImportFormat::kCsv ||
-      options.format == ImportFormat::kJsonLines) {
+      options.format == ImportFormat::kJsonLines || options.model != nullptr) {
     options.inputs = files_in(options.inputs);
     options.test_inputs = files_in(options.test_inputs);
   }

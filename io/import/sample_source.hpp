@@ -24,6 +24,14 @@ struct SampleBatch {
   }
 };
 
+/// The layout of samples for a model that learned from `model`.
+[[nodiscard]] inline DatasetInfo model_layout(const DatasetInfo& model) {
+  DatasetInfo info = model;
+  info.samples = 0;
+  info.shards.clear();
+  return info;
+}
+
 /// Samples in file order, read once and sequentially in bounded memory.
 class SampleSource {
  public:
@@ -51,11 +59,14 @@ class SampleSource {
   [[nodiscard]] virtual std::vector<std::string> skipped() const { return {}; }
   /// What a user should know about how the files were understood.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+  /// Names of the samples, as ImportReport has them.
+  [[nodiscard]] const std::vector<std::string>& ids() const { return ids_; }
 
  protected:
   DatasetInfo info_;
   std::vector<std::int64_t> ends_;
   std::vector<std::string> notes_;
+  std::vector<std::string> ids_;
 };
 
 /// Opens the source that the options describe.
@@ -65,5 +76,7 @@ class SampleSource {
 [[nodiscard]] std::unique_ptr<SampleSource> open_cifar_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
                                                               const SampleProgress& checking);
+/// Of tables and arrays. Pre: options.model.
+[[nodiscard]] std::unique_ptr<SampleSource> open_new_samples(const ImportOptions& options);
 
 }  // namespace strata::io

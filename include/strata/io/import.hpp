@@ -89,6 +89,8 @@ struct TableOptions {
   /// Columns whose fields are names, whatever they hold.
   std::vector<std::string> categories;
   Missing missing = Missing::kRefuse;
+  /// The column whose fields name the samples for a model; empty: one called id.
+  std::string id;
 };
 
 /// What to do with a data set that is already in the output directory.
@@ -116,6 +118,9 @@ struct ImportOptions {
   ImportFormat format = ImportFormat::kIdx;
   /// Images, CSV files, .npy inputs, texts or token files; directories with one folder per class.
   std::vector<std::filesystem::path> inputs;
+  /// The data of a model that is to predict: the samples are like its inputs and have no targets,
+  /// stored as 0. Null: they have. It outlives the import.
+  const DatasetInfo* model = nullptr;
   /// Labels or .npy targets, one for each of `inputs`; empty for other formats.
   std::vector<std::filesystem::path> targets;
   /// Files like `inputs` and `targets`, of which the test split is made; empty: `split` says which
@@ -171,6 +176,8 @@ struct ImportReport {
   std::vector<std::string> skipped;
   /// What a user should know about how the files were understood, a sentence each.
   std::vector<std::string> notes;
+  /// Names of samples for a model: fields of a column, or files; empty where they have none.
+  std::vector<std::string> ids;
 };
 
 /// Creates `output`/train.h5, `output`/test.h5 and their shard files. All files are written under

@@ -14,6 +14,7 @@ using Commands = std::vector<config::Command>;
 // Rows of the table, with the functions that run the commands.
 Commands train_commands();
 Commands evaluate_commands();
+Commands predict_commands();
 Commands generate_commands();
 Commands data_commands();
 Commands checkpoint_commands();
@@ -31,10 +32,10 @@ Commands help_commands();
 
 /// The table of commands, in the order of the program's help.
 inline constexpr Commands (*kCommands[])() = {
-    train_commands,      evaluate_commands, generate_commands, data_commands,
-    checkpoint_commands, model_commands,    job_commands,      plan_commands,
-    sweep_commands,      schedule_commands, timeline_commands, watch_commands,
-    report_commands,     metrics_commands,  doctor_commands,   help_commands};
+    train_commands,      evaluate_commands, predict_commands, generate_commands, data_commands,
+    checkpoint_commands, model_commands,    job_commands,     plan_commands,     sweep_commands,
+    schedule_commands,   timeline_commands, watch_commands,   report_commands,   metrics_commands,
+    doctor_commands,     help_commands};
 [[nodiscard]] const Commands& all_commands();
 
 /// The command train.
