@@ -16,11 +16,11 @@
 
 #include "checkpoint_adapters.hpp"
 #include "huggingface_config.hpp"
+#include "onnx_export.hpp"
 #include "transpose.hpp"
 
 namespace strata::exchange {
 namespace {
-
 namespace fs = std::filesystem;
 
 /// Consecutive tensors that go into one file.
@@ -368,7 +368,6 @@ class Exporter {
   }
 
   static constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20U;
-
   const io::Checkpoint& checkpoint_;
   const ExportOptions& options_;
   std::optional<io::DatasetInfo> data_;
@@ -386,6 +385,9 @@ class Exporter {
 
 ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
                            const ExportOptions& options) {
+  if (options.format == ModelFormat::kOnnx) {
+    return export_onnx(checkpoint, output, options);
+  }
   Exporter exporter(checkpoint, options);
   ExportedModel result;
   fill_new_directory(output, [&](const fs::path& directory) {

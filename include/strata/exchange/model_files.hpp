@@ -22,11 +22,12 @@ namespace strata::exchange {
 enum class ModelFormat {
   kHuggingface,  ///< config.json and safetensors, of GPT-2 or Llama
   kLlmc,         ///< gpt2_124M.bin of llm.c
-  kSafetensors   ///< strata's own names, only written
+  kSafetensors,  ///< strata's own names, only written
+  kOnnx          ///< a graph with its weights, of vectors or images, only written
 };
 
 constexpr auto enum_names(ModelFormat) {
-  return names_in_order("huggingface", "llmc", "safetensors");
+  return names_in_order("huggingface", "llmc", "safetensors", "onnx");
 }
 
 /// A model in files of another program: its tensors have the expected names and shapes.

@@ -142,11 +142,12 @@ ExitCode export_model(const config::CommandLine& line, comm::MpiSession* mpi) {
   std::string checked;
   if (mpi != nullptr) {
     const bool apart = options.adapters == exchange::AdapterExport::kApart;
-    if (apart || format == exchange::ModelFormat::kSafetensors) {
+    if (apart || format == exchange::ModelFormat::kSafetensors ||
+        format == exchange::ModelFormat::kOnnx) {
       fail(ExitCode::kUsage,
            "--check-logits reads the files as a model, which strata does not do with {}; their "
            "bytes are compared without it",
-           apart ? "--adapters=apart" : "--format=safetensors");
+           apart ? "--adapters=apart" : fmt::format("--format={}", name_of(format)));
     }
     options.check = [&](const fs::path& directory) {
       checked = check_logits(*mpi, checkpoint, directory, format, logits);
@@ -207,8 +208,10 @@ directory))"},
            R"(Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every weight
 is read back and compared before DIR appears.)",
        .options =
-           {{"format", "huggingface|llmc|safetensors",
-             R"(huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names)"},
+           {{"format", "huggingface|llmc|safetensors|onnx",
+             R"(huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names;
+onnx: model.onnx of a multilayer perceptron or a convolutional network, from samples as the data set stores them to
+probabilities or values)"},
             {"output", "DIR", "a new directory"},
             {"dtype", "float64|float32|float16|bfloat16",
              "of the weights (default: as in the checkpoint)"},
