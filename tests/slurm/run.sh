@@ -243,6 +243,9 @@ micro = 16
 pipeline = 2
 [numerics]
 lanes = 4
+[optimizer]
+kind = sgd
+learning_rate = 0.001
 [train]
 steps = 10000000
 [checkpoint]
