@@ -23,7 +23,7 @@ for file in "$@"; do
 done
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
-say "packages (what is missing; their size is said first), a build (50 MB; 3 to 5 minutes on 2 cores, once), a data set
+say "packages (what is missing; their size is said first), a build (40 MB; 3 to 5 minutes on 2 cores, once), a data set
    (2 MB are fetched), and training on 4 ranks (10 seconds)"
 step="installing packages"
 say "1/4 packages"
