@@ -10,6 +10,7 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/activation.hpp"
 
@@ -55,7 +56,8 @@ class LayerLine {
   template <typename Enum>
   [[nodiscard]] Enum take_enum(const std::string& key, Enum otherwise) {
     const std::string text = take_option(key, std::string(name_of(otherwise)));
-    const auto value = enum_from_name<Enum>(text);
+    const auto value =
+        enum_from_name<Enum>(value_meant_by(text, split_words(joined_names<Enum>(), ",")));
     if (!value) {
       refuse(fmt::format("{} is one of {}, not \"{}\"", key, joined_names<Enum>(), text));
     }

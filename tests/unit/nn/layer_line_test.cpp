@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/switch.hpp"
+
 #include "error_of.hpp"
 
 namespace strata::nn {
@@ -49,6 +51,13 @@ TEST(LayerLine, RefusesWhatIsNoWindow) {
   }
   EXPECT_THAT(refusal("pool", [](LayerLine& l) { (void)l.take_window("the window"); }),
               HasSubstr("it has \"\""));
+}
+
+TEST(LayerLine, TakesNamesOfOtherPrograms) {
+  LayerLine line("dense 3 bias=False sync=TRUE tied=0");
+  EXPECT_EQ(line.take_enum("bias", Switch::kOn), Switch::kOff);
+  EXPECT_EQ(line.take_enum("sync", Switch::kOff), Switch::kOn);
+  EXPECT_EQ(line.take_enum("tied", Switch::kOn), Switch::kOff);
 }
 
 TEST(LayerLine, TakesWholeNumbersFromZero) {
