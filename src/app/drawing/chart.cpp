@@ -153,7 +153,8 @@ std::vector<std::pair<double, double>> smoothed(const Curve& curve, const Axes& 
     if (columns.empty() || columns.back().x < x) {
       columns.push_back({.x = x});
     }
-    columns.back().add(curve.y[i], 1.0);
+    // A point stands for the steps since the one before.
+    columns.back().add(curve.y[i], i == 0 ? 1.0 : std::max(1.0, curve.x[i] - curve.x[i - 1]));
     points.emplace_back(columns.size() - 1, curve.y[i]);
   }
   if (points.size() < kLeastPoints) {

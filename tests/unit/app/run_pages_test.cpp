@@ -147,6 +147,44 @@ TEST(LineChart, ShowsTheMeanOfNoisyCurves) {
   }
 }
 
+TEST(LineChart, ItsMeanWeighsPointsByTheirSteps) {
+  // Of each ten steps five are 0, a point each, and five are 8, in one point.
+  std::vector<double> steps;
+  std::vector<double> values;
+  for (int ten = 0; ten < 3740; ten += 10) {
+    for (int step = 1; step <= 5; ++step) {
+      steps.push_back(ten + step);
+      values.push_back(0.0);
+    }
+    steps.push_back(ten + 10);
+    values.push_back(8.0);
+  }
+  const std::string svg =
+      svg_of(LineChart{.title = "t",
+                       .scale = LineChart::Scale::kRange,
+                       .curves = {{.name = "a", .colour = 0, .x = steps, .y = values}}},
+             SvgPlace::kPage);
+  const auto heights_before = [&](const std::string& mark) {
+    std::string path = svg.substr(0, svg.find(mark));
+    path = path.substr(path.rfind("d=\"M") + 4);
+    std::ranges::replace_if(
+        path, [](char c) { return c == 'L' || c == ','; }, ' ');
+    std::istringstream numbers(path);
+    std::vector<double> heights;
+    for (double x = 0.0, y = 0.0; numbers >> x >> y;) {
+      heights.push_back(y);
+    }
+    return heights;
+  };
+  const std::vector<double> raw = heights_before("data-run");
+  const std::vector<double> means = heights_before("data-mean");
+  ASSERT_GT(means.size(), 300U);
+  const double middle = (std::ranges::min(raw) + std::ranges::max(raw)) / 2.0;
+  for (std::size_t i = 20; i + 20 < means.size(); ++i) {
+    EXPECT_NEAR(means[i], middle, 6.0);  // a window of 19 columns, 190 pixels for 8
+  }
+}
+
 class RunPages : public testing::Test {
  protected:
   void SetUp() override { write_file(directory_ / "config.ini", ""); }
