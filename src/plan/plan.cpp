@@ -142,6 +142,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
 Plan without_grid(const config::RunConfig& given, const io::DatasetInfo& train_data) {
   Plan plan;
   plan.config = given;
+  resolve_kind(plan.config);
   plan.train_data = train_data;
   if (nn::is_transformer(given.model.transformer.preset)) {
     plan.config.model.transformer = nn::resolved(given.model.transformer);

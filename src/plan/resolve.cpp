@@ -127,10 +127,7 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   if (given.parallel.bucket_mib == 0.0) {
     config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;
   }
-  if (given.optimizer.options.kind == optim::OptimizerKind::kAuto) {
-    check_open_rate(given.schedule.peak);
-    config.optimizer.options.kind = optim::OptimizerKind::kAdamw;
-  }
+  resolve_kind(config);
   if (given.schedule.decay_steps == 0 && has_end(given.schedule.kind)) {
     config.schedule.decay_steps = total_steps;
   }
@@ -171,6 +168,13 @@ double suitable_rate(const config::RunConfig& config, std::int64_t parameters) {
 }
 
 }  // namespace
+
+void resolve_kind(config::RunConfig& config) {
+  if (config.optimizer.options.kind == optim::OptimizerKind::kAuto) {
+    check_open_rate(config.schedule.peak);
+    config.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+  }
+}
 
 void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::int64_t total_steps,
                   config::RunConfig& config) {

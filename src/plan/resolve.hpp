@@ -33,6 +33,9 @@ namespace strata::plan {
                                                const VirtualGrid& stored, std::int64_t total_steps,
                                                device::DeviceKind device);
 
+/// Sets the update rule where the config leaves it open.
+void resolve_kind(config::RunConfig& config);
+
 /// Sets the peak rate and the warm-up where the config leaves them open.
 void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::int64_t total_steps,
                   config::RunConfig& config);

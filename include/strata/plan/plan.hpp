@@ -212,7 +212,8 @@ using ProvenSchedules = std::map<std::string, pipeline::Schedule>;
                            device::DeviceKind device = device::DeviceKind::kCpu,
                            ProvenSchedules* proven = nullptr);
 
-/// The parts of a plan that no grid changes: the config as it is given, the data and the model.
+/// The parts of a plan that no grid changes: the config as it is given, with a chosen update rule,
+/// the data and the model.
 [[nodiscard]] Plan without_grid(const config::RunConfig& given, const io::DatasetInfo& train_data);
 
 /// prepare() for one of many settings that are tried; nothing where they contradict each other.

@@ -88,6 +88,12 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
 }
 
+TEST(WithoutGrid, HasAnUpdateRule) {
+  // Without one, nobody knows the tensors of a checkpoint.
+  EXPECT_EQ(without_grid(gpt(), tokens()).config.optimizer.options.kind,
+            optim::OptimizerKind::kAdamw);
+}
+
 TEST(Prepare, ChoosesWhatAnOptimizerLeavesOpen) {
   const auto planned = [](const std::function<void(config::RunConfig&)>& change) {
     config::RunConfig config;
