@@ -37,7 +37,7 @@ TEST(LayerLine, NamesTheNearestKindAndAllKinds) {
 TEST(LayerLine, NamesTheNearestOption) {
   expect_refusal("dense 3 biass=off", "dense has no option \"biass\"; the nearest is \"bias\"");
   expect_refusal("layer_norm eps=1e-3",
-                 "layer_norm has no option \"eps\"; the nearest is \"bias\"");
+                 "layer_norm has no option \"eps\"; the nearest is \"epsilon\"");
 }
 
 TEST(LayerLine, RefusesAnOptionThatIsGivenTwice) {
