@@ -167,6 +167,7 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::A
     }
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));
+    inputs.consent = true;  // lanes change no number of an evaluation
   });
   inputs.device = resolve_device(mpi, inputs.config.run.device);
   return inputs;

@@ -162,7 +162,7 @@ TEST(RankPlan, CountsTheReceiveBuffersOfATiedTable) {
 }
 
 TEST(EvaluationConfig, HasAGridForEveryNumberOfRanks) {
-  const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2};
+  const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2, .consent = true};
   std::int64_t batches = 0;
   const auto plan_for = [&](const grid::Grid& trained, std::int64_t ranks) {
     config::RunConfig given = gpt_on(trained);
