@@ -51,7 +51,7 @@ void TableLabels::add(std::string_view label, const TableReader& reader) {
          reader.path().string(), reader.line(), label.size(), kLongestLabel);
   }
   if (label.empty()) {
-    fail(ExitCode::kData, "{} is empty; fill it in, or leave such rows out with --missing=drop",
+    fail(ExitCode::kData, "{} is empty; fill it in, or leave such rows out with --missing=drop, mean or median",
          label_text());
   }
   if (const std::string problem = name_problem(label); !problem.empty()) {

@@ -35,6 +35,18 @@ std::string columns_text(const std::vector<std::string>& names) {
       names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
 
+// Whether a header is the first row of a file without one: numbers that do not count the columns.
+bool is_row(const std::vector<std::string>& header) {
+  double number = 0;
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    if (!parse_double(header[i], number)) {
+      return false;
+    }
+  }
+  return number != static_cast<double>(header.size()) &&
+         number != static_cast<double>(header.size() - 1);
+}
+
 // A column 'a=b' of numbers and a name b of a column a would be one input's name.
 void require_different(const std::vector<std::string>& names) {
   std::set<std::string_view> seen;
@@ -101,8 +113,10 @@ TableSource::TableSource(const ImportOptions& options) : options_(options), labe
   require_different(info_.column_names);
   labels_.decide(info_, notes_);
   if (dropped_ > 0) {
-    notes_.push_back(fmt::format("{} of {} rows have missing fields and are left out",
-                                 count_text(dropped_), count_text(dropped_ + info_.samples)));
+    notes_.push_back(
+        fmt::format("{} of {} rows have {} and are left out", count_text(dropped_),
+                    count_text(dropped_ + info_.samples),
+                    options_.table.missing == Missing::kDrop ? "missing fields" : "no label"));
   }
 }
 
@@ -142,6 +156,13 @@ void TableSource::check_header(const TableReader& reader) const {
 // Of the first file.
 void TableSource::choose_columns(const TableReader& reader) {
   const std::vector<std::string>& header = reader.header();
+  if (is_row(header)) {
+    fail(
+        ExitCode::kData,
+        "{}:{}: the first line holds numbers, the names of the columns were expected: write a line "
+        "with them before it",
+        reader.path().string(), reader.line());
+  }
   const TableOptions& table = options_.table;
   const auto is_in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::ranges::find(names, name) != names.end();
@@ -150,14 +171,8 @@ void TableSource::choose_columns(const TableReader& reader) {
     if (is_in(header, name)) {
       return;
     }
-    double ignored = 0;
-    const bool no_header = std::ranges::all_of(
-        header, [&](const std::string& field) { return parse_double(field, ignored); });
-    fail(ExitCode::kData, "{} has no column '{}'{}; {}", reader.path().string(), name, option,
-         no_header ? "its first line holds numbers: write a line with the names of the columns "
-                     "before it"
-                   : fmt::format("did you mean '{}'? It has {}", nearest(name, header),
-                                 columns_text(header)));
+    fail(ExitCode::kData, "{} has no column '{}'{}; did you mean '{}'? It has {}",
+         reader.path().string(), name, option, nearest(name, header), columns_text(header));
   };
   if (table.label.empty()) {
     fail(ExitCode::kUsage, "which column holds the targets? Name it with --label=COLUMN; {} has {}",
@@ -210,9 +225,15 @@ void TableSource::find_columns(const TableReader& reader) {
 }
 
 bool TableSource::is_dropped(const TableReader& reader) const {
-  return options_.table.missing == Missing::kDrop &&
-         std::ranges::any_of(places_,
-                             [&](std::size_t place) { return is_missing(reader.fields()[place]); });
+  const auto lacks = [&](std::size_t place) { return is_missing(reader.fields()[place]); };
+  switch (options_.table.missing) {
+    case Missing::kRefuse:
+      return false;
+    case Missing::kDrop:
+      return std::ranges::any_of(places_, lacks);
+    default:
+      return lacks(places_.back());  // a label cannot be filled in
+  }
 }
 
 void TableSource::scan() {
@@ -238,7 +259,7 @@ void TableSource::scan() {
   info_.samples = labels_.rows();
   if (info_.samples == 0) {
     fail(ExitCode::kData, "{} has no rows{}", options_.inputs.front().string(),
-         dropped_ > 0 ? fmt::format(" without missing fields; {} have some", count_text(dropped_))
+         dropped_ > 0 ? fmt::format(" that are whole; {} are left out", count_text(dropped_))
                       : " below its header");
   }
   info_.table.reserve(columns.size());

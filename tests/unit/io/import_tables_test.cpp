@@ -133,6 +133,14 @@ TEST(ImportTable, ColumnsOfNamesBecomeInputsAndMissingFieldsAreFilled) {
   EXPECT_THAT(dropped.notes, ElementsAre("2 of 4 rows have missing fields and are left out"));
   EXPECT_THAT(inputs_of(Dataset::open(dropped.train)),
               ElementsAre(ElementsAre(30, 1, 1), ElementsAre(40, 1, 1)));
+  // A label cannot be filled in.
+  others.table.label = "city";
+  others.table.missing = Missing::kMean;
+  EXPECT_THAT(import_dataset(others).notes,
+              ElementsAre("1 of 4 rows have no label and are left out",
+                          "1 class has a single sample, which no test can show: Oslo"));
+  others.table.label = "pay";
+  others.table.missing = Missing::kDrop;
   // Only columns that are used count.
   others.table.columns = {"code"};
   EXPECT_EQ(import_dataset(others).train_samples, 4);
@@ -172,7 +180,7 @@ TEST(ImportTable, NamesWhatIsWrong) {
       {kPeople,
        {.label = "pay", .ignore = {"id", "age", "city", "code"}},
        {"no column besides the label"}},
-      {"5,1\n6,0\n", {.label = "y"}, {"no column 'y'", "its first line holds numbers"}},
+      {"5,1\n6,0\n", {.label = "y"}, {"t:1: the first line holds numbers"}},
       {"a,y\n1,0\ntwo,1\n",
        {.label = "y"},
        {"t:3: column 'a': 'two' is not a number, but '1' is", "--categories=a"}},
@@ -187,7 +195,7 @@ TEST(ImportTable, NamesWhatIsWrong) {
        {"'a' has no values", "--ignore=a"}},
       {"a,y\n,0\n1,\n",
        {.label = "y", .missing = Missing::kDrop},
-       {"no rows without missing fields; 2 have some"}},
+       {"no rows that are whole; 2 are left out"}},
       {"a=b,a,y\n1,b,0\n1,b,1\n", {.label = "y"}, {"two inputs would be called 'a=b'"}},
       {"{\"a\": 1, \"y\": 0}\n{\"a\": 1\n",
        {.label = "y"},

@@ -185,7 +185,7 @@ tokens-megatron: .bin files with their .idx beside them)"},
              "texts always are; each name becomes an input that is 0 or 1"},
             {"missing", config::words_of<io::Missing>(),
              R"(csv, jsonl: for fields that are empty, NA, nan, null or ?: the mean or median of the column's other numbers (among
-names, a name of its own), or drop leaves such rows out (default refuse))"},
+names, a name of its own), or drop leaves such rows out (default refuse). A label cannot be filled in: its row is left out)"},
             {"split", "8000,2000 or 90%,10%",
              "samples or tokens of train, then of test, as counts or fractions; texts and tokens "
              "are cut in their order (default 90%,10%)"},
