@@ -37,14 +37,17 @@ std::string columns_text(const std::vector<std::string>& names) {
 
 // Whether a header is the first row of a file without one: numbers that do not count the columns.
 bool is_row(const std::vector<std::string>& header) {
-  double number = 0;
+  double first = 0;
+  bool counts = true;
   for (std::size_t i = 0; i < header.size(); ++i) {
+    double number = 0;
     if (!parse_double(header[i], number)) {
       return false;
     }
+    first = i == 0 ? number : first;
+    counts = counts && number == first + static_cast<double>(i) && (first == 0 || first == 1);
   }
-  return number != static_cast<double>(header.size()) &&
-         number != static_cast<double>(header.size() - 1);
+  return !counts;
 }
 
 // A column 'a=b' of numbers and a name b of a column a would be one input's name.

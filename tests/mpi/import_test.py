@@ -153,7 +153,7 @@ class Tables(harness.StrataTest):
         arguments = ["data", "import", "--format=csv", "--label=Price", "--ignore=Id", "--output=prices", "--overwrite"]
         refused = self.alone(*arguments, "--files=prices.csv")
         self.assert_refused(refused, DATA, "prices.csv:2: column 'Age': 'NA' is missing", "--missing=mean")
-        self.assert_refused(self.alone(*arguments, "--files=prices.csv", "--split=90,10"), USAGE, "90%,10%")
+        self.assert_refused(self.alone(*arguments, "--files=prices.csv", "--missing=mean", "--split=90,10"), USAGE, "90%,10%")
         arguments += ["--missing=median", "--split=80%,20%"]
         finished = self.alone(*arguments, "--files=prices.csv", expect=DONE)
         self.assertIn("300 different whole numbers in 300 samples are taken as values", finished.text)
