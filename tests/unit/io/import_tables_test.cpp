@@ -234,7 +234,7 @@ TEST(ImportTable, NamesWhatIsWrong) {
   }
   // With --categories, or chosen fields, some are right; and columns may be called by their number.
   const TemporaryDirectory directory;
-  EXPECT_EQ(import_dataset(table_options(directory, "0,1\n5,6\n7,8\n", {.label = "1"})).classes, 2);
+  EXPECT_EQ(import_dataset(table_options(directory, "0,1\n5,0\n7,1\n", {.label = "1"})).classes, 2);
   EXPECT_EQ(Dataset::open(import_dataset(table_options(directory, many,
                                                        {.label = "y", .categories = {"name"}}))
                               .train)
