@@ -22,18 +22,20 @@ bool all_finite(const T* values, std::size_t count) {
 
 }  // namespace
 
-Normalise resolved(Normalise normalise, DType stored) {
+Normalise resolved(Normalise normalise, const DatasetInfo& info) {
   if (normalise != Normalise::kAuto) {
     return normalise;
   }
-  return stored == DType::kUint8 ? Normalise::kUnit : Normalise::kNone;
+  return info.input_dtype == DType::kUint8 ? Normalise::kUnit
+         : info.column_names.empty()       ? Normalise::kNone
+                                           : Normalise::kStandard;
 }
 
 InputConverter::InputConverter(const DatasetInfo& info, const LoaderOptions& options)
     : stored_dtype_(info.input_dtype),
       compute_dtype_(options.compute_dtype),
       channels_(is_image(info.input_shape) ? info.input_shape[0] : 1) {
-  const Normalise normalise = resolved(options.normalise, stored_dtype_);
+  const Normalise normalise = resolved(options.normalise, info);
   identity_ = normalise == Normalise::kNone;
   if (normalise == Normalise::kUnit) {
     shift_ = {0.0};

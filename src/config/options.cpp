@@ -133,7 +133,8 @@ std::vector<Option> model_and_data() {
            STRATA_MEMBER(data.test)),
       choice("data.normalise",
              "how inputs are normalised; none: as stored; unit: bytes / 255; standard: minus mean, "
-             "over deviation of the training split; auto: unit for bytes, none for others",
+             "over deviation of the training split; auto: unit for bytes, standard for columns of "
+             "tables, none for others",
              STRATA_MEMBER(data.normalise)),
       choice(
           "data.targets",
@@ -457,10 +458,11 @@ std::vector<Option> running() {
              "activation; full: all inside a transformer sublayer. The same bits, but for "
              "selective on a GPU in bfloat16 with a GELU MLP",
              STRATA_MEMBER(train.recompute)),
-      whole("train.log_every", "steps",
-            "steps between progress lines; 0: by the clock, 1, 2, 5, 10, 20, 30 and then 60 seconds "
-            "apart",
-            0, STRATA_MEMBER(train.log_every)),
+      whole(
+          "train.log_every", "steps",
+          "steps between progress lines; 0: by the clock, 1, 2, 5, 10, 20, 30 and then 60 seconds "
+          "apart",
+          0, STRATA_MEMBER(train.log_every)),
       whole("train.metrics_every", "steps",
             "steps between lines of metrics.jsonl, whose numbers are means over these steps; 0: "
             "every step up to 5,000, every second to 10,000, fifth to 25,000, tenth to 50,000, and "

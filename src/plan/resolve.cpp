@@ -116,7 +116,7 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   }
   config.model.loss = resolve_loss(given, data);
   if (data.task != io::Task::kNextToken) {
-    config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
+    config.data.normalise = io::resolved(given.data.normalise, data);
   }
   config.parallel.data = grid.replicas();
   const VirtualGrid virtual_grid = resolve_virtual_grid(given, grid, data, stored, device);

@@ -24,7 +24,7 @@ enum class Parts : unsigned { kInputs = 1, kTargets = 2, kBoth = 3 };
 
 /// Normalisation of inputs.
 enum class Normalise {
-  kAuto,     ///< kUnit for bytes, kNone for floating-point numbers
+  kAuto,     ///< kUnit for bytes, kStandard for columns of a table, kNone for others
   kNone,     ///< x
   kUnit,     ///< x / 255
   kStandard  ///< (x - mean) / deviation of the train split; a deviation of 0 counts as 1
@@ -34,8 +34,8 @@ constexpr auto enum_names(Normalise) {
   return names_in_order("auto", "none", "unit", "standard");
 }
 
-/// Resolves kAuto for inputs of the stored type.
-[[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
+/// Resolves kAuto for the inputs of a data set.
+[[nodiscard]] Normalise resolved(Normalise normalise, const DatasetInfo& info);
 
 /// Units of the values that a model learns.
 enum class TargetUnits {

@@ -149,7 +149,7 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
       {kFrozen, nn::NamePatterns(c.optimizer.frozen).text()},
       {kTrained, nn::NamePatterns(c.lora.train).text()},
-      {kNormalise, name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
+      {kNormalise, name_of(io::resolved(c.data.normalise, plan.train_data))}};
   // The first difference is reported, so the context precedes the number of samples, which depends
   // on it.
   if (plan.train_data.task == io::Task::kNextToken) {
@@ -291,7 +291,7 @@ io::Normalise normalise_of(const io::Checkpoint& checkpoint, const io::DatasetIn
   const auto found = identity.find(kNormalise);
   return io::resolved(
       found == identity.end() ? io::Normalise::kAuto : enum_at<io::Normalise>(identity, kNormalise),
-      data.input_dtype);
+      data);
 }
 
 ModelTexts model_texts(const io::Checkpoint& checkpoint) {
