@@ -13,7 +13,7 @@
 
 #include "../io/data_files.hpp"
 
-namespace strata::app {
+namespace strata::app::cpu_cores_test {
 namespace {
 
 using io::test::TemporaryDirectory;
@@ -123,4 +123,4 @@ TEST(CpuQuota, IsTheLeastOfTheGroupAndThoseAbove) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::cpu_cores_test

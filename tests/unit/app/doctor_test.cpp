@@ -8,7 +8,7 @@
 
 #include "commands/planning/doctor_report.hpp"
 
-namespace strata::app {
+namespace strata::app::doctor_test {
 namespace {
 
 using ::testing::AllOf;
@@ -192,4 +192,4 @@ TEST(Doctor, ShowsARowForEachRank) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::doctor_test

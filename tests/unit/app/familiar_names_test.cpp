@@ -17,7 +17,7 @@
 #include "commands/commands.hpp"
 #include "error_of.hpp"
 
-namespace strata::app {
+namespace strata::app::familiar_names_test {
 namespace {
 
 using testing::HasSubstr;
@@ -203,4 +203,4 @@ TEST(FamiliarNames, ASettingTakesTheNextWordAsItsValue) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::familiar_names_test

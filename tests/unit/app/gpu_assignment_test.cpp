@@ -8,7 +8,7 @@
 
 #include "environment/run_inputs.hpp"
 
-namespace strata::app {
+namespace strata::app::gpu_assignment_test {
 namespace {
 
 TEST(GpuAssignment, IsAmongRanksThatSeeTheSameGpus) {
@@ -32,4 +32,4 @@ TEST(RanksOfNodes, AreCountedWhereAllNodesHaveAsManyInOrder) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::gpu_assignment_test

@@ -8,7 +8,7 @@
 
 #include "strata/comm/agree.hpp"
 
-namespace strata::app {
+namespace strata::app::instruction_sets_test {
 namespace {
 
 using ops::InstructionSet;
@@ -61,4 +61,4 @@ TEST(InstructionSets, Bfloat16NeedsAvx512) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::instruction_sets_test

@@ -8,7 +8,7 @@
 
 #include "strata/config/config_file.hpp"
 
-namespace strata::app {
+namespace strata::app::options_test {
 namespace {
 
 TEST(OptionTable, HasSettingsOfEverySectionAndNoOthers) {
@@ -74,4 +74,4 @@ TEST(ConfigFile, ChangesOnlyTheSettingsThatChanged) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::options_test

@@ -12,7 +12,7 @@
 
 #include "planned_runs.hpp"
 
-namespace strata::app {
+namespace strata::app::plan_page_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST(PlanPage, LeavesOutAPictureOfTooManyActions) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::plan_page_test

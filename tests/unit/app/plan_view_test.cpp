@@ -8,7 +8,7 @@
 
 #include "planned_runs.hpp"
 
-namespace strata::app {
+namespace strata::app::plan_view_test {
 namespace {
 
 using ::testing::AllOf;
@@ -104,4 +104,4 @@ TEST(PlanView, ShowsTheTenFastestAndThoseThatAreSmaller) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::plan_view_test

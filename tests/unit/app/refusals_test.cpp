@@ -13,7 +13,7 @@
 #include "commands/commands.hpp"
 #include "error_of.hpp"
 
-namespace strata::app {
+namespace strata::app::refusals_test {
 namespace {
 
 using namespace std::string_literals;
@@ -535,4 +535,4 @@ metrics export x --kind=tests => --kind is "tests" | one of train, evaluate, che
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::refusals_test

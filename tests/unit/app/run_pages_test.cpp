@@ -20,7 +20,7 @@
 #include "commands/watching/loss_curve.hpp"
 #include "drawing/chart.hpp"
 
-namespace strata::app {
+namespace strata::app::run_pages_test {
 namespace {
 
 using io::test::read_file;
@@ -312,4 +312,4 @@ TEST_F(RunPages, CompareManySettings) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::run_pages_test

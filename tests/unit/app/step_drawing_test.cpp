@@ -10,7 +10,7 @@
 
 #include "strata/pipeline/schedule_file.hpp"
 
-namespace strata::app {
+namespace strata::app::step_drawing_test {
 namespace {
 
 using namespace pipeline;
@@ -84,4 +84,4 @@ TEST(StepDrawing, TakesAWidth) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::step_drawing_test

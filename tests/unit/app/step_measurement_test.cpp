@@ -10,7 +10,7 @@
 
 #include "strata/nn/layer_trace.hpp"
 
-namespace strata::app {
+namespace strata::app::step_measurement_test {
 namespace {
 
 io::DatasetInfo tokens() {
@@ -118,4 +118,4 @@ TEST(StepMeasurement, SeesTheOperationsThatThePlanPredicts) {
 }
 
 }  // namespace
-}  // namespace strata::app
+}  // namespace strata::app::step_measurement_test

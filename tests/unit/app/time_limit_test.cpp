@@ -10,7 +10,7 @@
 
 #include "../io/data_files.hpp"
 
-namespace strata::app::test {
+namespace strata::app::test::time_limit_test {
 namespace {
 
 /// A time as squeue prints it.
@@ -52,4 +52,4 @@ TEST(TimeLimit, OfTheAllocation) {
 }
 
 }  // namespace
-}  // namespace strata::app::test
+}  // namespace strata::app::test::time_limit_test

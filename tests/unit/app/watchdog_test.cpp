@@ -16,7 +16,7 @@
 
 #include "../io/data_files.hpp"
 
-namespace strata::app::test {
+namespace strata::app::test::watchdog_test {
 namespace {
 
 using ::testing::AllOf;
@@ -207,4 +207,4 @@ TEST(Watchdog, LetsAThreadWork) {
 }
 
 }  // namespace
-}  // namespace strata::app::test
+}  // namespace strata::app::test::watchdog_test

@@ -24,7 +24,7 @@
 #include "error_of.hpp"
 #include "in_process.hpp"
 
-namespace strata::comm::test {
+namespace strata::comm::test::comm_test {
 namespace {
 
 using testing::UnorderedElementsAre;
@@ -214,4 +214,4 @@ TEST(PipelineRoutes, AreOneForEachDirectionTagAndChunk) {
 }
 
 }  // namespace
-}  // namespace strata::comm::test
+}  // namespace strata::comm::test::comm_test

@@ -14,7 +14,7 @@
 #include "comm_cases.hpp"
 #include "in_process.hpp"
 
-namespace strata::comm::test {
+namespace strata::comm::test::paced_group_test {
 namespace {
 
 /// The world with ranks in islands of `island_ranks`.
@@ -172,4 +172,4 @@ TEST(EmulatedLink, CarriesOneMessageAfterTheOtherInEachDirection) {
 }
 
 }  // namespace
-}  // namespace strata::comm::test
+}  // namespace strata::comm::test::paced_group_test

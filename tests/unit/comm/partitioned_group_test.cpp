@@ -9,7 +9,7 @@
 
 #include "slow_group.hpp"
 
-namespace strata::comm::test {
+namespace strata::comm::test::partitioned_group_test {
 namespace {
 
 TEST(PartitionedGroup, CountsMessagesWithoutWhatIsComputedMeanwhile) {
@@ -29,4 +29,4 @@ TEST(PartitionedGroup, CountsMessagesWithoutWhatIsComputedMeanwhile) {
 }
 
 }  // namespace
-}  // namespace strata::comm::test
+}  // namespace strata::comm::test::partitioned_group_test

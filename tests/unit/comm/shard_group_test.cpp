@@ -15,7 +15,7 @@
 
 #include "in_process.hpp"
 
-namespace strata::comm::test {
+namespace strata::comm::test::shard_group_test {
 namespace {
 
 constexpr std::int64_t kColumns = 5;
@@ -267,4 +267,4 @@ TEST(ShardGroup, RefusesShardsThatItsRanksDoNotDivide) {
 }
 
 }  // namespace
-}  // namespace strata::comm::test
+}  // namespace strata::comm::test::shard_group_test

@@ -12,7 +12,7 @@
 
 #include "slow_group.hpp"
 
-namespace strata::comm::test {
+namespace strata::comm::test::staged_test {
 namespace {
 
 TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
@@ -52,4 +52,4 @@ TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
 }
 
 }  // namespace
-}  // namespace strata::comm::test
+}  // namespace strata::comm::test::staged_test

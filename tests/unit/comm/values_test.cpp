@@ -8,7 +8,7 @@
 
 #include "in_process.hpp"
 
-namespace strata::comm {
+namespace strata::comm::values_test {
 namespace {
 
 TEST(Values, AreGatheredInRankOrder) {
@@ -45,4 +45,4 @@ TEST(Values, OfAStepThatFailsAreAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace strata::comm
+}  // namespace strata::comm::values_test

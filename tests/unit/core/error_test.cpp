@@ -14,7 +14,7 @@
 
 #include "strata/core/memory.hpp"
 
-namespace strata {
+namespace strata::error_test {
 namespace {
 
 using namespace std::string_literals;
@@ -91,4 +91,4 @@ TEST(Memory, IsShortUnderALimit) {
 #endif
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::error_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata {
+namespace strata::hash_test {
 namespace {
 
 std::vector<std::byte> some_bytes(std::size_t count) {
@@ -68,4 +68,4 @@ TEST(Hash, TextHasSixteenDigits) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::hash_test

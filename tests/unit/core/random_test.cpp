@@ -10,7 +10,7 @@
 #include <Random123/philox.h>
 #include <gtest/gtest.h>
 
-namespace strata {
+namespace strata::random_test {
 namespace {
 
 using Words = std::array<std::uint32_t, 4>;
@@ -178,4 +178,4 @@ TEST(Permutation, RefusesWhatLiesOutside) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::random_test

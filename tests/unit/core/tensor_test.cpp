@@ -13,7 +13,7 @@
 #include "strata/core/shape.hpp"
 #include "strata/core/text.hpp"
 
-namespace strata {
+namespace strata::tensor_test {
 namespace {
 
 /// Extents that the compiler does not know beforehand; else it warns of the copy that never comes.
@@ -90,4 +90,4 @@ TEST(CheckedInt, RefusesWhatAnIntDoesNotHold) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::tensor_test

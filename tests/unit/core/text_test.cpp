@@ -13,7 +13,7 @@
 #include "strata/core/familiar_names.hpp"
 #include "strata/core/ini_lines.hpp"
 
-namespace strata {
+namespace strata::text_test {
 namespace {
 
 TEST(EditDistance, CountsInsertionsDeletionsAndReplacements) {
@@ -145,4 +145,4 @@ TEST(IniLines, SplitsSectionKeyValueAndComment) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::text_test

@@ -18,7 +18,7 @@
 
 #include "error_of.hpp"
 
-namespace strata {
+namespace strata::utf8_test {
 namespace {
 
 using namespace std::string_literals;
@@ -142,4 +142,4 @@ TEST_F(LogFile, IsNeverALinkOrASpecialFile) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::utf8_test

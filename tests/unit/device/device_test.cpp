@@ -18,7 +18,7 @@
 
 #include "gpu_test.hpp"
 
-namespace strata::device {
+namespace strata::device::device_test {
 namespace {
 
 TEST(Device, HasAKindAMemorySpaceAndAName) {
@@ -301,4 +301,4 @@ TEST_F(Cuda, AGpuHasANameAnIdAndMemory) {
 }
 
 }  // namespace
-}  // namespace strata::device
+}  // namespace strata::device::device_test

@@ -14,7 +14,7 @@
 
 #include "gpu_test.hpp"
 
-namespace strata::device {
+namespace strata::device::graph_test {
 namespace {
 
 constexpr std::int64_t kCount = 4;
@@ -83,4 +83,4 @@ TEST(Graph, IsForGpus) {
 }
 
 }  // namespace
-}  // namespace strata::device
+}  // namespace strata::device::graph_test

@@ -11,7 +11,7 @@
 
 #include "gpu_test.hpp"
 
-namespace strata::device {
+namespace strata::device::host_copy_test {
 namespace {
 
 TEST(HostCopy, HostMemoryIsReadWhereItIs) {
@@ -49,4 +49,4 @@ TEST_F(Cuda, AHostCopyIsTheTensorOfTheLastUpdate) {
 }
 
 }  // namespace
-}  // namespace strata::device
+}  // namespace strata::device::host_copy_test

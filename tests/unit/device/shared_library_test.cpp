@@ -7,7 +7,7 @@
 
 #include "strata/core/error.hpp"
 
-namespace strata::device {
+namespace strata::device::shared_library_test {
 namespace {
 
 using testing::AllOf;
@@ -44,4 +44,4 @@ TEST(SharedLibrary, SaysWhatIsMissingAndWhatToDo) {
 }
 
 }  // namespace
-}  // namespace strata::device
+}  // namespace strata::device::shared_library_test

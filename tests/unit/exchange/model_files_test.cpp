@@ -8,7 +8,7 @@
 #include "../io/text_files.hpp"
 #include "huggingface_config.hpp"
 
-namespace strata::exchange::test {
+namespace strata::exchange::test::model_files_test {
 namespace {
 
 using nlohmann::json;
@@ -87,4 +87,4 @@ TEST(EndTokens, AreThoseOfEveryFile) {
 }
 
 }  // namespace
-}  // namespace strata::exchange::test
+}  // namespace strata::exchange::test::model_files_test

@@ -11,7 +11,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::exchange {
+namespace strata::exchange::published_model_test {
 namespace {
 
 PublishedModel preset_model(nn::Preset preset) {
@@ -108,14 +108,16 @@ TEST(PublishedNames, AreThoseOfTheirFiles) {
 TEST(PublishedNames, OtherModelsAreRefusedByTheirLine) {
   std::vector<std::string> lines = layer_lines(preset_model(nn::Preset::kGpt2M124));
   lines[3] = "attention 12 norm=rms_norm name=blocks.1.attention";
-  EXPECT_THAT(test::error_of([&] { static_cast<void>(published_model_of(lines, 1024, 50257)); },
+  EXPECT_THAT(
+      strata::test::error_of([&] { static_cast<void>(published_model_of(lines, 1024, 50257)); },
                              ExitCode::kUsage),
-              testing::AllOf(testing::HasSubstr(lines[3]), testing::HasSubstr("safetensors")));
+      testing::AllOf(testing::HasSubstr(lines[3]), testing::HasSubstr("safetensors")));
   PublishedModel model = preset_model(nn::Preset::kGpt2M124);
   model.options.positions = nn::PositionChoice::kRotary;
-  EXPECT_THAT(test::error_of([&] { static_cast<void>(architecture_of(model)); }, ExitCode::kUsage),
-              testing::HasSubstr("model.positions = rotary"));
+  EXPECT_THAT(
+      strata::test::error_of([&] { static_cast<void>(architecture_of(model)); }, ExitCode::kUsage),
+      testing::HasSubstr("model.positions = rotary"));
 }
 
 }  // namespace
-}  // namespace strata::exchange
+}  // namespace strata::exchange::published_model_test

@@ -11,7 +11,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::forecast {
+namespace strata::forecast::completion_test {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -213,4 +213,4 @@ TEST(Completion, RefusesWhatIsNoCondition) {
 }
 
 }  // namespace
-}  // namespace strata::forecast
+}  // namespace strata::forecast::completion_test

@@ -16,7 +16,7 @@
 #include "error_of.hpp"
 #include "step_trace.hpp"
 
-namespace strata::forecast {
+namespace strata::forecast::forecast_test {
 namespace {
 
 using test::error_of;
@@ -275,4 +275,4 @@ TEST(SearchGrids, SaysWhatWouldHaveToGive) {
 }
 
 }  // namespace
-}  // namespace strata::forecast
+}  // namespace strata::forecast::forecast_test

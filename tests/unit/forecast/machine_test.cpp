@@ -10,7 +10,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::forecast {
+namespace strata::forecast::machine_test {
 namespace {
 
 using ::testing::DoubleEq;
@@ -184,4 +184,4 @@ TEST(Machine, PricesMessages) {
 }
 
 }  // namespace
-}  // namespace strata::forecast
+}  // namespace strata::forecast::machine_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::grid {
+namespace strata::grid::grid_test {
 namespace {
 
 TEST(Grid, RanksAndCoordinatesAreInverse) {
@@ -90,4 +90,4 @@ TEST(EvenPart, AssignsEverythingInOrderAndEvenly) {
 }
 
 }  // namespace
-}  // namespace strata::grid
+}  // namespace strata::grid::grid_test

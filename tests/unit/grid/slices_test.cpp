@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::grid {
+namespace strata::grid::slices_test {
 namespace {
 
 /// Row-major indices of the elements of a box, in order.
@@ -66,4 +66,4 @@ TEST(BoxesOf, RefusesARangeOutside) {
 }
 
 }  // namespace
-}  // namespace strata::grid
+}  // namespace strata::grid::slices_test

@@ -11,7 +11,7 @@
 
 #include "strata/core/random.hpp"
 
-namespace strata::grid {
+namespace strata::grid::split_test {
 namespace {
 
 double slowest_of(const std::vector<double>& costs, const std::vector<Range>& stages) {
@@ -109,4 +109,4 @@ TEST(ExplicitSplit, RefusesListsThatDoNotAscendFromZero) {
 }
 
 }  // namespace
-}  // namespace strata::grid
+}  // namespace strata::grid::split_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::grid {
+namespace strata::grid::tree_test {
 namespace {
 
 /// The sum of the leaves [begin, end) as the design writes it: halves, the smaller one left.
@@ -145,4 +145,4 @@ TEST(SumTree, RefusesWhatIsNoSum) {
 }
 
 }  // namespace
-}  // namespace strata::grid
+}  // namespace strata::grid::tree_test

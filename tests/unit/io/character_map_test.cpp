@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::io {
+namespace strata::io::character_map_test {
 namespace {
 
 using namespace std::string_literals;
@@ -84,4 +84,4 @@ TEST(CharacterMap, WhatLeavesTheMapIsDamage) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::character_map_test

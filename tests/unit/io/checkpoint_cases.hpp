@@ -16,7 +16,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io::testing {
+namespace strata::io::test {
 
 /// Tensors of every rank up to four, of both dtypes; element i of tensor t is 1000 t + i + 1/8.
 struct Model {
@@ -90,4 +90,4 @@ inline std::string checkpoint_error(const std::function<void()>& function) {
   return strata::test::error_of(function, ExitCode::kCheckpoint);
 }
 
-}  // namespace strata::io::testing
+}  // namespace strata::io::test

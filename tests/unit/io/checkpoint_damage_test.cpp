@@ -19,19 +19,19 @@
 #include "checkpoint_cases.hpp"
 #include "hdf5/hdf5_file.hpp"
 
-namespace strata::io {
+namespace strata::io::checkpoint_damage_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::checkpoint_error;
 using test::flip_bit;
 using test::in_child;
+using test::Model;
 using test::TemporaryDirectory;
+using test::write_checkpoint;
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using testing::checkpoint_error;
 using ::testing::HasSubstr;
-using testing::Model;
-using testing::write_checkpoint;
 
 std::string open_error(const fs::path& directory) {
   return checkpoint_error([&] { (void)Checkpoint::open(directory); });
@@ -283,4 +283,4 @@ INSTANTIATE_TEST_SUITE_P(SpareBytes, FullFileSystem,
                          ::testing::Values(0, 4096, 65536, 3 << 20, (4 << 20) - 4096));
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::checkpoint_damage_test

@@ -15,17 +15,17 @@
 
 #include "checkpoint_cases.hpp"
 
-namespace strata::io {
+namespace strata::io::checkpoint_directory_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Model;
 using test::TemporaryDirectory;
+using test::write_checkpoint;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::Model;
 using ::testing::UnorderedElementsAre;
 using ::testing::UnorderedElementsAreArray;
-using testing::write_checkpoint;
 
 std::vector<std::int64_t> steps_in(const fs::path& root) {
   std::vector<std::int64_t> steps;
@@ -93,7 +93,7 @@ TEST(CheckpointDirectory, PartsOfTwoSavesNeverMeet) {
     records.push_back(write_part(begin_checkpoint(root, 20), part, model.slices_of(part, 2)));
   }
   EXPECT_THAT(
-      testing::checkpoint_error([&] { commit_checkpoint(scratch / "run-0", 20, records, {}); }),
+      test::checkpoint_error([&] { commit_checkpoint(scratch / "run-0", 20, records, {}); }),
       ::testing::HasSubstr("part part-00001.h5 belongs to save " + records[1].save));
 }
 
@@ -232,4 +232,4 @@ TEST(CheckpointDirectory, KilledAtAnyMomentGoodOnesAreLeftAndNoOthersAreSeen) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::checkpoint_directory_test

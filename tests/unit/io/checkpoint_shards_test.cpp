@@ -17,13 +17,13 @@
 
 #include "checkpoint_cases.hpp"
 
-namespace strata::io {
+namespace strata::io::checkpoint_shards_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::checkpoint_error;
 using test::flip_bit;
 using test::TemporaryDirectory;
-using testing::checkpoint_error;
 using ::testing::HasSubstr;
 
 /// How a tensor is cut: shards along a dimension, and flat ranges within each.
@@ -326,4 +326,4 @@ TEST(CheckpointRecord, KeepsShards) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::checkpoint_shards_test

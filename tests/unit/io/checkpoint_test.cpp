@@ -14,17 +14,17 @@
 
 #include "checkpoint_cases.hpp"
 
-namespace strata::io {
+namespace strata::io::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::checkpoint_error;
+using test::Model;
 using test::TemporaryDirectory;
+using test::write_checkpoint;
 using ::testing::AllOf;
-using testing::checkpoint_error;
 using ::testing::HasSubstr;
-using testing::Model;
 using ::testing::StartsWith;
-using testing::write_checkpoint;
 
 template <typename T>
 std::vector<T> read(const Checkpoint& checkpoint, const TensorInfo& info,
@@ -279,4 +279,4 @@ TEST(CheckpointWrite, RefusesSlicesThatAreNone) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::checkpoint_test

@@ -7,7 +7,7 @@
 
 #include "image_files.hpp"
 
-namespace strata::io {
+namespace strata::io::contact_sheet_test {
 namespace {
 
 using test::error_of;
@@ -91,4 +91,4 @@ TEST(PublishedCifar, ImportsAsPictures) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::contact_sheet_test

@@ -16,7 +16,7 @@
 #include "dataset/dataset_names.hpp"
 #include "hdf5/hdf5_file.hpp"
 
-namespace strata::io {
+namespace strata::io::dataset_test {
 namespace {
 
 using test::error_of;
@@ -438,4 +438,4 @@ TEST(Dataset, ADiskThatIsTooSmallIsSeenBeforehand) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::dataset_test

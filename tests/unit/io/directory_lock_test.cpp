@@ -24,7 +24,7 @@
 #include "error_of.hpp"
 #include "files/lock_owner.hpp"
 
-namespace strata::io {
+namespace strata::io::directory_lock_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -391,4 +391,4 @@ TEST_F(DirectoryLockTest, OneOfManyContendersHoldsIt) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::directory_lock_test

@@ -18,7 +18,7 @@
 /// Bits flipped and lengths cut in every file of small checkpoints and data sets: all are found,
 /// none crashes or hangs. STRATA_TEST_LONG=1 takes every bit of every byte and every length;
 /// otherwise a sample is taken.
-namespace strata::io {
+namespace strata::io::every_byte_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -53,7 +53,7 @@ void PrintTo(const Set& set, std::ostream* out) {
 const Set kSets[] = {
     {"checkpoint",
      [](const TemporaryDirectory& directory) {
-       return testing::write_checkpoint(directory.path(), 1, 2) / "master.h5";
+       return test::write_checkpoint(directory.path(), 1, 2) / "master.h5";
      },
      &checkpoint_is_good},
     {"samples",
@@ -150,4 +150,4 @@ INSTANTIATE_TEST_SUITE_P(Of, EveryByte, ::testing::ValuesIn(kSets),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::every_byte_test

@@ -13,7 +13,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io::hdf5 {
+namespace strata::io::hdf5::hdf5_file_test {
 namespace {
 
 using test::error_of;
@@ -227,4 +227,4 @@ TEST(Hdf5File, FailuresPrintNothingAndCarryTheirCode) {
 }
 
 }  // namespace
-}  // namespace strata::io::hdf5
+}  // namespace strata::io::hdf5::hdf5_file_test

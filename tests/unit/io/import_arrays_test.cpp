@@ -10,7 +10,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_arrays_test {
 namespace {
 
 using test::error_of;
@@ -312,4 +312,4 @@ TEST(ImportNpy, RefusesTargetsThatAreNoClasses) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_arrays_test

@@ -7,7 +7,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_cifar_test {
 namespace {
 
 using namespace std::string_literals;
@@ -176,4 +176,4 @@ TEST(ImportCifar, RefusesAFileThatShrinksWhileItIsRead) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_cifar_test

@@ -6,7 +6,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_csv_test {
 namespace {
 
 using namespace std::string_literals;
@@ -305,4 +305,4 @@ TEST(ImportCsv, MemoryForFieldsIsBounded) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_csv_test

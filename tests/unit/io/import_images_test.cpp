@@ -8,7 +8,7 @@
 
 #include "image_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_images_test {
 namespace {
 
 using namespace std::string_literals;
@@ -466,4 +466,4 @@ TEST(ImportImages, RefusesACropThatIsLargerThanWhatResizingMakes) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_images_test

@@ -14,7 +14,7 @@
 #include "import/sample_places.hpp"
 #include "import/split_text.hpp"
 
-namespace strata::io {
+namespace strata::io::import_order_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,4 +312,4 @@ TEST(ImportOrder, ARareClassIsNamed) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_order_test

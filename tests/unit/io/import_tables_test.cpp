@@ -14,7 +14,7 @@
 #include "data_files.hpp"
 #include "import/label_counts.hpp"
 
-namespace strata::io {
+namespace strata::io::import_tables_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -356,4 +356,4 @@ TEST(ImportTable, StandardInputIsAFile) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_tables_test

@@ -8,7 +8,7 @@
 
 #include "text_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_text_test {
 namespace {
 
 using test::error_of;
@@ -279,4 +279,4 @@ TEST(ImportText, RefusesBadInput) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_text_test

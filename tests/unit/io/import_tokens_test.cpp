@@ -6,7 +6,7 @@
 
 #include "text_files.hpp"
 
-namespace strata::io {
+namespace strata::io::import_tokens_test {
 namespace {
 
 using test::error_of;
@@ -249,4 +249,4 @@ TEST(ImportTokens, RefusesBadMegatronFiles) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::import_tokens_test

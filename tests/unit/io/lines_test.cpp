@@ -16,7 +16,7 @@
 #include "allocations.hpp"
 #include "data_files.hpp"
 
-namespace strata::io::test {
+namespace strata::io::test::lines_test {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -115,4 +115,4 @@ TEST(Json, HasALimitOfDepthAndNoneOfSize) {
 }
 
 }  // namespace
-}  // namespace strata::io::test
+}  // namespace strata::io::test::lines_test

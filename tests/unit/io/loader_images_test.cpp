@@ -9,7 +9,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::loader_images_test {
 namespace {
 
 using test::error_of;
@@ -320,4 +320,4 @@ TEST(Loader, RoundsTargetsThatAreValuesToBfloat16) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::loader_images_test

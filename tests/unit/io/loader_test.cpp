@@ -12,7 +12,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::loader_test {
 namespace {
 
 using test::error_of;
@@ -330,4 +330,4 @@ TEST(Loader, RefusesOptionsThatContradictEachOther) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::loader_test

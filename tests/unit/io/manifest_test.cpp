@@ -10,7 +10,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::manifest_test {
 namespace {
 
 using test::error_of;
@@ -87,4 +87,4 @@ TEST(Manifest, SpecialFilesAreRefused) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::manifest_test

@@ -9,7 +9,7 @@
 
 #include "text_files.hpp"
 
-namespace strata::io {
+namespace strata::io::split_words_test {
 namespace {
 
 using test::error_of;
@@ -151,4 +151,4 @@ TEST(Search, FindsNothingInAnEmptyText) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::split_words_test

@@ -10,7 +10,7 @@
 
 #include "data_files.hpp"
 
-namespace strata::io {
+namespace strata::io::target_units_test {
 namespace {
 
 using testing::DoubleEq;
@@ -66,4 +66,4 @@ TEST(TargetUnits, LoaderStandardisesEachTarget) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::target_units_test

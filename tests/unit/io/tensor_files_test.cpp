@@ -13,7 +13,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::io {
+namespace strata::io::tensor_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -125,4 +125,4 @@ TEST_F(TensorFilesTest, ShardsAreHeldToTheirIndex) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::tensor_files_test

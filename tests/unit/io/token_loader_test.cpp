@@ -8,7 +8,7 @@
 
 #include "text_files.hpp"
 
-namespace strata::io {
+namespace strata::io::token_loader_test {
 namespace {
 
 using test::error_of;
@@ -294,4 +294,4 @@ TEST(TokenDataset, ADamagedTokenizerIsRefused) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::token_loader_test

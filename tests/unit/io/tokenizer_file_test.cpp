@@ -17,7 +17,7 @@
 #include "tokenizer/tokenizer_contents.hpp"
 #include "tokenizer/tokenizer_json.hpp"
 
-namespace strata::io {
+namespace strata::io::tokenizer_file_test {
 namespace {
 
 using nlohmann::json;
@@ -687,4 +687,4 @@ TEST(TextEncoder, FindsTokensInPieces) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::tokenizer_file_test

@@ -8,7 +8,7 @@
 
 #include "text_files.hpp"
 
-namespace strata::io {
+namespace strata::io::tokenizer_test {
 namespace {
 
 using test::error_of;
@@ -249,4 +249,4 @@ TEST_F(PublishedGpt2, DecodesWhatItEncodes) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::tokenizer_test

@@ -24,7 +24,7 @@
 #include "data_files.hpp"
 #include "image_files.hpp"
 
-namespace strata::io {
+namespace strata::io::user_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,4 +214,4 @@ TEST(ParseJson, BoundsTheDepth) {
 }
 
 }  // namespace
-}  // namespace strata::io
+}  // namespace strata::io::user_file_test

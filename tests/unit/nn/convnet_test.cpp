@@ -13,7 +13,7 @@
 #include "error_of.hpp"
 #include "published_sizes.hpp"
 
-namespace strata::nn {
+namespace strata::nn::convnet_test {
 namespace {
 
 Model model_of(Preset preset) {
@@ -130,4 +130,4 @@ TEST(BatchNormErrors, OfMomentum) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::convnet_test

@@ -9,7 +9,7 @@
 
 #include "layer_gradients.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::convolution_gradient_test {
 namespace {
 
 class ConvolutionGradients : public testing::TestWithParam<GradientCase> {};
@@ -178,4 +178,4 @@ TEST(RunningStatistics, AreWhatEvaluationNormalisesWith) {
 }
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::convolution_gradient_test

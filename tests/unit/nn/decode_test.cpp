@@ -10,7 +10,7 @@
 
 #include "language_bench.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::decode_test {
 namespace {
 
 constexpr std::int64_t kContext = 9;
@@ -134,4 +134,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::decode_test

@@ -7,7 +7,7 @@
 
 #include "layer_gradients.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::gradient_test {
 namespace {
 
 class LayerGradients : public testing::TestWithParam<GradientCase> {};
@@ -73,4 +73,4 @@ INSTANTIATE_TEST_SUITE_P(Losses, LossGradients,
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::gradient_test

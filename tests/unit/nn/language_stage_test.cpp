@@ -11,7 +11,7 @@
 #include "error_of.hpp"
 #include "language_bench.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::language_stage_test {
 namespace {
 
 constexpr std::int64_t kMicrobatch = 2;
@@ -197,4 +197,4 @@ TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
 }
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::language_stage_test

@@ -13,14 +13,14 @@
 
 #include "error_of.hpp"
 
-namespace strata::nn {
+namespace strata::nn::layer_line_test {
 namespace {
 
 using testing::HasSubstr;
 using Window = std::array<std::int64_t, 2>;
 
 std::string refusal(const std::string& text, const std::function<void(LayerLine&)>& take) {
-  return test::error_of(
+  return strata::test::error_of(
       [&] {
         LayerLine line(text);
         take(line);
@@ -95,4 +95,4 @@ TEST(LayerLine, TakesProbabilitiesBelowOne) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::layer_line_test

@@ -10,7 +10,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::nn {
+namespace strata::nn::model_errors_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -30,7 +30,8 @@ ModelOptions tokens(std::vector<std::string> layers, std::int64_t shards = 1) {
 
 /// The refusal has each of the words.
 void expect_words(const ModelOptions& options, const Words& words) {
-  const std::string text = test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
+  const std::string text =
+      strata::test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
   for (const std::string& word : words) {
     EXPECT_THAT(text, testing::HasSubstr(word));
   }
@@ -184,4 +185,4 @@ TEST(ModelErrors, AllowWhatOnlyLooksWrong) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::model_errors_test

@@ -8,7 +8,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::nn {
+namespace strata::nn::model_test {
 namespace {
 
 ModelOptions options_of(std::vector<std::string> layers, const Shape& input = Shape{6},
@@ -19,7 +19,8 @@ ModelOptions options_of(std::vector<std::string> layers, const Shape& input = Sh
 const std::vector<std::string> kMnistLayers{"flatten", "dense 128 relu", "dropout 0.2", "dense 10"};
 
 std::string refusal_of(const std::vector<std::string>& layers, const Shape& input = Shape{6}) {
-  return test::error_of([&] { const Model model(options_of(layers, input)); }, ExitCode::kUsage);
+  return strata::test::error_of([&] { const Model model(options_of(layers, input)); },
+                                ExitCode::kUsage);
 }
 
 void expect_refusal(const std::string& line, const std::string& why) {
@@ -143,8 +144,8 @@ TEST(SplitModel, BalancesOrFollowsTheGivenLayers) {
 TEST(SplitModel, RefusesWhatIsNoSplit) {
   const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
   const auto refusal = [&](std::int64_t stages, const std::string& how) {
-    return test::error_of([&] { static_cast<void>(split_model(model, stages, how)); },
-                          ExitCode::kUsage);
+    return strata::test::error_of([&] { static_cast<void>(split_model(model, stages, how)); },
+                                  ExitCode::kUsage);
   };
   EXPECT_EQ(refusal(5, "auto"),
             "parallel.pipeline is 5, but the model has 4 layers; a stage holds at least one, so "
@@ -184,11 +185,12 @@ TEST(Model, FreezesParametersByName) {
   const std::string table = model_table(model, split_model(model, 1, "auto"));
   EXPECT_NE(table.find("63 parameters, 19 of them trainable;"), std::string::npos) << table;
 
-  EXPECT_EQ(test::error_of([&] { model.freeze(NamePatterns("c.wieght")); }, ExitCode::kUsage),
-            "optimizer.frozen: no parameter is called \"c.wieght\"; the nearest is \"c.weight\". "
-            "Give names, or patterns with * and ?, as in \"blocks.0.*\"");
   EXPECT_EQ(
-      test::error_of([&] { model.freeze(NamePatterns("*")); }, ExitCode::kUsage),
+      strata::test::error_of([&] { model.freeze(NamePatterns("c.wieght")); }, ExitCode::kUsage),
+      "optimizer.frozen: no parameter is called \"c.wieght\"; the nearest is \"c.weight\". "
+      "Give names, or patterns with * and ?, as in \"blocks.0.*\"");
+  EXPECT_EQ(
+      strata::test::error_of([&] { model.freeze(NamePatterns("*")); }, ExitCode::kUsage),
       "optimizer.frozen = \"*\" freezes all 6 parameters of the model, so there is nothing to "
       "train; leave some out");
 }
@@ -204,4 +206,4 @@ TEST(Model, RunningAveragesGoOnInFrozenLayers) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::model_test

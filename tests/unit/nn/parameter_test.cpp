@@ -10,7 +10,7 @@
 
 #include "strata/core/random.hpp"
 
-namespace strata::nn {
+namespace strata::nn::parameter_test {
 namespace {
 
 std::vector<float> initialised(const ParameterSpec& spec, std::uint64_t seed) {
@@ -223,4 +223,4 @@ TEST(LayoutOf, PlacesChunksOneAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::parameter_test

@@ -16,7 +16,7 @@
 #include "stage/gradient_plan.hpp"
 #include "stage_bench.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::stage_test {
 namespace {
 
 constexpr std::int64_t kMicrobatch = 4;
@@ -308,4 +308,4 @@ TEST(Stage, RefusesStatisticsOfAllLanesWithoutAGroup) {
 }
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::stage_test

@@ -11,7 +11,7 @@
 #include "in_process.hpp"
 #include "language_bench.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::traffic_test {
 namespace {
 
 constexpr std::int64_t kMicrobatch = 2;
@@ -254,4 +254,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::traffic_test

@@ -8,7 +8,7 @@
 
 #include "layer_gradients.hpp"
 
-namespace strata::nn::test {
+namespace strata::nn::test::transformer_gradient_test {
 namespace {
 
 class ShardedLayerGradients : public testing::TestWithParam<GradientCase> {};
@@ -148,4 +148,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace strata::nn::test
+}  // namespace strata::nn::test::transformer_gradient_test

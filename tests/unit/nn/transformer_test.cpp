@@ -11,7 +11,7 @@
 #include "error_of.hpp"
 #include "published_sizes.hpp"
 
-namespace strata::nn {
+namespace strata::nn::transformer_test {
 namespace {
 
 Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
@@ -24,17 +24,17 @@ Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
 }
 
 TEST(Transformers, HaveTheirPublishedNumberOfParameters) {
-  test::expect_parameter_counts({{Preset::kGpt2M124, 124'439'808},
-                                 {Preset::kGpt2M355, 354'823'168},
-                                 {Preset::kGpt2M774, 774'030'080},
-                                 {Preset::kGpt2M1558, 1'557'611'200},
-                                 {Preset::kTinyllamaB1, 1'100'048'384},
-                                 {Preset::kLlama2B7, 6'738'415'616},
-                                 {Preset::kLlama2B13, 13'015'864'320},
-                                 {Preset::kLlama2B70, 68'976'648'192},
-                                 {Preset::kLlama3B8, 8'030'261'248},
-                                 {Preset::kLlama3B70, 70'553'706'496}},
-                                [](Preset preset) { return model_of({.preset = preset}); });
+  strata::test::expect_parameter_counts({{Preset::kGpt2M124, 124'439'808},
+                                         {Preset::kGpt2M355, 354'823'168},
+                                         {Preset::kGpt2M774, 774'030'080},
+                                         {Preset::kGpt2M1558, 1'557'611'200},
+                                         {Preset::kTinyllamaB1, 1'100'048'384},
+                                         {Preset::kLlama2B7, 6'738'415'616},
+                                         {Preset::kLlama2B13, 13'015'864'320},
+                                         {Preset::kLlama2B70, 68'976'648'192},
+                                         {Preset::kLlama3B8, 8'030'261'248},
+                                         {Preset::kLlama3B70, 70'553'706'496}},
+                                        [](Preset preset) { return model_of({.preset = preset}); });
 }
 
 TEST(Resolved, FillsInWhatThePresetDecides) {
@@ -144,4 +144,4 @@ TEST(TransformerLayers, NameTheirParameters) {
 }
 
 }  // namespace
-}  // namespace strata::nn
+}  // namespace strata::nn::transformer_test

@@ -6,7 +6,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::activation_test {
 namespace {
 
 using namespace test;
@@ -219,4 +219,4 @@ TYPED_TEST(ActivationTyped, SoftmaxBitsDependOnNeitherThreadsNorAlignment) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::activation_test

@@ -12,6 +12,7 @@ std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
              << shape.queries << " heads of " << shape.head_size;
 }
 
+namespace attention_test {
 namespace {
 
 using namespace test;
@@ -361,4 +362,5 @@ TEST(Attention, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
+}  // namespace attention_test
 }  // namespace strata::ops

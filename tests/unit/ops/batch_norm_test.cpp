@@ -2,7 +2,7 @@
 
 #include "norms.hpp"
 
-namespace strata::ops {
+namespace strata::ops::batch_norm_test {
 namespace {
 
 using namespace test;
@@ -177,4 +177,4 @@ TEST(BatchNorm, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::batch_norm_test

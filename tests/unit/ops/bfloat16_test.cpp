@@ -13,7 +13,7 @@
 #include "loss_sums.hpp"
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::bfloat16_test {
 namespace {
 
 using namespace test;
@@ -283,4 +283,4 @@ TEST(Convert, RefusesUnequalCountsAndIntegers) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::bfloat16_test

@@ -10,7 +10,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::context_test {
 namespace {
 
 using namespace test;
@@ -89,4 +89,4 @@ TEST(Context, MovesWithItsPrimitives) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::context_test

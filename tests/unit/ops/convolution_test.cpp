@@ -5,7 +5,7 @@
 #include "convolution_shapes.hpp"
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::convolution_test {
 namespace {
 
 using namespace test;
@@ -255,4 +255,4 @@ TEST(Convolution, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::convolution_test

@@ -4,7 +4,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::dropout_test {
 namespace {
 
 using namespace test;
@@ -140,4 +140,4 @@ TEST(Dropout, RefusesAProbabilityOfOne) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::dropout_test

@@ -2,7 +2,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::elementwise_test {
 namespace {
 
 using namespace test;
@@ -99,4 +99,4 @@ TEST(Elementwise, RefusesUnequalCounts) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::elementwise_test

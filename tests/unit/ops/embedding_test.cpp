@@ -6,7 +6,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::embedding_test {
 namespace {
 
 using namespace test;
@@ -231,4 +231,4 @@ TEST(Embedding, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::embedding_test

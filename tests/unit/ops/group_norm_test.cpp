@@ -2,7 +2,7 @@
 
 #include "norms.hpp"
 
-namespace strata::ops {
+namespace strata::ops::group_norm_test {
 namespace {
 
 struct GroupNorm {
@@ -93,4 +93,4 @@ TEST(GroupNorm, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::group_norm_test

@@ -6,7 +6,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::joined_statistics_test {
 namespace {
 
 using namespace test;
@@ -89,4 +89,4 @@ TEST(JoinedStatistics, AdditionsOfPartsThatAreNotThereAreRefused) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::joined_statistics_test

@@ -2,7 +2,7 @@
 
 #include "norms.hpp"
 
-namespace strata::ops {
+namespace strata::ops::layer_norm_test {
 namespace {
 
 using namespace test;
@@ -103,4 +103,4 @@ TYPED_TEST(LayerNormTyped, BitsDependOnNeitherThreadsNorAlignment) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::layer_norm_test

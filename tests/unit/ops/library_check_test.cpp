@@ -12,7 +12,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::library_check_test {
 namespace {
 
 using ::testing::AllOf;
@@ -100,4 +100,4 @@ TEST(InstructionSet, BitsDifferByDtype) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::library_check_test

@@ -11,7 +11,7 @@
 #include "loss_sums.hpp"
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::loss_test {
 namespace {
 
 using namespace test;
@@ -276,4 +276,4 @@ TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::loss_test

@@ -1,6 +1,6 @@
 #include "products.hpp"
 
-namespace strata::ops {
+namespace strata::ops::matmul_bfloat16_test {
 namespace {
 
 using namespace test;
@@ -83,4 +83,4 @@ TEST(MatmulBfloat16Errors, ChecksDtypes) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::matmul_bfloat16_test

@@ -1,6 +1,6 @@
 #include "products.hpp"
 
-namespace strata::ops {
+namespace strata::ops::matmul_fused_test {
 namespace {
 
 using namespace test;
@@ -125,4 +125,4 @@ TEST(MatmulFusedErrors, ChecksWhatIsAskedForTogether) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::matmul_fused_test

@@ -4,7 +4,7 @@
 
 #include "products.hpp"
 
-namespace strata::ops {
+namespace strata::ops::matmul_test {
 namespace {
 
 using namespace test;
@@ -105,4 +105,4 @@ TYPED_TEST(ColumnSumTyped, AddsRowsInOrder) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::matmul_test

@@ -8,7 +8,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::packing_test {
 namespace {
 
 using namespace test;
@@ -128,4 +128,4 @@ TEST(Packing, RefusesPartsOfAGroup) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::packing_test

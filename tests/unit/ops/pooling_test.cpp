@@ -5,7 +5,7 @@
 #include "convolution_shapes.hpp"
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::pooling_test {
 namespace {
 
 using namespace test;
@@ -197,4 +197,4 @@ TEST(Pooling, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::pooling_test

@@ -2,7 +2,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::reduce_test {
 namespace {
 
 using namespace test;
@@ -159,4 +159,4 @@ TYPED_TEST(ReduceTyped, SumsOfSquaresAreDoublesOneABlock) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::reduce_test

@@ -2,7 +2,7 @@
 
 #include "norms.hpp"
 
-namespace strata::ops {
+namespace strata::ops::rms_norm_test {
 namespace {
 
 using namespace test;
@@ -110,4 +110,4 @@ TEST(RmsNorm, ChecksWhatItIsGiven) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::rms_norm_test

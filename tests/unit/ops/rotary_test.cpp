@@ -2,7 +2,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::rotary_test {
 namespace {
 
 using namespace test;
@@ -126,4 +126,4 @@ TEST(Rotary, RefusesHeadsOfOddSize) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::rotary_test

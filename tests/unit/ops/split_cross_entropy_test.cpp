@@ -6,7 +6,7 @@
 #include "loss_sums.hpp"
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::split_cross_entropy_test {
 namespace {
 
 using namespace test;
@@ -272,4 +272,4 @@ TEST(SplitCrossEntropy, TheFirstOfEqualLogitsIsRightAndANotANumberReachesTheLoss
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::split_cross_entropy_test

@@ -4,7 +4,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::swiglu_test {
 namespace {
 
 using namespace test;
@@ -87,4 +87,4 @@ TEST(Swiglu, RefusesOtherShapes) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::swiglu_test

@@ -11,7 +11,7 @@
 
 #include "strata/core/clock.hpp"
 
-namespace strata::ops {
+namespace strata::ops::thread_pool_test {
 namespace {
 
 template <typename Function>
@@ -75,4 +75,4 @@ TEST(ThreadPool, SleepsWithoutWork) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::thread_pool_test

@@ -4,7 +4,7 @@
 
 #include "tensors.hpp"
 
-namespace strata::ops {
+namespace strata::ops::update_test {
 namespace {
 
 using namespace test;
@@ -202,4 +202,4 @@ TEST(Update, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace strata::ops
+}  // namespace strata::ops::update_test

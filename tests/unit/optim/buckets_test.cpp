@@ -9,7 +9,7 @@
 
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::buckets_test {
 namespace {
 
 constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
@@ -248,4 +248,4 @@ TEST(OwnedPieces, AreEveryElementOfEveryParameterOnce) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::buckets_test

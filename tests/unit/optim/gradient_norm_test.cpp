@@ -8,7 +8,7 @@
 
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::gradient_norm_test {
 namespace {
 
 std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t ranks,
@@ -65,4 +65,4 @@ TEST(GradientNorm, IsTheSumOfSquaresOfEachParameter) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::gradient_norm_test

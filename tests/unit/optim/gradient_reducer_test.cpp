@@ -15,7 +15,7 @@
 #include "in_process.hpp"
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::gradient_reducer_test {
 namespace {
 
 constexpr std::int64_t kMicrobatchesPerLane = 3;
@@ -308,4 +308,4 @@ TEST(GradientReducer, MemoryFollowsTheReductionSteps) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::gradient_reducer_test

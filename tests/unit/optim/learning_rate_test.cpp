@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::optim {
+namespace strata::optim::learning_rate_test {
 namespace {
 
 void expect_rates(const LearningRateOptions& options,
@@ -69,4 +69,4 @@ TEST(LearningRate, DecaysEvenWhereWarmUpIsLonger) {
 }
 
 }  // namespace
-}  // namespace strata::optim
+}  // namespace strata::optim::learning_rate_test

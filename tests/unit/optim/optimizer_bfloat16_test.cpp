@@ -9,7 +9,7 @@
 
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::optimizer_bfloat16_test {
 namespace {
 
 constexpr std::int64_t kSteps = 3;
@@ -158,4 +158,4 @@ TEST(OptimizerBfloat16, HasFloat32StateAndMasters) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::optimizer_bfloat16_test

@@ -8,7 +8,7 @@
 
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::optimizer_test {
 namespace {
 
 constexpr std::int64_t kSteps = 3;
@@ -139,4 +139,4 @@ TEST(Optimizer, NamesItsStatesAndLeavesThemReadable) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::optimizer_test

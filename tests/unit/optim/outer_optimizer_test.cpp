@@ -18,7 +18,7 @@
 #include "in_process.hpp"
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::outer_optimizer_test {
 namespace {
 
 constexpr std::int64_t kIslands = 4;
@@ -273,4 +273,4 @@ TEST(OuterOptimizer, PlansItsMemory) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::outer_optimizer_test

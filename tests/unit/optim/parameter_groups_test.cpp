@@ -11,7 +11,7 @@
 
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::parameter_groups_test {
 namespace {
 
 TEST(ParameterGroups, AreReadAndWritten) {
@@ -159,4 +159,4 @@ TEST(FrozenParameters, StayAndHaveNoState) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::parameter_groups_test

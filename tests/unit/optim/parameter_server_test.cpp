@@ -16,7 +16,7 @@
 #include "in_process.hpp"
 #include "layouts.hpp"
 
-namespace strata::optim {
+namespace strata::optim::parameter_server_test {
 namespace {
 
 using comm::Communicator;
@@ -233,4 +233,4 @@ TEST(ParameterServer, HoldsItsBoundUnderRandomDelays) {
 }
 
 }  // namespace
-}  // namespace strata::optim
+}  // namespace strata::optim::parameter_server_test

@@ -8,7 +8,7 @@
 #include "in_process.hpp"
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::tied_exchange_test {
 namespace {
 
 constexpr std::int64_t kBucket = 2048;
@@ -41,4 +41,4 @@ TEST(TiedExchange, RefusesStagesThatDoNotShareTheParameter) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::tied_exchange_test

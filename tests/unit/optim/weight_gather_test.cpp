@@ -9,7 +9,7 @@
 #include "in_process.hpp"
 #include "layouts.hpp"
 
-namespace strata::optim::test {
+namespace strata::optim::test::weight_gather_test {
 namespace {
 
 constexpr std::int64_t kBucket = 2048;
@@ -84,4 +84,4 @@ TEST(WeightGather, ALayerWaitsForItsOwnBuckets) {
 }
 
 }  // namespace
-}  // namespace strata::optim::test
+}  // namespace strata::optim::test::weight_gather_test

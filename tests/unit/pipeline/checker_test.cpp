@@ -17,7 +17,7 @@
 
 #include "strata/pipeline/simulator.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::checker_test {
 namespace {
 
 using ::testing::Contains;
@@ -324,4 +324,4 @@ TEST(Checker, RefusesMutationsOrTheyAreHarmless) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::checker_test

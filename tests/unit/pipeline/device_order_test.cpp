@@ -13,7 +13,7 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::device_order_test {
 namespace {
 
 /// Whether each direction between two stages has a stream of its own, or all of a stage share one.
@@ -387,4 +387,4 @@ TEST(DeviceOrder, ReceivesAheadDeadlockWhereTheHostWaits) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::device_order_test

@@ -15,7 +15,7 @@
 #include "in_process.hpp"
 #include "stage_bench.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::executor_test {
 namespace {
 
 using testing::HasSubstr;
@@ -96,4 +96,4 @@ TEST(Executor, AnEmulatedStageTakesItsTimes) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::executor_test

@@ -11,7 +11,7 @@
 #include "strata/core/error.hpp"
 #include "strata/pipeline/simulator.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::schedule_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST(ScheduleFile, FaultsNameLineAndCell) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::schedule_file_test

@@ -10,7 +10,7 @@
 
 #include "strata/core/text.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::schedule_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -113,4 +113,4 @@ TEST(Schedule, ActionsAndKindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::schedule_test

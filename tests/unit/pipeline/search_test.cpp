@@ -13,7 +13,7 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::search_test {
 namespace {
 
 constexpr double kRounding = 1.0 + 1e-12;
@@ -250,4 +250,4 @@ TEST(Search, RefusesMoreChunksAndTooLittleMemory) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::search_test

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace strata::pipeline {
+namespace strata::pipeline::simulator_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -306,4 +306,4 @@ TEST(Simulator, RefusesCostsOfAnotherSizeAndDeadlocks) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::simulator_test

@@ -9,10 +9,10 @@
 
 #include "error_of.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::stage_times_test {
 namespace {
 
-using test::error_of;
+using strata::test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -66,4 +66,4 @@ TEST(StageTimes, RefusesOtherTexts) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::stage_times_test

@@ -12,7 +12,7 @@
 #include "in_process.hpp"
 #include "stage_bench.hpp"
 
-namespace strata::pipeline {
+namespace strata::pipeline::traffic_test {
 namespace {
 
 constexpr std::int64_t kRows = 2;
@@ -152,4 +152,4 @@ TEST(StagesTraffic, IsWhatTheStagesSend) {
 }
 
 }  // namespace
-}  // namespace strata::pipeline
+}  // namespace strata::pipeline::traffic_test

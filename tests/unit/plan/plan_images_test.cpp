@@ -10,7 +10,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::plan {
+namespace strata::plan::plan_images_test {
 namespace {
 
 io::DatasetInfo images(const Shape& shape = {3, 8, 6}) {
@@ -138,4 +138,4 @@ TEST(PrepareImages, WarnsOfTensorRanksThatAllDoTheSame) {
 }
 
 }  // namespace
-}  // namespace strata::plan
+}  // namespace strata::plan::plan_images_test

@@ -20,7 +20,7 @@
 #include "allocations.hpp"
 #include "error_of.hpp"
 
-namespace strata::plan {
+namespace strata::plan::plan_test {
 namespace {
 
 constexpr std::int64_t kContext = 8;
@@ -1083,4 +1083,4 @@ TEST(PlanText, TakesNoMoreThanItsSize) {
 }
 
 }  // namespace
-}  // namespace strata::plan
+}  // namespace strata::plan::plan_test

@@ -13,7 +13,7 @@
 #include "error_of.hpp"
 #include "in_process.hpp"
 
-namespace strata::train {
+namespace strata::train::class_counts_test {
 namespace {
 
 constexpr std::int64_t kClasses = 7;
@@ -125,4 +125,4 @@ TEST(ClassCounts, CheckInAdvanceThatTheFileCanBeWritten) {
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::class_counts_test

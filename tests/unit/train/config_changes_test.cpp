@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::train {
+namespace strata::train::config_changes_test {
 namespace {
 
 using Changes = std::vector<std::string>;
@@ -36,4 +36,4 @@ TEST(ConfigChanges, NamesEachSettingThatDiffers) {
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::config_changes_test

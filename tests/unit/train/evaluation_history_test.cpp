@@ -9,7 +9,7 @@
 
 #include "../io/data_files.hpp"
 
-namespace strata::train {
+namespace strata::train::evaluation_history_test {
 namespace {
 
 using config::Best;
@@ -109,4 +109,4 @@ TEST(EvaluationHistory, CountsEvaluationsThatFollow) {
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::evaluation_history_test

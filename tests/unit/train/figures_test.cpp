@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::train {
+namespace strata::train::figures_test {
 namespace {
 
 TEST(ValueErrors, AreThoseOfTheFormulas) {
@@ -47,4 +47,4 @@ TEST(AreaUnderCurve, NeedsBothClassesAndNumbers) {
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::figures_test

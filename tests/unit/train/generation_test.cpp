@@ -13,7 +13,7 @@
 
 #include "error_of.hpp"
 
-namespace strata::train::test {
+namespace strata::train::test::generation_test {
 namespace {
 
 using strata::test::error_of;
@@ -138,4 +138,4 @@ TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::generation_test

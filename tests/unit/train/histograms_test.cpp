@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::train {
+namespace strata::train::histograms_test {
 namespace {
 
 TEST(HistogramBuckets, EndBelowTheirLimits) {
@@ -24,4 +24,4 @@ TEST(HistogramBuckets, EndBelowTheirLimits) {
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::histograms_test

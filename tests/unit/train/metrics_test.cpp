@@ -15,7 +15,7 @@
 #include "../io/data_files.hpp"
 #include "error_of.hpp"
 
-namespace strata::train {
+namespace strata::train::metrics_test {
 namespace {
 
 using io::test::read_file;
@@ -112,7 +112,7 @@ TEST_F(MetricsFileTest, AHistoryThatCannotBeReadIsAnError) {
     for (const auto& read : std::vector<std::function<void()>>{
              [&] { const MetricsFile metrics(one.path, up_to(1)); },
              [&] { static_cast<void>(last_metrics_step(one.path)); }}) {
-      EXPECT_THAT(test::error_of(read, ExitCode::kData), ::testing::HasSubstr(one.reason));
+      EXPECT_THAT(strata::test::error_of(read, ExitCode::kData), ::testing::HasSubstr(one.reason));
     }
   }
   EXPECT_EQ(read_file(directory_ / "elsewhere"), "{\"step\":1}\n");
@@ -200,11 +200,11 @@ TEST_F(MetricsFileTest, OfARegressionHasNoAccuracy) {
 }
 
 TEST_F(MetricsFileTest, RefusesADirectoryThatIsNotThere) {
-  const std::string text = test::error_of(
+  const std::string text = strata::test::error_of(
       [&] { const MetricsFile metrics(directory_ / "none" / "metrics.jsonl", up_to(0)); },
       ExitCode::kUsage);
   EXPECT_NE(text.find("No such file or directory"), std::string::npos) << text;
 }
 
 }  // namespace
-}  // namespace strata::train
+}  // namespace strata::train::metrics_test

@@ -8,7 +8,7 @@
 #include "replication/replica_check.hpp"
 #include "replication/step_repeat.hpp"
 
-namespace strata::train::test {
+namespace strata::train::test::rank_comparison_test {
 namespace {
 
 TEST(RankComparison, TheMajorityNamesTheSuspects) {
@@ -114,4 +114,4 @@ TEST(RankComparison, ARankIsSlowAtMoreThanOneAndAHalfTimesTheMedian) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::rank_comparison_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace strata::train::test {
+namespace strata::train::test::run_clock_test {
 namespace {
 
 TEST(RunClock, SavesOnceEarlyAndThenByTheInterval) {
@@ -76,4 +76,4 @@ TEST(RunClock, WarnsOfATimeLimitThatLeavesNoRoomToTrain) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::run_clock_test

@@ -10,7 +10,7 @@
 #include "../io/data_files.hpp"
 #include "train_rank.hpp"
 
-namespace strata::train::test {
+namespace strata::train::test::sample_feed_test {
 namespace {
 
 constexpr std::int64_t kSteps = 6;
@@ -98,4 +98,4 @@ TEST_F(Feed, OfTheCpuSendsNothing) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::sample_feed_test

@@ -23,7 +23,7 @@
 #include "../io/data_files.hpp"
 #include "train_rank.hpp"
 
-namespace strata::train::test {
+namespace strata::train::test::step_times_test {
 namespace {
 
 StepTimes times_of(double compute, double data) {
@@ -161,4 +161,4 @@ TEST_F(DeviceWaits, CountForTheirStepAndNotForCheckpointsAndEvaluations) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::step_times_test

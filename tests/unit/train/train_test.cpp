@@ -19,7 +19,7 @@
 #include "../io/data_files.hpp"
 #include "error_of.hpp"
 
-namespace strata::train::test {
+namespace strata::train::test::train_test {
 namespace {
 
 /// A checkpoint of the weights of a layer "dense 3 bias=off" of 5 inputs.
@@ -177,4 +177,4 @@ TEST(ElementsHash, DoesNotDependOnTheCut) {
 }
 
 }  // namespace
-}  // namespace strata::train::test
+}  // namespace strata::train::test::train_test
