@@ -22,7 +22,6 @@ class CsvReader final : public TableReader {
   explicit CsvReader(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const override { return stream_.path(); }
-  [[nodiscard]] char separator() const { return separator_; }
 
   /// Throws: Error(kData) naming the line for a record with another number of fields than the
   /// header or of more than 64 MiB, and for misplaced or missing quotes.

@@ -23,6 +23,8 @@ class InputStream::Zstd {
   explicit Zstd(UserFile file)
       : file_(std::move(file)), stream_(ZSTD_createDStream()), buffer_(ZSTD_DStreamInSize()) {
     require(stream_ != nullptr, "no memory for a decoder of zstd");
+    // Of zstd --long=31; without it a window above 128 MiB is refused.
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);
   }
   ~Zstd() { ZSTD_freeDStream(stream_); }
   Zstd(const Zstd&) = delete;

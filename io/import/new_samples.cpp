@@ -61,9 +61,8 @@ class TableSamples final : public NewSamples {
       const std::unique_ptr<TableReader> reader = open(path);
       while (reader->next()) {
         ++info_.samples;
-        if (id_) {
-          ids_.emplace_back(reader->fields()[*id_]);
-        }
+        ids_.emplace_back(id_ ? std::string(reader->fields()[*id_])
+                              : std::to_string(info_.samples - 1));
       }
       ends_.push_back(info_.samples);
     }

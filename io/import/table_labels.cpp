@@ -10,6 +10,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/table.hpp"
 
 namespace strata::io {
 namespace {
@@ -50,8 +51,9 @@ void TableLabels::add(std::string_view label, const TableReader& reader) {
     fail(ExitCode::kData, "{}:{}: the label has {} bytes, at most {} are allowed",
          reader.path().string(), reader.line(), label.size(), kLongestLabel);
   }
-  if (label.empty()) {
-    fail(ExitCode::kData, "{} is empty; fill it in, or leave such rows out with --missing=drop, mean or median",
+  if (is_missing(label)) {
+    fail(ExitCode::kData,
+         "{} is missing; fill it in, or leave such rows out with --missing=drop, mean or median",
          label_text());
   }
   if (const std::string problem = name_problem(label); !problem.empty()) {

@@ -159,7 +159,7 @@ void TableSource::check_header(const TableReader& reader) const {
 // Of the first file.
 void TableSource::choose_columns(const TableReader& reader) {
   const std::vector<std::string>& header = reader.header();
-  if (is_row(header)) {
+  if (options_.format == ImportFormat::kCsv && is_row(header)) {
     fail(
         ExitCode::kData,
         "{}:{}: the first line holds numbers, the names of the columns were expected: write a line "

@@ -214,8 +214,9 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
 
 void keep_settings(const io::Checkpoint& checkpoint, config::RunConfig& config,
                    std::map<std::string, config::Origin>& origins) {
-  constexpr std::array<std::string_view, 4> kKept{"optimizer.kind", "optimizer.learning_rate",
-                                                  "optimizer.decay", "schedule.warmup_steps"};
+  constexpr std::array<std::string_view, 6> kKept{"optimizer.kind",  "optimizer.learning_rate",
+                                                  "optimizer.decay", "schedule.warmup_steps",
+                                                  "data.normalise",  "data.targets"};
   const auto stored = checkpoint.metadata().value("config", nlohmann::json());
   for (const IniLine& line :
        ini_lines(stored.is_string() ? stored.get<std::string>() : std::string())) {

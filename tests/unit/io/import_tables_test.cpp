@@ -79,7 +79,8 @@ TEST(ImportTable, TheSameRowsInEveryForm) {
 TEST(ImportTable, AFieldOfTabsIsEmpty) {
   const TemporaryDirectory directory;
   const ImportOptions options = table_options(directory, "a\tkind\n1\tx\n\t\n", {.label = "kind"});
-  EXPECT_THAT(error_of([&] { import_dataset(options); }), HasSubstr("t:3: the label '' is empty"));
+  EXPECT_THAT(error_of([&] { import_dataset(options); }),
+              HasSubstr("t:3: the label '' is missing"));
 }
 
 constexpr const char* kPeople =
