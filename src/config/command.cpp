@@ -30,7 +30,10 @@ namespace {
     std::ranges::transform(option_table(), std::back_inserter(names), &Option::key);
   }
   std::string advice = "strata " + command.name + " takes none";
-  if (const auto meant = meant_by(name, names)) {
+  if (const auto meant = meant_by(name, names);
+      meant && !meant->value.empty() && means_off(value)) {
+    advice = "leave it out";
+  } else if (meant) {
     const auto option = std::ranges::find(command.options, meant->name, &CommandOption::name);
     const bool is_switch = option != command.options.end() && option->value.empty();
     advice = fmt::format("write --{}{}", meant->name,

@@ -161,7 +161,7 @@ constexpr FamiliarName kFamiliarNames[] = {
     {"base_lr", "optimizer.learning_rate"},
     {"max_lr", "optimizer.learning_rate"},
     {"peak_lr", "optimizer.learning_rate"},
-    {"step_size", "optimizer.learning_rate"},
+    {"step_size", "schedule.every"},
     {"adam_beta1", "optimizer.beta1"},
     {"adam_beta2", "optimizer.beta2"},
     {"betas", "optimizer.beta2", "BETA2"},
@@ -472,6 +472,11 @@ std::optional<MeantName> meant_by(std::string_view text, std::span<const std::st
   meant = meant ? meant : familiar(text, candidates);
   meant = meant ? meant : familiar(last, candidates);
   return meant ? meant : spelt(last, candidates, Compared::kParts);
+}
+
+bool means_off(std::string_view value) {
+  const std::string text = plain(value);
+  return text == "off" || text == "false" || text == "no" || text == "none" || text == "0";
 }
 
 std::string value_meant_by(std::string_view text, std::span<const std::string> candidates) {

@@ -19,6 +19,9 @@ struct MeantName {
 [[nodiscard]] std::optional<MeantName> meant_by(std::string_view text,
                                                 std::span<const std::string> candidates);
 
+/// Whether a value turns a switch off, as "False" or "0" does.
+[[nodiscard]] bool means_off(std::string_view value);
+
 /// The candidate that a value means, as "bf16" means "bfloat16"; the text itself where it means
 /// none.
 [[nodiscard]] std::string value_meant_by(std::string_view text,

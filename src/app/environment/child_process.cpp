@@ -27,6 +27,7 @@ int run_child(const std::vector<std::string>& words, const ChildFiles& files,
   pointers.push_back(nullptr);
   std::fflush(stdout);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, no exit code is kept
   const pid_t child = ::fork();
   if (child == 0) {
     ::setpgid(0, 0);

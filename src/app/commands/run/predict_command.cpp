@@ -99,7 +99,16 @@ Request request_of(const config::CommandLine& line) {
 /// The directory of a request, with all that is in it, is removed at the end.
 class Scratch {
  public:
-  explicit Scratch(fs::path directory) : directory_(std::move(directory)) {}
+  explicit Scratch(fs::path directory) : directory_(std::move(directory)) {
+    std::error_code error;
+    if (!fs::create_directory(directory_, error)) {
+      fail(
+          ExitCode::kUsage,
+          "cannot make the directory {} for a copy of the samples: {}; choose another --output, or "
+          "remove what an earlier prediction left there",
+          directory_.string(), error ? error.message() : "it exists");
+    }
+  }
   ~Scratch() {
     std::error_code ignored;
     fs::remove_all(directory_, ignored);
@@ -149,6 +158,7 @@ ExitCode predict(const config::CommandLine& line, comm::MpiSession& mpi,
   comm::agree(mpi.world(), [&] { request = request_of(line); });
   RunInputs inputs = open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kNo,
                                   which_checkpoint(line), log);
+  inputs.config.train.evaluate_batches = 0;  // a prediction for each sample
   comm::agree(mpi.world(), [&] {
     if (inputs.train_info.task == io::Task::kNextToken) {
       fail(ExitCode::kUsage,
@@ -258,7 +268,7 @@ take, else the row's number, from 0))"},
              "the newest one (default), or the best of checkpoint.best"}},
        .lists = {{"Examples",
                   {{"strata predict RUN --files new.csv --output=answers.csv", ""},
-                   {"mpirun -n 4 strata predict RUN --files pictures --output=answers.csv", ""}}}},
+                   {"strata predict RUN --files pictures --output=answers.csv --ranks=4", ""}}}},
        .settings = config::TakesSettings::kTaken,
        .positions = config::Positions::kSome,
        .needs = "a run's directory or a config file",

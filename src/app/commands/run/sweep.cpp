@@ -279,7 +279,12 @@ std::vector<fs::path> begun_runs(const fs::path& directory) {
   const auto is_before = [](const std::string& left, const std::string& right) {
     double first = 0.0;
     double second = 0.0;
-    return parse_double(left, first) && parse_double(right, second) ? first < second : left < right;
+    const bool left_is_number = parse_double(left, first);
+    const bool right_is_number = parse_double(right, second);
+    if (left_is_number != right_is_number) {
+      return left_is_number;  // numbers come first
+    }
+    return left_is_number ? first < second : left < right;
   };
   std::ranges::stable_sort(runs, [&](const SweepRun& left, const SweepRun& right) {
     return std::ranges::lexicographical_compare(left.values, right.values, is_before);

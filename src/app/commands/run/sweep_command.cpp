@@ -82,10 +82,12 @@ std::vector<std::string> words_of(const SweepArguments& given, const SweepRun& r
   const config::RunConfig config = config::read_config(given.config, settings).config;
   std::vector<std::string> words{own_program().string(), "train", given.config};
   words.insert(words.end(), settings.begin(), settings.end());
-  words.insert(
-      words.end(),
-      {"--run.dir=" + (given.directory / run.name).string(), "--run.resume=auto",
-       fmt::format("--ranks={}", given.ranks > 0 ? given.ranks : ranks_asked_for(config))});
+  words.insert(words.end(),
+               {"--run.dir=" + (given.directory / run.name).string(), "--run.resume=auto"});
+  const std::int64_t ranks = given.ranks > 0 ? given.ranks : ranks_asked_for(config);
+  if (ranks > 1 || !given.hostfile.empty()) {
+    words.push_back(fmt::format("--ranks={}", ranks));
+  }
   if (!given.hostfile.empty()) {
     words.push_back("--hostfile=" + given.hostfile);
   }
