@@ -41,7 +41,10 @@ std::string name_in_section(const std::string& key) {
   std::ranges::transform(option_table(), std::back_inserter(keys), &Option::key);
   std::string advice = fmt::format("the nearest is \"{}\" (strata train --help=all lists all)",
                                    nearest(line.key, keys));
-  if (const auto meant = meant_by(line.key, keys)) {
+  if (const auto meant = meant_by(line.key, keys);
+      meant && !meant->value.empty() && means_off(line.value)) {
+    advice = "leave it out";
+  } else if (meant) {
     const std::string& value = meant->value.empty() ? line.value : meant->value;
     advice = source == Repeated::kRefused
                  ? fmt::format("write {} = {} under [{}]", name_in_section(meant->name), value,
@@ -161,8 +164,10 @@ void take_initial_model(GivenConfig& given) {
     return;
   }
   std::vector<fs::path> directories{initial, initial / ".." / ".."};  // a run's, a checkpoint's
-  if (given.config.run.resume != Resume::kNever) {
-    directories.insert(directories.begin(), given.config.run.dir);
+  const fs::path own(given.config.run.dir);
+  if (std::error_code error;
+      given.config.run.resume != Resume::kNever && fs::exists(own / "checkpoints", error)) {
+    directories.insert(directories.begin(), own);
   }
   for (const fs::path& directory : directories) {
     const fs::path file = directory / "config.ini";
@@ -252,7 +257,8 @@ std::string with_settings(std::string_view text, const ChangedSettings& settings
     const std::size_t length = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, length);
     text.remove_prefix(std::min(length + 1, text.size()));
-    const std::string_view setting = trimmed(line.substr(0, line.find('#')));
+    const std::size_t comment = std::min(line.find('#'), line.size());
+    const std::string_view setting = trimmed(line.substr(0, comment));
     if (setting.starts_with('[')) {
       add_missing();
       section = setting.substr(1, setting.size() - 2);
@@ -262,7 +268,8 @@ std::string with_settings(std::string_view text, const ChangedSettings& settings
     const auto changed = std::ranges::find(settings, key, &ChangedSettings::value_type::first);
     result += changed == settings.end()
                   ? fmt::format("{}\n", line)
-                  : fmt::format("{} = {}\n", name_in_section(key), changed->second);
+                  : fmt::format("{} = {}{}{}\n", name_in_section(key), changed->second,
+                                line.size() > comment ? "  " : "", line.substr(comment));
   }
   add_missing();
   while (!missing.empty()) {

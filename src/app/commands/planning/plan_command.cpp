@@ -106,6 +106,12 @@ ExitCode plan_run(const config::CommandLine& line) {
   if (line.has("write") && !line.has("search")) {
     fail(ExitCode::kUsage, "--write writes the grid that --search finds; give both");
   }
+  if (line.has("write") && std::ranges::any_of(line.settings(), [](const std::string& setting) {
+        return setting.starts_with("--model.layer=");
+      })) {
+    fail(ExitCode::kUsage,
+         "--write keeps the layers of the config file; write those of the command line there");
+  }
   for (const char* name : {"threads", "cores"}) {
     if (line.has(name)) {
       fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
