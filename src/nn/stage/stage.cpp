@@ -81,7 +81,7 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
 }
 
 void Stage::set_units(std::span<const double> units) {
-  if (units_.empty()) {
+  if (units_.empty() || context_.device().is_planned()) {
     return;
   }
   require(std::ssize(units) == units_.count(), "{} units of {} outputs", units.size(),
