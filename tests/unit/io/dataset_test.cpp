@@ -260,7 +260,10 @@ TEST(Dataset, ColumnsAndClassesAreMatchedByName) {
   EXPECT_THAT(test.info().column_names, ElementsAre("a", "b", "y"));
   EXPECT_THAT(test.info().mean, ElementsAre(20, 30));
   EXPECT_EQ(test.class_counts(), (std::vector<std::int64_t>{0, 1, 1}));
-  Loader loader(test, {.order = Order::kSequential, .global_batch = 2, .microbatch = 2});
+  Loader loader(test, {.order = Order::kSequential,
+                       .global_batch = 2,
+                       .microbatch = 2,
+                       .normalise = Normalise::kNone});
   const LoadedStep& step = loader.next();
   EXPECT_THAT(all_of<float>(step.inputs(0)), ElementsAre(10, 20, 30, 40));
   EXPECT_THAT(all_of<std::int64_t>(step.targets(0)), ElementsAre(2, 1));
