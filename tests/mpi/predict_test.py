@@ -99,6 +99,16 @@ class Predict(harness.StrataTest):
         lines = rows_of(self.directory / "lines.csv")[1:]
         self.assertEqual([row[1:] for row in lines], [row[1:] for row in rows])
         self.assertEqual([row[0] for row in lines], [str(i) for i in range(23)])
+        # Of two files, one with ids: the other's rows have their numbers. A directory of the output's name is left alone.
+        self.write_table("plain.csv", ["a", "colour", "b"], [(0.5, "red", 1)] * 3)
+        self.predict("table", "plain.csv", "both.csv", "--files=new.csv")
+        self.assertEqual([row[0] for row in rows_of(self.directory / "both.csv")[1:]],
+                         ["0", "1", "2", *(row[0] for row in rows)])
+        kept = self.directory / "both.csv.part" / "kept"
+        kept.parent.mkdir()
+        kept.touch()
+        self.assert_refused(self.alone("predict", "table", "--files=new.csv", "--output=both.csv"), harness.USAGE, "both.csv.part")
+        self.assertTrue(kept.exists())
 
     def test_arrays_of_values(self):
         random = np.random.default_rng(9)

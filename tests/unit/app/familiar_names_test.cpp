@@ -84,6 +84,7 @@ TEST(FamiliarNames, OfSettingsLeadToOurs) {
            {"precision=bf16", "numerics.dtype=bf16"},
            {"dtype=float32", "numerics.dtype=float32"},
            {"bf16=true", "numerics.dtype=bfloat16"},
+           {"step_size=30", "schedule.every=30"},
            {"num_workers=4", "data.reader_threads=4"},
            {"val_data=test.h5", "data.test=test.h5"},
            {"normalize=standard", "data.normalise=standard"},
@@ -112,6 +113,17 @@ TEST(FamiliarNames, OfSettingsLeadToOurs) {
                                        ExitCode::kUsage),
                 HasSubstr("write " + ours.substr(dot + 1, is - dot - 1) + " = " +
                           ours.substr(is + 1) + " under [" + ours.substr(0, dot) + "]"));
+  }
+}
+
+TEST(FamiliarNames, ThatAreTurnedOffAreLeftOut) {
+  for (const char* typed : {"--bf16=false", "--gradient_checkpointing=False", "--resume=no"}) {
+    EXPECT_THAT(strata::test::error_of(
+                    [&] {
+                      line_of({"train", "c.ini", typed});
+                    },
+                    ExitCode::kUsage),
+                HasSubstr("leave it out"));
   }
 }
 

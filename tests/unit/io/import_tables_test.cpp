@@ -168,6 +168,7 @@ TEST(ImportTable, NamesWhatIsWrong) {
       {kPeople,
        {.label = "pay"},
        {"t:3: column 'age': 'NA' is missing", "--missing=mean", "--ignore=age"}},
+      {"a,kind\n1,x\n2,NA\n", {.label = "kind"}, {"t:3: the label 'NA' is missing"}},
       {kPeople, {}, {"--label=COLUMN", "id, age, city, code, pay"}, ExitCode::kUsage},
       {kPeople,
        {.label = "wage"},
