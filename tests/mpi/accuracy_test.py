@@ -26,7 +26,7 @@ class Accuracy(harness.StrataTest):
         if not images or not labels:
             self.skipTest("STRATA_DATA_DIR has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte")
         self.import_data("--format=idx", f"--images={images}", f"--labels={labels}",
-                         "--split=8000,2000", "--output=data/mnist", "--overwrite")
+                         "--split=8000,2000", "--order=file", "--output=data/mnist", "--overwrite")
 
     def test_defaults_train(self):
         """Nothing of the optimizer is set."""
