@@ -66,7 +66,7 @@ class Accuracy(harness.StrataTest):
         self.assertGreaterEqual(float(last["accuracy"]), 0.955)
 
         evaluated = self.alone("evaluate", config, "--run.dir=mnist", "--parallel.pipeline=1", expect=harness.DONE)
-        found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) %, top-5 \S+ %, macro F1 \S+ "
+        found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) %, macro F1 \S+, top-5 \S+ % "
                           r"over 2000 samples",
                           evaluated.text)
         self.assertIsNotNone(found, evaluated.text)
