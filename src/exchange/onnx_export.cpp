@@ -110,7 +110,7 @@ class Builder {
 
   /// The layer's parameter, as a constant.
   std::string parameter(const std::string& suffix) {
-    const std::string name = layer_->name() + "." + suffix;
+    std::string name = layer_->name() + "." + suffix;
     for (const nn::ParameterSpec& spec : layer_->parameters()) {
       if (spec.name == name) {
         const std::string stored = plan::weight_name(spec);
