@@ -1,6 +1,8 @@
 #include "files/json_lines.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -57,29 +59,41 @@ bool JsonLines::next() {
   return true;
 }
 
-JsonTable::JsonTable(const std::filesystem::path& path, Others others,
-                     std::vector<std::string> columns)
-    : lines_(path), others_(others) {
-  header_ = std::move(columns);
-  at_first_ = lines_.next();
-  if (!at_first_ && header_.empty()) {
-    fail(ExitCode::kData, "{} is empty, an object per line was expected", path.string());
-  }
-  if (header_.empty()) {
-    for (const auto& [name, value] : lines_.object().items()) {
-      header_.push_back(name);
+JsonTable::JsonTable(const std::filesystem::path& path,
+                     const std::function<bool(const std::string& column)>& is_read,
+                     const std::vector<std::string>& further)
+    : lines_(path) {
+  constexpr std::size_t kMostColumns = 100000;
+  std::set<std::string> names(further.begin(), further.end());
+  JsonLines lines(path);
+  while (lines.next()) {
+    for (const auto& [name, value] : lines.object().items()) {
+      names.insert(name);
+    }
+    if (names.size() > kMostColumns) {
+      fail(ExitCode::kData, "{}:{}: more than {} different fields, too many for a table",
+           path.string(), lines.line(), count_text(kMostColumns));
     }
   }
+  if (lines.line() == 0 || names.empty()) {
+    fail(ExitCode::kData, "{} is empty, an object per line was expected", path.string());
+  }
+  header_.assign(names.begin(), names.end());
+  std::ranges::transform(header_, std::back_inserter(is_read_), is_read);
   texts_.resize(header_.size());
   fields_.resize(header_.size());
 }
 
 bool JsonTable::next() {
-  if (!at_first_ && !lines_.next()) {
+  if (!lines_.next()) {
     return false;
   }
-  at_first_ = false;
-  take_row();
+  const nlohmann::json& object = lines_.object();
+  for (std::size_t i = 0; i < header_.size(); ++i) {
+    const auto member = is_read_[i] ? object.find(header_[i]) : object.end();
+    texts_[i] = member != object.end() ? text_of(header_[i], *member) : "";
+    fields_[i] = texts_[i];
+  }
   return true;
 }
 
@@ -100,28 +114,6 @@ std::string JsonTable::text_of(const std::string& column, const nlohmann::json& 
          path().string(), line(), column, value.is_array() ? "array" : "object", column);
   }
   return value.dump();
-}
-
-void JsonTable::take_row() {
-  std::size_t found = 0;
-  const nlohmann::json& object = lines_.object();
-  for (std::size_t i = 0; i < header_.size(); ++i) {
-    const auto member = object.find(header_[i]);
-    found += member != object.end() ? 1 : 0;
-    texts_[i] = member != object.end() ? text_of(header_[i], *member) : "";
-    fields_[i] = texts_[i];
-  }
-  if (found == object.size() || others_ == Others::kLeaveOut) {
-    return;
-  }
-  for (const auto& [name, value] : object.items()) {
-    if (std::ranges::find(header_, name) == header_.end()) {
-      fail(ExitCode::kData,
-           "{}:{}: the field '{}' is not in the first object; name the fields to take with "
-           "--columns, or give --ignore={}",
-           path().string(), line(), name, name);
-    }
-  }
 }
 
 }  // namespace strata::io

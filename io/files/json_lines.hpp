@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,17 +35,17 @@ class JsonLines {
   nlohmann::json object_;
 };
 
-/// The objects of such a file as rows: the members of the first object are the columns, sorted by
-/// name. Numbers and texts are fields as they stand, true is 1, false 0, null and a member that is
-/// not there an empty field.
+/// The objects of such a file as rows: all members of all objects are the columns, sorted by name.
+/// Numbers and texts are fields as they stand, true is 1, false 0, null and a member that is not
+/// there an empty field.
 class JsonTable final : public TableReader {
  public:
-  /// What to do with a member that is no column.
-  enum class Others { kRefuse, kLeaveOut };
-
-  /// `columns`: the columns, where the first object does not name them.
-  JsonTable(const std::filesystem::path& path, Others others,
-            std::vector<std::string> columns = {});
+  /// Reads the file once for its names. `is_read`: whether a column's fields are needed; those of
+  /// others are empty, whatever they hold. `further`: columns that the file need not have.
+  /// Throws: Error(kData) for a file without objects or with more than 100,000 columns.
+  JsonTable(const std::filesystem::path& path,
+            const std::function<bool(const std::string& column)>& is_read,
+            const std::vector<std::string>& further = {});
 
   [[nodiscard]] const std::filesystem::path& path() const override { return lines_.path(); }
   bool next() override;
@@ -52,12 +53,10 @@ class JsonTable final : public TableReader {
 
  private:
   [[nodiscard]] std::string text_of(const std::string& column, const nlohmann::json& value) const;
-  void take_row();
 
   JsonLines lines_;
-  Others others_;
+  std::vector<bool> is_read_;  ///< of each column
   std::vector<std::string> texts_;
-  bool at_first_ = false;  ///< the first object was read, for its names
 };
 
 }  // namespace strata::io

@@ -35,10 +35,12 @@ class LabelCounts {
            *distinct_.rbegin() - *distinct_.begin() < 2 * count;
   }
 
-  /// Whether the class number of a label can be the label itself.
+  /// Whether the class number of a label can be the label itself; more than are counted have no
+  /// names either.
   [[nodiscard]] bool has_few_gaps() const {
     const std::int64_t count = std::ssize(distinct_);
-    return *distinct_.begin() >= 0 && *distinct_.rbegin() < std::max<std::int64_t>(10, 2 * count);
+    return distinct_.size() > kMostNoted ||
+           (*distinct_.begin() >= 0 && *distinct_.rbegin() < std::max<std::int64_t>(10, 2 * count));
   }
   /// Whether there are so many classes that they may be values.
   [[nodiscard]] bool are_many() const { return distinct_.size() > 10; }

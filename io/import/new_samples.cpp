@@ -4,6 +4,8 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include <fmt/ranges.h>
 
@@ -111,7 +113,10 @@ class TableSamples final : public NewSamples {
   std::unique_ptr<TableReader> open(const std::filesystem::path& path) {
     std::unique_ptr<TableReader> reader;
     if (options_.format == ImportFormat::kJsonLines) {
-      reader = std::make_unique<JsonTable>(path, JsonTable::Others::kLeaveOut);
+      reader = std::make_unique<JsonTable>(path, [&](const std::string& column) {
+        return columns_.empty() || column == options_.table.id || is_usual_id(column) ||
+               std::ranges::find(columns_, column, &TableColumn::name) != columns_.end();
+      });
     } else {
       reader = std::make_unique<CsvReader>(path);
     }
@@ -156,14 +161,16 @@ class TableSamples final : public NewSamples {
     }
   }
 
+  static bool is_usual_id(std::string_view name) {
+    return name == "id" || name == "Id" || name == "ID";
+  }
+
   void find_id(const std::vector<std::string>& header, const std::set<std::string_view>& taken) {
     const std::string& asked = options_.table.id;
     id_.reset();
     for (std::size_t i = 0; i < header.size() && !id_; ++i) {
-      const bool is_id = asked.empty()
-                             ? header[i].size() == 2 && !taken.contains(header[i]) &&
-                                   (header[i] == "id" || header[i] == "Id" || header[i] == "ID")
-                             : header[i] == asked;
+      const bool is_id =
+          asked.empty() ? is_usual_id(header[i]) && !taken.contains(header[i]) : header[i] == asked;
       if (is_id) {
         id_ = i;
       }

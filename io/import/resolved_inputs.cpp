@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <span>
+#include <string>
 
 #include <unistd.h>
 
@@ -25,14 +27,19 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-bool holds_folder(const fs::path& directory) {
+enum class Held { kFolders, kAny };
+
+/// What is not hidden in a directory.
+std::set<fs::path> names_in(const fs::path& directory, Held which) {
+  std::set<fs::path> names;
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    if (is_folder(at->path())) {
-      return true;
+    const fs::path name = at->path().filename();
+    if (!name.string().starts_with('.') && (which == Held::kAny || is_folder(at->path()))) {
+      names.insert(name);
     }
   }
-  return false;
+  return names;
 }
 
 /// Replaces a directory that holds the folders train and test by these.
@@ -44,12 +51,24 @@ void take_split_folders(ImportOptions& options) {
   const fs::path train = whole / "train";
   const fs::path test = whole / "test";
   // Classes of images may have these names.
-  const bool splits = is_folder(train) && is_folder(test) &&
-                      (options.format != ImportFormat::kImages || holds_folder(train));
-  if (splits) {
-    options.inputs = {train};
-    options.test_inputs = {test};
+  const bool splits =
+      is_folder(train) && is_folder(test) &&
+      (options.format != ImportFormat::kImages || !names_in(train, Held::kFolders).empty());
+  if (!splits) {
+    return;
   }
+  std::set<fs::path> others =
+      names_in(whole, options.format == ImportFormat::kImages ? Held::kFolders : Held::kAny);
+  others.erase("train");
+  others.erase("test");
+  if (!others.empty()) {
+    fail(ExitCode::kUsage,
+         "{} holds train, test and {}, which is of neither split; give the directories of each, as "
+         "in --files={} --test-files={}",
+         whole.string(), others.begin()->string(), train.string(), test.string());
+  }
+  options.inputs = {train};
+  options.test_inputs = {test};
 }
 
 void add_files(const fs::path& directory, Paths& files) {

@@ -17,7 +17,6 @@ class ColumnFacts {
  public:
   ColumnFacts(std::string name, const TableOptions& options);
 
-  [[nodiscard]] const std::string& name() const { return name_; }
   /// Notes a field of the reader's current row.
   void add(std::string_view field, const TableReader& reader);
   /// The column as the data set stores it. Throws: Error(kData) where fields contradict each other

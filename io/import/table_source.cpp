@@ -127,9 +127,12 @@ std::unique_ptr<TableReader> TableSource::open(const std::filesystem::path& path
   if (options_.format == ImportFormat::kCsv) {
     return std::make_unique<CsvReader>(path);
   }
-  const bool all = options_.table.columns.empty() && options_.table.ignore.empty();
-  return std::make_unique<JsonTable>(
-      path, all ? JsonTable::Others::kRefuse : JsonTable::Others::kLeaveOut, header_);
+  const auto is_read = [&table = options_.table](const std::string& column) {
+    return column == table.label ||
+           (std::ranges::count(table.ignore, column) == 0 &&
+            (table.columns.empty() || std::ranges::count(table.columns, column) > 0));
+  };
+  return std::make_unique<JsonTable>(path, is_read, header_);
 }
 
 // The names of columns say what numbers mean, so they must differ, and be stored.

@@ -214,9 +214,14 @@ TEST(ImportTable, NamesWhatIsWrong) {
        {"t:1: the field 'a' is an array"},
        ExitCode::kData,
        json},
+      {"{\"y\": 0}\n{\"a\": {}, \"y\": 0}\n",
+       {.label = "y"},
+       {"t:2: the field 'a' is an object"},
+       ExitCode::kData,
+       json},
       {"{\"a\": 1, \"y\": 0}\n{\"b\": 1, \"y\": 0}\n",
        {.label = "y"},
-       {"t:2: the field 'b' is not in the first object"},
+       {"t:2: column 'a': '' is missing"},
        ExitCode::kData,
        json},
       {"{\"a\": 1, \"y\": 0}\n{\"y\": 0}\n",
@@ -249,6 +254,13 @@ TEST(ImportTable, NamesWhatIsWrong) {
                                    {.label = "y", .columns = {"a"}}, json))
           .classes,
       2);
+  // A field that is not taken may hold anything, in any line.
+  EXPECT_EQ(import_dataset(
+                table_options(directory,
+                              "{\"a\": 1, \"y\": true}\n{\"a\": 2, \"b\": [1], \"y\": false}\n",
+                              {.label = "y", .ignore = {"b"}}, json))
+                .classes,
+            2);
 }
 
 TEST(LabelCounts, FewAreClassesAndManyAreValues) {
@@ -272,6 +284,14 @@ TEST(LabelCounts, FewAreClassesAndManyAreValues) {
       counts.add(cases[i].label(sample));
     }
     EXPECT_EQ(counts.are_classes(), cases[i].classes) << "case " << i;
+  }
+  // So many that they are not counted, in any order.
+  for (const std::int64_t step : {1, 7}) {
+    LabelCounts counts;
+    for (std::int64_t sample = 0; sample < 300000; ++sample) {
+      counts.add(sample * step % 300000);
+    }
+    EXPECT_TRUE(counts.has_few_gaps());
   }
 }
 

@@ -174,6 +174,12 @@ TEST(ImportText, DirectoriesAndFilesOfTheTestSplit) {
   options.split = "0.9,0.1";
   options.output = directory / "other";
   EXPECT_THAT(import_error(options, ExitCode::kUsage), HasSubstr("both say what is in the test"));
+  options.split.clear();
+  options.inputs = {directory / "in"};
+  options.test_inputs.clear();
+  write_file(directory / "in/val", "aa");
+  EXPECT_THAT(import_error(options, ExitCode::kUsage),
+              HasSubstr("holds train, test and val, which is of neither split"));
 }
 
 // Files are read a MiB at a time: characters, words and white space lie across the pieces.
