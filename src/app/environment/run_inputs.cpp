@@ -165,6 +165,7 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::A
         inputs.train_info.tokenizer_checksum = inputs.test_data->info().tokenizer_checksum;
       }
     }
+    train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins);
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));
     inputs.consent = true;  // lanes change no number of an evaluation

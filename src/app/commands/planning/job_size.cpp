@@ -193,7 +193,7 @@ std::int64_t ranks_asked_for(const config::RunConfig& config) {
 }
 
 void set_job_size(const config::CommandLine& line, config::GivenConfig& given, JobScript& script) {
-  const plan::VirtualGrid stored = stored_grid(given, line.settings());
+  const plan::VirtualGrid stored = continued_grid(given, line.settings());
   config::RunConfig& config = given.config;
   config = plan::with_stored_stages(std::move(config), stored);
   read_nodes(line.value("nodes", "1"), script);

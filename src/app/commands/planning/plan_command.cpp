@@ -9,6 +9,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/config/config_file.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/forecast/completion.hpp"
 #include "strata/forecast/forecast.hpp"
@@ -60,17 +61,23 @@ std::set<std::string> fixed_settings(const std::vector<std::string>& settings) {
   return fixed;
 }
 
-/// Writes the user's file with the settings of the choice and those of the command line, and says
-/// which of its settings changed.
+/// Writes the user's file with the settings of the choice, which was searched for `given`, and
+/// those of the command line, and says which of its settings changed.
 std::string write_choice(const std::string& output, const std::string& path,
-                         const config::RunConfig& given, const forecast::GridChoice& choice) {
+                         const std::vector<std::string>& settings, const config::RunConfig& given,
+                         const forecast::GridChoice& choice) {
   constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
   config::RunConfig chosen = choice.config;
   chosen.train.steps = given.train.steps;
   chosen.train.epochs = given.train.epochs;
   chosen.parallel.bucket_mib = choice.bucket_mib;
-  const config::ChangedSettings changes =
-      config::changed_settings(config::read_config(path, {}).config, chosen);
+  config::ChangedSettings changes = config::changed_settings(given, chosen);
+  for (const std::string& key : fixed_settings(settings)) {
+    const auto option = std::ranges::find(config::option_table(), key, &config::Option::key);
+    if (option->get(chosen) == option->get(given)) {
+      changes.emplace_back(key, option->get(given));
+    }
+  }
   write_file(output,
              config::with_settings(io::read_input(path, kMostBytes, ExitCode::kUsage), changes));
   std::string text;
@@ -128,7 +135,7 @@ ExitCode plan_run(const config::CommandLine& line) {
   config::GivenConfig given = config::read_config(line.positions().front(), line.settings());
   const forecast::Machine machine = machine_of(line, given.config);
   const device::DeviceKind device = device_of(machine, given.config);
-  const plan::VirtualGrid stored = stored_grid(given, line.settings());
+  const plan::VirtualGrid stored = continued_grid(given, line.settings());
   const io::DatasetInfo data = planned_data(given.config);
   const Launch launch = launch_of(line, machine);
   config::RunConfig config = with_length(given.config, data);
@@ -173,8 +180,8 @@ ExitCode plan_run(const config::CommandLine& line) {
   fmt::print("{}\n\n{}{}\n{}\n", verdict, found ? search_text(*found) + "\n" : "",
              forecast_text(view), verdict);
   if (line.has("write")) {
-    fmt::print("{}", write_choice(line.value("write", ""), line.positions().front(), given.config,
-                                  found->choices.front()));
+    fmt::print("{}", write_choice(line.value("write", ""), line.positions().front(),
+                                  line.settings(), given.config, found->choices.front()));
   }
   return ExitCode::kDone;
 }

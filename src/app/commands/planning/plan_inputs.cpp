@@ -47,7 +47,7 @@ std::string difference_of(const config::RunConfig& config, const io::Checkpoint&
 
 }  // namespace
 
-plan::VirtualGrid stored_grid(config::GivenConfig& given, config::Arguments settings) {
+plan::VirtualGrid continued_grid(config::GivenConfig& given, config::Arguments settings) {
   for (const io::CheckpointEntry& entry :
        io::list_checkpoints(train::checkpoint_root(given.config))) {
     try {

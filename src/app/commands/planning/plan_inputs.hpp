@@ -11,7 +11,8 @@ namespace strata::app {
 /// names it; zeros where there is none, and, with a warning, where it is one of another run. Sets
 /// what the checkpoint's run chose for settings that were not given, as when it continues.
 /// `settings`: of the command line.
-[[nodiscard]] plan::VirtualGrid stored_grid(config::GivenConfig& given, config::Arguments settings);
+[[nodiscard]] plan::VirtualGrid continued_grid(config::GivenConfig& given,
+                                               config::Arguments settings);
 
 /// Description of data.train, or, where it does not exist yet, of what a model with named sizes
 /// assumes. Throws: Error(kUsage) where the config does not say enough.
