@@ -333,7 +333,8 @@ std::string resolved_config_text(const GivenConfig& given, const RunConfig& reso
 
 namespace {
 
-/// A setting that most runs set, in a few words.
+/// A setting that most runs set, in a few words, with what its default, if that is 0 or auto,
+/// means.
 struct CommonSetting {
   const char* key;
   const char* about;
@@ -343,24 +344,24 @@ constexpr CommonSetting kCommon[] = {
     {"model.preset", "a model by name instead: gpt, llama, resnet20, ..."},
     {"data.train", "the training split, made with strata data import"},
     {"data.test", "the test split"},
-    {"batch.global", "samples of a step, over all ranks (128)"},
+    {"batch.global", "samples of a step, over all ranks"},
     {"batch.micro", "samples of a forward pass (chosen)"},
     {"parallel.data", "replicas (all ranks that are left)"},
-    {"parallel.pipeline", "pipeline stages (1)"},
-    {"parallel.tensor", "tensor-parallel ranks (1)"},
-    {"numerics.dtype", "float32, bfloat16 or float64 (float32)"},
+    {"parallel.pipeline", "pipeline stages"},
+    {"parallel.tensor", "tensor-parallel ranks"},
+    {"numerics.dtype", "float32, bfloat16 or float64"},
     {"optimizer.kind", "sgd, adam, adamw or adagrad (adamw)"},
     {"optimizer.learning_rate", "peak learning rate (by optimizer.kind)"},
-    {"schedule.kind", "constant, step, linear or cosine (constant)"},
+    {"schedule.kind", "constant, step, linear or cosine"},
     {"train.steps", "length of the run, or"},
     {"train.epochs", "length of the run in epochs"},
     {"train.evaluate_every", "steps between evaluations (at the end)"},
     {"checkpoint.every", "steps between checkpoints (by the clock)"},
     {"checkpoint.init", "a run or checkpoint whose weights to start from"},
     {"run.dir", "where the run's files go"},
-    {"run.seed", "seed of all random numbers (1)"},
+    {"run.seed", "seed of all random numbers"},
     {"run.device", "cpu or cuda (cuda where there is a GPU)"},
-    {"run.resume", "never, auto or must (never)"}};
+    {"run.resume", "never, auto or must"}};
 
 }  // namespace
 
@@ -368,7 +369,10 @@ std::vector<HelpList> config_help(HelpDetail detail) {
   if (detail == HelpDetail::kCommon) {
     HelpList common{"Common settings, as in --train.steps=1000 (and their defaults)", {}};
     for (const auto& [key, about] : kCommon) {
-      common.terms.push_back({key, about});
+      const auto option = std::ranges::find(option_table(), key, &Option::key);
+      const std::string value = option == option_table().end() ? "" : option->get(RunConfig());
+      const bool says = !value.empty() && value != "0" && value != "auto" && value != "none";
+      common.terms.push_back({key, about + (says ? fmt::format(" ({})", value) : "")});
     }
     common.terms.push_back(
         {"--help=all", fmt::format("lists all {} settings", option_table().size())});

@@ -475,8 +475,8 @@ std::optional<MeantName> meant_by(std::string_view text, std::span<const std::st
 }
 
 bool means_off(std::string_view value) {
-  const std::string text = plain(value);
-  return text == "off" || text == "false" || text == "no" || text == "none" || text == "0";
+  const std::vector<std::string> off{"off"};
+  return value_meant_by(value, off) == off.front();
 }
 
 std::string value_meant_by(std::string_view text, std::span<const std::string> candidates) {

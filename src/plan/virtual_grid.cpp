@@ -3,7 +3,6 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/grid/split.hpp"

@@ -34,7 +34,7 @@ struct LaunchSize {
 /// A program that starts ranks.
 struct LaunchProgram {
   std::string_view version;                                 ///< how its --version begins
-  std::string_view library;                                 ///< the MPI library that it is of
+  std::string_view mpi_library;                             ///< the MPI library that it is of
   std::vector<std::string> (*words)(const LaunchSize& of);  ///< before the program
   /// Its own messages that say no more than the exit code and the ranks' messages: how blocks
   /// between two rules begin, and parts of other lines.
@@ -80,7 +80,7 @@ std::vector<std::string> open_mpi_words(const LaunchSize& of) {
 /// comm::launch_in_environment().
 constexpr std::array kLaunchPrograms{LaunchProgram{
     .version = "mpirun (Open MPI) 4.",
-    .library = "Open MPI v4.",
+    .mpi_library = "Open MPI v4.",
     .words = open_mpi_words,
     .blocks = {"Primary job  terminated normally, but",
                "mpirun detected that one or more processes exited with non-zero status",
@@ -95,7 +95,7 @@ const LaunchProgram& launcher_for(std::int64_t ranks) {
   const std::string library = comm::MpiSession::library_text();
   for (const LaunchProgram& launcher : kLaunchPrograms) {
     if (version.succeeded && version.text.starts_with(launcher.version) &&
-        library.starts_with(launcher.library)) {
+        library.starts_with(launcher.mpi_library)) {
       return launcher;
     }
   }
@@ -136,17 +136,17 @@ std::vector<std::string> slurm_words(const LaunchSize& of) {
 
 /// Passes on what ranks and launcher write to standard error, but for what the launcher need not
 /// say.
-class Errors {
+class FilteredErrors {
  public:
-  explicit Errors(const LaunchProgram& launcher) : launcher_(launcher) {
+  explicit FilteredErrors(const LaunchProgram& launcher) : launcher_(launcher) {
     if (::pipe2(ends_.data(), O_CLOEXEC) != 0) {
       fail(ExitCode::kPeer, "cannot open a pipe; raise the limit on open files (ulimit -n)");
     }
     ::fcntl(ends_[0], F_SETFL, O_NONBLOCK);
   }
-  Errors(const Errors&) = delete;
-  Errors& operator=(const Errors&) = delete;
-  ~Errors() {
+  FilteredErrors(const FilteredErrors&) = delete;
+  FilteredErrors& operator=(const FilteredErrors&) = delete;
+  ~FilteredErrors() {
     print(rule_ + line_);
     ::close(ends_[0]);
     ::close(ends_[1]);
@@ -271,7 +271,7 @@ int launch_ranks(const config::CommandLine& line) {
   } else {
     const LaunchProgram& launcher = launcher_for(size.ranks);
     words = launcher.words(size);
-    Errors errors(launcher);
+    FilteredErrors errors(launcher);
     code = run(errors.end_to_write(), [&] { errors.pass(); });
   }
   if (code == 128 + SIGUSR1 && train::stop_request() == train::StopRequest::kStop) {

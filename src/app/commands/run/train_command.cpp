@@ -201,8 +201,7 @@ metrics.jsonl and checkpoints into run.dir. A setting on the command line overri
 the last counts.)",
        .options = {{"dry-run", "",
                     "prints the plan without training; alone, for --ranks or for the grid that the "
-                    "settings "
-                    "name"}},
+                    "settings name"}},
        .lists = {{"Examples",
                   {{"strata train CONFIG.ini --ranks=4", "on this machine, whatever its cores"},
                    {"strata train CONFIG.ini --run.resume=auto",

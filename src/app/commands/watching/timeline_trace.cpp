@@ -34,8 +34,7 @@ fs::path file_of(const fs::path& path) {
     const bool has_config = fs::exists(run / "config.ini", ignored);
     fail(ExitCode::kUsage,
          "{} does not exist; record steps of a run with run.timeline = FIRST-LAST, as in strata "
-         "train {} "
-         "--run.dir=NEW --run.timeline=5-7",
+         "train {} --run.dir=NEW --run.timeline=5-7",
          printable_lines(file.string()),
          has_config ? printable_lines((run / "config.ini").string()) : "CONFIG.ini");
   }
