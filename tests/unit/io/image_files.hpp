@@ -74,7 +74,7 @@ inline std::string jpeg(std::int64_t height, std::int64_t width, std::int64_t nu
 
 /// A JPEG file with an orientation in Exif data of the byte order 'I' or 'M'.
 inline std::string with_orientation(const std::string& file, int orientation, char order) {
-  const auto number = [&](unsigned value, int bytes) {
+  const auto number = [&](std::uint64_t value, int bytes) {
     std::string text;
     for (int i = 0; i < bytes; ++i) {
       const int shift = 8 * (order == 'I' ? i : bytes - 1 - i);
