@@ -62,11 +62,11 @@ std::string columns(std::span<const HelpTerm> terms, std::size_t indent, std::si
   return text;
 }
 
-/// Text as roff prints it unchanged.
+/// Text as roff prints it unchanged; lines may break after '|'.
 std::string roff(std::string_view text) {
-  constexpr std::string_view kSpecial = "\\-'`^\"~\n";
-  constexpr const char* kEscapes[] = {"\\e",   "\\-",   "\\(aq", "\\(ga",
-                                      "\\(ha", "\\(dq", "\\(ti", " "};
+  constexpr std::string_view kSpecial = "\\-'`^\"~\n|";
+  constexpr const char* kEscapes[] = {"\\e",   "\\-",   "\\(aq", "\\(ga", "\\(ha",
+                                      "\\(dq", "\\(ti", " ",     "|\\:"};
   std::string result = text.starts_with('.') || text.starts_with('\'') ? "\\&" : "";
   for (const char c : text) {
     const std::size_t at = kSpecial.find(c);

@@ -203,7 +203,7 @@ class LocalSteps(language.LanguageTest):
         self.import_arrays(name, np.zeros((samples, 1)), np.arange(1.0, samples + 1)[:, None], f"{samples},0",
                            "--task=values")
         config = self.write_config(f"{name}.ini", harness.config_text(
-            ["dense 1 bias=off"], data={"train": f"{name}/train.h5"}, batch={"global": 1},
+            ["dense 1 bias=off"], data={"train": f"{name}/train.h5", "targets": "none"}, batch={"global": 1},
             numerics={"dtype": "float64"}, train={"steps": BATCH * STEPS}))
         self.train(config, (1, 1), name)
         squares = np.array([float(record["loss"]) for record in self.records(name, "train")])
