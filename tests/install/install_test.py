@@ -79,7 +79,7 @@ class InstallTest(unittest.TestCase):
     def test_pages_name_each_option_of_help(self):
         for page in self.share.glob("man/man1/strata-*.1"):
             command = page.stem.removeprefix("strata-").replace("-", " ")
-            options = set(re.findall(r"--[a-z][a-z0-9.-]*[a-z0-9]", output(STRATA, "help", *command.split()))) - {"--help"}
+            options = set(re.findall(r"^  (--[a-z][a-z0-9-]*)", output(STRATA, "help", *command.split()), re.MULTILINE)) - {"--help"}
             text = self.page(page.stem)
             for option in options:
                 self.assertRegex(text, re.escape(option) + r"\b", page)

@@ -28,7 +28,8 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 # The gradient of a key's bias is rounding alone; so small an epsilon as usual would make updates of it.
 INNER = {
     "sgd": {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9},
-    "adamw": {"kind": "adamw", "learning_rate": 0.003, "epsilon": 1e-4, "weight_decay": 0.1, "clip_norm": 0.5},
+    "adamw": {"kind": "adamw", "learning_rate": 0.003, "epsilon": 1e-4, "weight_decay": 0.1, "decay": "all",
+              "clip_norm": 0.5},
 }
 
 
