@@ -186,10 +186,6 @@ int run_command(int argc, char** argv, const train::TrainerHooks& hooks) {
   if (on_ranks) {
     return starts_ranks(line) ? launch_ranks(line) : run_on_ranks(argc, argv, command, given);
   }
-  if (command.on_ranks && (line.has("ranks") || line.has("hostfile"))) {
-    fail(ExitCode::kUsage, "--ranks and --hostfile are of {}, which runs on ranks; leave them out",
-         chosen);
-  }
   return static_cast<int>(command.alone(line));
 }
 

@@ -149,6 +149,8 @@ class Plan(harness.StrataTest):
     def test_the_shipped_gpt_fits_eight_to_64_gpus(self):
         for nodes in (1, 2, 4, 8):
             text = self.alone("plan", JOBS / "gpt2-124m.ini", "--machine=h100", f"--nodes={nodes}", expect=DONE).text
+            ranks = self.alone("plan", JOBS / "gpt2-124m.ini", "--machine=h100", f"--ranks={8 * nodes}", expect=DONE).text
+            self.assertEqual(ranks, text)
             self.assertIn(f"it fits h100 as {8 * nodes} data x 1 pipeline x 1 tensor on {nodes} node", text)
 
     def test_an_unknown_length_is_said_and_kept(self):
@@ -213,6 +215,8 @@ class Plan(harness.StrataTest):
                                (["--machine=h100", "--nodes=64", "--ranks-per-node=16"], "from 1 to 8"),
                                (["--machine=h100", "--nodes=64", "--write=x.ini"], "--search"),
                                (["--machine=h100", "--nodes=64", "--cores=2"], "--calibrate"),
+                               (["--machine=h100", "--nodes=64", "--hostfile=x"], "--calibrate"),
+                               (["--machine=h100", "--nodes=64", "--ranks=2"], "give one"),
                                (["--machine=h100", "--run.device=cpu"], "computes on GPUs"),
                                (["--machine=h100", "--nodes=1", "--search", "--model.width=16384",
                                  "--model.blocks=96"], "fits the memory")]:

@@ -136,8 +136,10 @@ ExitCode export_model(const config::CommandLine& line, comm::MpiSession* mpi) {
                                   .adapters = line.choice<exchange::AdapterExport>("adapters")
                                                   .value_or(exchange::AdapterExport::kMerged)};
   const std::string logits = line.value("logits", "");
-  if (mpi == nullptr && !logits.empty()) {
-    fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
+  for (const char* name : {"logits", "ranks", "hostfile"}) {
+    if (mpi == nullptr && line.has(name)) {
+      fail(ExitCode::kUsage, "--{} needs --check-logits; give both", name);
+    }
   }
   std::string checked;
   if (mpi != nullptr) {

@@ -99,8 +99,14 @@ Launch launch_of(const config::CommandLine& line, const forecast::Machine& machi
   const bool gpu = machine.device == device::DeviceKind::kCuda;
   Launch launch{.node_ranks = line.count("ranks-per-node", machine.node_devices, 1,
                                          gpu ? machine.node_devices : kMost)};
+  if (line.has("nodes") && line.has("ranks")) {
+    fail(ExitCode::kUsage, "--nodes and --ranks both say how many ranks to plan for; give one");
+  }
   if (line.has("nodes")) {
     launch.ranks = line.count("nodes", 1, 1, kMost) * launch.node_ranks;
+  } else if (line.has("ranks")) {
+    launch.ranks = line.count("ranks", 1, 1, kMost);
+    launch.node_ranks = std::min(launch.node_ranks, launch.ranks);
   }
   return launch;
 }
@@ -119,7 +125,7 @@ ExitCode plan_run(const config::CommandLine& line) {
     fail(ExitCode::kUsage,
          "--write keeps the layers of the config file; write those of the command line there");
   }
-  for (const char* name : {"threads", "cores"}) {
+  for (const char* name : {"threads", "cores", "hostfile"}) {
     if (line.has(name)) {
       fail(ExitCode::kUsage, "--{} is of --calibrate; leave it out", name);
     }
@@ -226,7 +232,9 @@ Shipped machines: {}.)",
        .options =
            {{"machine", "M",
              "a machine's file, or the name of a shipped one (default: run.machine)"},
-            {"nodes", "N", "nodes; all their devices are used (default: the config's grid)"},
+            {"nodes", "N",
+             "nodes; all their devices are used, or --ranks=N of them (default: the config's "
+             "grid)"},
             {"ranks-per-node", "R", "ranks on a node (default: the machine's devices)"},
             {"search", "", "tries all grids that fit, and shows the fastest"},
             {"write", "FILE",
