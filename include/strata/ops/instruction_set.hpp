@@ -34,6 +34,10 @@ void cap_instruction_set(InstructionSet set);
 /// The class that oneDNN uses in this process.
 [[nodiscard]] InstructionSet used_instruction_set();
 
+/// The class of what oneDNN's get_effective_cpu_isa() returns; what a newer version adds is of the
+/// highest class that it contains.
+[[nodiscard]] InstructionSet class_of_library(unsigned int isa);
+
 /// Whether `a` and `b` give the same bits in `dtype`: float64 has own kernels, and float32 the same
 /// ones of oneDNN from kAvx512 on.
 [[nodiscard]] bool same_bits(InstructionSet a, InstructionSet b, DType dtype);

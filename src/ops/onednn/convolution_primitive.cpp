@@ -15,7 +15,7 @@ constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
 /// A convolution's tensors and windows as oneDNN descriptors.
 struct Problem {
-  Problem(const ConvolutionKey& key, std::int64_t images) {
+  Problem(const ConvolutionKey& key, std::int64_t count) : images(count) {
     const ConvolutionShape& shape = key.shape;
     const bool forward =
         key.step == ConvolutionStep::kForward || key.step == ConvolutionStep::kPackForward;
@@ -50,6 +50,7 @@ struct Problem {
     return {weight_dims, weight_type, weight_dims.size() == 4 ? Format::oihw : Format::goihw};
   }
 
+  std::int64_t images;
   Desc x;
   Desc y;
   Desc bias;
@@ -76,7 +77,7 @@ template <typename Pass>
 typename Pass::primitive_desc backward(const dnnl::engine& engine, ConvolutionKey key,
                                        const Problem& of, const Desc& weight) {
   key.result = key.operands;
-  const Problem like(key, of.x.dims()[0]);
+  const Problem like(key, of.images);
   const Desc any(like.weight_dims, library_type(key.operands), Format::any);
   return described_backward<Pass>(engine, forward(engine, like, any, false), kAlgorithm, of.x,
                                   weight, of.y, of.strides, of.dilations, of.before, of.after);

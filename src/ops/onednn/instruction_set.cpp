@@ -1,7 +1,11 @@
 #include "strata/ops/instruction_set.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include <dnnl.hpp>
 #include <fmt/format.h>
@@ -17,22 +21,39 @@
 namespace strata::ops {
 namespace {
 
-/// oneDNN's names and numbers, of its environment variable and of its interface. Those of one class
-/// differ in int8 alone.
+/// The caps of the classes, from the lowest. Each number has the bits of those below it, and
+/// numbers that later versions of oneDNN add have the bits of what they contain.
+struct LibraryCap {
+  InstructionSet set;
+  dnnl::cpu_isa isa;
+};
+constexpr std::array<LibraryCap, 4> kLibraryCaps{
+    {{InstructionSet::kAvx2, dnnl::cpu_isa::avx2},
+     {InstructionSet::kAvx512, dnnl::cpu_isa::avx512_core},
+     {InstructionSet::kAvx512Bf16, dnnl::cpu_isa::avx512_core_bf16},
+     {InstructionSet::kAmx, dnnl::cpu_isa::avx512_core_amx}}};
+
+/// Values of oneDNN's environment variable, of its versions 2 and 3. Those of one class differ in
+/// int8 and float16 alone once the class is capped.
 struct LibraryName {
   std::string_view name;
-  dnnl::cpu_isa isa;
   InstructionSet set;
 };
-constexpr std::array<LibraryName, 8> kLibraryNames{
-    {{"SSE41", dnnl::cpu_isa::sse41, InstructionSet::kAvx2},
-     {"AVX", dnnl::cpu_isa::avx, InstructionSet::kAvx2},
-     {"AVX2_VNNI", dnnl::cpu_isa::avx2_vnni, InstructionSet::kAvx2},
-     {"AVX2", dnnl::cpu_isa::avx2, InstructionSet::kAvx2},
-     {"AVX512_CORE_VNNI", dnnl::cpu_isa::avx512_core_vnni, InstructionSet::kAvx512},
-     {"AVX512_CORE", dnnl::cpu_isa::avx512_core, InstructionSet::kAvx512},
-     {"AVX512_CORE_BF16", dnnl::cpu_isa::avx512_core_bf16, InstructionSet::kAvx512Bf16},
-     {"AVX512_CORE_AMX", dnnl::cpu_isa::avx512_core_amx, InstructionSet::kAmx}}};
+constexpr std::array<LibraryName, 14> kLibraryNames{
+    {{"SSE41", InstructionSet::kAvx2},
+     {"AVX", InstructionSet::kAvx2},
+     {"AVX2", InstructionSet::kAvx2},
+     {"AVX2_VNNI", InstructionSet::kAvx2},
+     {"AVX2_VNNI_2", InstructionSet::kAvx2},
+     {"AVX512_CORE", InstructionSet::kAvx512},
+     {"AVX512_CORE_VNNI", InstructionSet::kAvx512},
+     {"AVX512_CORE_BF16", InstructionSet::kAvx512Bf16},
+     {"AVX512_CORE_FP16", InstructionSet::kAvx512Bf16},
+     {"AVX10_1_512", InstructionSet::kAvx512Bf16},
+     {"AVX512_CORE_AMX", InstructionSet::kAmx},
+     {"AVX512_CORE_AMX_FP16", InstructionSet::kAmx},
+     {"AVX10_1_512_AMX", InstructionSet::kAmx},
+     {"AVX10_1_512_AMX_FP16", InstructionSet::kAmx}}};
 
 #ifdef __x86_64__
 /// Whether the CPU has AMX and Linux keeps its registers. Source: Linux, Documentation/x86/xstate.
@@ -75,8 +96,12 @@ InstructionSet native_instruction_set() {
   const InstructionSet of_cpu = cpu_instruction_set();
   const char* text = std::getenv("ONEDNN_MAX_CPU_ISA");
   text = text == nullptr ? std::getenv("DNNL_MAX_CPU_ISA") : text;
-  const std::string_view most = text == nullptr ? "" : text;
-  const auto* const entry = std::ranges::find(kLibraryNames, most, &LibraryName::name);
+  std::string most = text == nullptr ? "" : text;
+  for (char& letter : most) {
+    letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  }
+  const auto* const entry =
+      std::ranges::find(kLibraryNames, std::string_view(most), &LibraryName::name);
   return entry == kLibraryNames.end() ? of_cpu : std::min(of_cpu, entry->set);
 }
 
@@ -84,9 +109,8 @@ void cap_instruction_set(InstructionSet set) {
   if (set == InstructionSet::kNative) {
     return;
   }
-  const auto last =
-      std::ranges::find(kLibraryNames.rbegin(), kLibraryNames.rend(), set, &LibraryName::set);
-  const dnnl::status status = dnnl::set_max_cpu_isa(last->isa);
+  const auto* const cap = std::ranges::find(kLibraryCaps, set, &LibraryCap::set);
+  const dnnl::status status = dnnl::set_max_cpu_isa(cap->isa);
   const InstructionSet used = used_instruction_set();
   if (used != set) {
     fail(ExitCode::kPeer,
@@ -98,9 +122,16 @@ void cap_instruction_set(InstructionSet set) {
 }
 
 InstructionSet used_instruction_set() {
-  const auto* const entry =
-      std::ranges::find(kLibraryNames, dnnl::get_effective_cpu_isa(), &LibraryName::isa);
-  return entry == kLibraryNames.end() ? InstructionSet::kNative : entry->set;
+  return class_of_library(static_cast<unsigned int>(dnnl::get_effective_cpu_isa()));
+}
+
+InstructionSet class_of_library(unsigned int isa) {
+  InstructionSet highest = isa == 0 ? InstructionSet::kNative : InstructionSet::kAvx2;
+  for (const LibraryCap& cap : kLibraryCaps) {
+    const auto bits = static_cast<unsigned int>(cap.isa);
+    highest = (isa & bits) == bits ? cap.set : highest;
+  }
+  return highest;
 }
 
 bool same_bits(InstructionSet a, InstructionSet b, DType dtype) {

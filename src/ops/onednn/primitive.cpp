@@ -3,6 +3,17 @@
 #include "strata/core/error.hpp"
 
 namespace strata::ops {
+namespace {
+
+/// oneDNN has it from 3.5 on.
+template <typename Attributes>
+void ask_for_determinism(Attributes& attributes) {
+  if constexpr (requires { attributes.set_deterministic(true); }) {
+    attributes.set_deterministic(true);
+  }
+}
+
+}  // namespace
 
 dnnl::memory::data_type library_type(DType dtype) {
   require(dtype == DType::kFloat32 || dtype == DType::kBfloat16, "a library kernel of {}",
@@ -13,6 +24,9 @@ dnnl::memory::data_type library_type(DType dtype) {
 dnnl::primitive_attr primitive_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_fpmath_mode(
+      dnnl::fpmath_mode::strict);  // whatever ONEDNN_DEFAULT_FPMATH_MODE says
+  ask_for_determinism(attributes);
   return attributes;
 }
 

@@ -13,22 +13,37 @@ namespace strata::ops {
 
 [[nodiscard]] dnnl::memory::data_type library_type(DType dtype);
 
-/// Attributes of every primitive: the caller provides scratch memory.
+/// Attributes of every primitive: the caller provides scratch memory, and neither the environment
+/// nor the library trades bits for speed.
 [[nodiscard]] dnnl::primitive_attr primitive_attributes();
 
+/// oneDNN 2 describes an operation before the primitive; oneDNN 3 has no such step.
+template <typename Kind>
+concept HasOperationDescriptor = requires {
+  typename Kind::desc;
+};
+
 /// The descriptor of a primitive of this kind, as dnnl::matmul, from the arguments of its
-/// operation; a backward pass has the forward descriptor as its hint. The one place that makes
-/// them.
+/// operation; a backward pass has the forward descriptor as its hint. The one place that knows
+/// oneDNN's versions apart.
 template <typename Kind, typename... Arguments>
 typename Kind::primitive_desc described(const dnnl::engine& engine,
                                         const dnnl::primitive_attr& attributes,
                                         const Arguments&... arguments) {
-  return {typename Kind::desc(arguments...), attributes, engine};
+  if constexpr (HasOperationDescriptor<Kind>) {
+    return {typename Kind::desc(arguments...), attributes, engine};
+  } else {
+    return {engine, arguments..., attributes};
+  }
 }
 template <typename Kind, typename Hint, typename... Arguments>
 typename Kind::primitive_desc described_backward(const dnnl::engine& engine, const Hint& hint,
                                                  const Arguments&... arguments) {
-  return {typename Kind::desc(arguments...), primitive_attributes(), engine, hint};
+  if constexpr (HasOperationDescriptor<Kind>) {
+    return {typename Kind::desc(arguments...), primitive_attributes(), engine, hint};
+  } else {
+    return {engine, arguments..., hint, primitive_attributes()};
+  }
 }
 
 /// A tensor that a primitive reads or writes.

@@ -345,21 +345,32 @@ std::int64_t checkpoint_bytes(const plan::Plan& plan) {
   return bytes;
 }
 
-std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const std::string stored = metadata_entry<std::string>(checkpoint, kInstructionSet);
-  if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
-    return "";
-  }
+std::string library_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const std::string set = metadata_entry<std::string>(checkpoint, kInstructionSet);
+  const std::string version = metadata_entry<std::string>(checkpoint, kOneDnn);
   const DType dtype = plan.config.numerics.dtype;
-  const ops::InstructionSet here = ops::used_instruction_set();
-  const auto there = enum_from_name<ops::InstructionSet>(stored);
-  if (there && ops::same_bits(*there, here, dtype)) {
+  if (plan.device != device::DeviceKind::kCpu || dtype == DType::kFloat64) {
     return "";
   }
-  return fmt::format(
-      "{} was made under numerics.isa = {} and the run goes on under {}, which gives other bits in "
-      "{}: from here on its numbers are not those of a run that stays under {}",
-      checkpoint.directory().string(), stored, name_of(here), name_of(dtype), stored);
+  std::vector<std::string> there;
+  std::vector<std::string> here;
+  if (!version.empty() && version != ops::onednn_version()) {
+    there.push_back("oneDNN " + version);
+    here.push_back("oneDNN " + ops::onednn_version());
+  }
+  const ops::InstructionSet used = ops::used_instruction_set();
+  const auto stored = enum_from_name<ops::InstructionSet>(set);
+  if (!set.empty() && !(stored && ops::same_bits(*stored, used, dtype))) {
+    there.push_back("numerics.isa = " + set);
+    here.push_back(fmt::format("numerics.isa = {}", name_of(used)));
+  }
+  return there.empty() ? ""
+                       : fmt::format(
+                             "{} was made under {} and the run goes on under {}, which "
+                             "gives other bits in {}: from here on its numbers are not "
+                             "those of a run that stays under {}",
+                             checkpoint.directory().string(), fmt::join(there, " and "),
+                             fmt::join(here, " and "), name_of(dtype), fmt::join(there, " and "));
 }
 
 }  // namespace strata::train

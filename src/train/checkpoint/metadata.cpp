@@ -335,6 +335,7 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
   }
   if (plan.device == device::DeviceKind::kCpu) {
     metadata[kInstructionSet] = name_of(ops::used_instruction_set());
+    metadata[kOneDnn] = ops::onednn_version();
   }
   return metadata;
 }

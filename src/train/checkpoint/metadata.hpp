@@ -17,6 +17,9 @@ inline constexpr const char* kTokenizer = "tokenizer_checksum";
 /// The metadata key of the instruction set that the CPUs computed with.
 inline constexpr const char* kInstructionSet = "instruction_set";
 
+/// The metadata key of the version of oneDNN that the CPUs computed with.
+inline constexpr const char* kOneDnn = "onednn";
+
 /// The metadata key of parallel.sync.
 inline constexpr const char* kSync = "sync";
 

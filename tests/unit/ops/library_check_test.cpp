@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -86,6 +88,22 @@ TEST(InstructionSet, ACapThatComesTooLateIsAnError) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kPeer);
     EXPECT_THAT(error.what(), HasSubstr(fmt::format("set numerics.isa to {}", name_of(used))));
+  }
+}
+
+TEST(InstructionSet, OfWhatALibraryReturnsIsTheHighestThatItContains) {
+  using enum InstructionSet;
+  for (const auto& [isa, set] : std::vector<std::pair<unsigned int, InstructionSet>>{
+           {0x0, kNative},        // none
+           {0x1, kAvx2},          // SSE4.1
+           {0x7, kAvx2},          // AVX2
+           {0x1f, kAvx2},         // AVX2 with bfloat16
+           {0x27, kAvx512},       // AVX-512
+           {0x67, kAvx512},       // with VNNI
+           {0xe7, kAvx512Bf16},   // with bfloat16
+           {0x1ef, kAvx512Bf16},  // AVX10.1
+           {0x3fef, kAmx}}) {     // a later one with AMX
+    EXPECT_EQ(class_of_library(isa), set) << isa;
   }
 }
 

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/rank_state.hpp"
 
@@ -70,7 +71,7 @@ TEST(OldCheckpoints, AreReadWithoutData) {
             [&](const io::Checkpoint& read) { require_continues(plan, read); });
   }
   refused({{"instruction_set", 3}}, "has no valid 'instruction_set' in its metadata",
-          [&](const io::Checkpoint& read) { (void)instruction_set_change(plan, read); });
+          [&](const io::Checkpoint& read) { (void)library_change(plan, read); });
   for (const json& grid :
        std::vector<json>{nullptr,
                          {{"lanes", "1"}, {"shards", 1}, {"microbatch", 1}},
@@ -83,6 +84,41 @@ TEST(OldCheckpoints, AreReadWithoutData) {
   // Of a version without numerics.loss_pieces.
   const nlohmann::json earlier{{"lanes", 1}, {"shards", 1}, {"microbatch", 1}};
   EXPECT_EQ(virtual_grid_of(with_metadata({{"virtual_grid", earlier}})).loss_pieces, 1);
+}
+
+TEST(LibraryChange, NamesWhatGivesOtherBits) {
+  const io::test::TemporaryDirectory directory;
+  config::RunConfig config;
+  config.model.layers = {"dense 3"};
+  config.batch.global = 4;
+  config.train.steps = 1;
+  const io::DatasetInfo data{
+      .samples = 10, .input_shape = {5}, .input_dtype = DType::kFloat32, .classes = 3};
+  const std::string here = ops::onednn_version();
+  const std::string set(name_of(ops::used_instruction_set()));
+  struct Case {
+    nlohmann::json metadata;
+    std::string words;  ///< empty: no warning
+  };
+  for (const auto& [metadata, words] : std::vector<Case>{
+           {{{"instruction_set", set}, {"onednn", here}}, ""},
+           {nlohmann::json::object(), ""},
+           {{{"instruction_set", set}}, ""},
+           {{{"onednn", "2.5.0"}},
+            " was made under oneDNN 2.5.0 and the run goes on under oneDNN " + here +
+                ", which gives other bits in float32: "},
+           {{{"instruction_set", "later"}, {"onednn", here}},
+            " was made under numerics.isa = later and the run goes on under numerics.isa = " + set},
+           {{{"instruction_set", "later"}, {"onednn", "9.0.0"}},
+            "a run that stays under oneDNN 9.0.0 and numerics.isa = later"}}) {
+    const io::Checkpoint checkpoint = checkpoint_with(directory, metadata);
+    config.numerics.dtype = DType::kFloat32;
+    const std::string text = library_change(plan::prepare(config, 1, data, {}), checkpoint);
+    EXPECT_EQ(text.empty(), words.empty()) << metadata;
+    EXPECT_THAT(text, testing::HasSubstr(words)) << metadata;
+    config.numerics.dtype = DType::kFloat64;
+    EXPECT_EQ(library_change(plan::prepare(config, 1, data, {}), checkpoint), "") << "own code";
+  }
 }
 
 TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
