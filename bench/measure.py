@@ -77,6 +77,8 @@ def environment():
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_pml": "ob1",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # with Open MPI 5
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -42,6 +42,9 @@ LAUNCH_ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_pml": "ob1",
+    # The same for Open MPI 5, whose launcher is PRRTE.
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
     # Tests are of CPU ranks also where there is a GPU; those of GPUs take this out.
     "CUDA_VISIBLE_DEVICES": "",
 }

@@ -60,13 +60,17 @@ std::vector<std::string> forwarded_variables() {
 // Ranks share a host's cores among themselves (default_threads()). Bound ones would get one core
 // each, or the same cores as those of another launch.
 std::vector<std::string> open_mpi_words(const LaunchSize& of) {
-  std::vector<std::string> words{"mpirun",    "-n",  std::to_string(of.ranks), "--map-by", "slot",
-                                 "--bind-to", "none"};
+  std::vector<std::string> words{"mpirun",
+                                 "-n",
+                                 std::to_string(of.ranks),
+                                 "--map-by",
+                                 of.hostfile.empty() ? "slot:OVERSUBSCRIBE" : "slot",
+                                 "--bind-to",
+                                 "none"};
   if (::geteuid() == 0) {
     words.emplace_back("--allow-run-as-root");
   }
   if (of.hostfile.empty()) {
-    words.emplace_back("--oversubscribe");
     return words;
   }
   words.insert(words.end(), {"--hostfile", of.hostfile});
@@ -78,15 +82,24 @@ std::vector<std::string> open_mpi_words(const LaunchSize& of) {
 
 /// Launchers by their MPI library. Another one needs a row here, and its variables in
 /// comm::launch_in_environment().
-constexpr std::array kLaunchPrograms{LaunchProgram{
-    .version = "mpirun (Open MPI) 4.",
-    .mpi_library = "Open MPI v4.",
-    .words = open_mpi_words,
-    .blocks = {"Primary job  terminated normally, but",
-               "mpirun detected that one or more processes exited with non-zero status",
-               "MPI_ABORT was invoked on rank"},
-    .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
-              "Set MCA parameter \"orte_base_help_aggregate\" to 0"}}};
+constexpr std::array kLaunchPrograms{
+    LaunchProgram{.version = "mpirun (Open MPI) 4.",
+                  .mpi_library = "Open MPI v4.",
+                  .words = open_mpi_words,
+                  .blocks = {"Primary job  terminated normally, but",
+                             "mpirun detected that one or more processes exited with non-zero",
+                             "MPI_ABORT was invoked on rank"},
+                  .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
+                            "Set MCA parameter \"orte_base_help_aggregate\" to 0"}},
+    // Its launcher is PRRTE, called prterun in messages.
+    LaunchProgram{
+        .version = "mpirun (Open MPI) 5.",
+        .mpi_library = "Open MPI v5.",
+        .words = open_mpi_words,
+        .blocks = {"prterun detected that one or more processes exited with non-zero",
+                   "prterun has exited due to process rank", "MPI_ABORT was invoked on rank"},
+        .lines = {"PRTE: Forwarding signal ", "sent help message help-mpi-api.txt / ",
+                  "Set MCA parameter \"base_help_aggregate\" to 0"}}};
 
 /// The launcher of the MPI library that this program uses. That of another one would start
 /// processes that do not know of each other.
