@@ -32,7 +32,7 @@ class Strata(CMakePackage, CudaPackage):
 
     depends_on("mpi")
     depends_on("hdf5@1.10: ~mpi +threadsafe")
-    depends_on("onednn@2.5:2 cpu_runtime=omp")
+    depends_on("onednn@2.5:3 cpu_runtime=omp")
     depends_on("random123")
     depends_on("xxhash")
     depends_on("fmt@9:")
