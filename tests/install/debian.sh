@@ -4,24 +4,12 @@
 # 1 GB in TMPDIR; tests/run.sh --long runs it. Exit code 77: skipped.
 set -euo pipefail
 build=$(realpath "${1:-build/release}")
-mirror=${STRATA_MIRROR:-http://deb.debian.org/debian}
-if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
-  echo "debian.sh: needs root and debootstrap (apt-get install debootstrap); skipped"
-  exit 77
-fi
-
-root=$(mktemp -d)
-chmod 755 "$root"  # users other than root run there too, as man
-trap 'umount "$root/proc" "$root/sys" "$root/dev/shm" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+# shellcheck source=tests/distributions/chroot.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../distributions/chroot.sh"
+make_root bookworm ""
 rm -f "$build"/strata_*.deb
 (cd "$build" && cpack -G DEB)
-debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" || { tail "$root.log"; exit 1; }
-rm "$root.log"
 cp "$build"/strata_*.deb "$root/tmp"
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
-mkdir -p "$root/dev/shm"
-mount -t tmpfs tmpfs "$root/dev/shm"
 
 # What a user does, without the build's machine.
 cat >"$root/tmp/check.sh" <<'CHECK'
@@ -63,5 +51,5 @@ strata train --parallel.t -> --parallel.tensor=" ]
 apt-get -qq -o Dpkg::Use-Pty=0 remove strata >/dev/null
 [ -z "$(find /usr -name '*strata*' -not -name '*dpkg*')" ] || { echo "left behind:"; find /usr -name '*strata*'; exit 1; }
 CHECK
-env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /tmp/check.sh
+in_root bash /tmp/check.sh
 echo "debian.sh: passed: $(basename "$build"/strata_*.deb) in a fresh $(cat "$root/etc/debian_version")"
