@@ -5,9 +5,23 @@
 #   copy_source                             copies the sources there, to /root/strata; what was built there stays
 # From a Debian mirror (STRATA_MIRROR; default http://deb.debian.org/debian). Exit code 77 where this user cannot make one.
 mirror=${STRATA_MIRROR:-http://deb.debian.org/debian}
+mounted=()
+temporary=
+
+clean_up() {
+  [ ${#mounted[@]} -eq 0 ] || umount "${mounted[@]}"
+  [ -z "$temporary" ] || rm -rf --one-file-system "$temporary"
+}
+
+mount_there() {  # mount_there PLACE MOUNT ARGUMENT...
+  local place=$root/$1
+  shift
+  mkdir -p "$place"
+  mountpoint -q "$place" || { mount "$@" "$place" && mounted+=("$place"); }
+}
 
 make_root() {
-  local suite=$1 keep=$2 fresh=
+  local suite=$1 keep=$2
   shift 2
   if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
     echo "$(basename "$0"): needs root and debootstrap (apt-get install debootstrap); skipped"
@@ -18,19 +32,17 @@ make_root() {
     root=$(realpath "$keep")
   else
     root=$(mktemp -d)
-    fresh=yes
+    temporary=$root
   fi
-  # shellcheck disable=SC2064 # as they are now
-  trap "umount '$root/proc' '$root/sys' '$root/dev/shm' 2>/dev/null || true; ${fresh:+rm -rf --one-file-system '$root'}" EXIT
+  trap clean_up EXIT
   chmod 755 "$root"  # users other than root run there too, as man
   if [ ! -e "$root/etc/debian_version" ] || [ -e "$root/debootstrap" ]; then
     debootstrap --variant=minbase "$@" "$suite" "$root" "$mirror" >"$root.log" || { tail "$root.log"; exit 1; }
     rm "$root.log"
   fi
-  mkdir -p "$root/dev/shm"
-  mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-  mountpoint -q "$root/sys" || mount -t sysfs -o ro sysfs "$root/sys"
-  mountpoint -q "$root/dev/shm" || mount -t tmpfs tmpfs "$root/dev/shm"
+  mount_there proc -t proc proc
+  mount_there sys -t sysfs -o ro sysfs
+  mount_there dev/shm -t tmpfs tmpfs
 }
 
 in_root() {
