@@ -1,5 +1,5 @@
 #!/bin/bash
-# From a fresh Debian 12 to a trained network on 4 MPI ranks: installs packages, builds, makes a data set, trains.
+# From a fresh Debian 12 or 13 to a trained network on 4 MPI ranks: installs packages, builds, makes a data set, trains.
 #   jobs/quickstart.sh [IMAGES LABELS]
 # IMAGES and LABELS are IDX files, plain or gzip. Without them the digits of MNIST are fetched; where there is no
 # network, the input is statistics of this machine's own files. Safe to run twice. It needs root or sudo once, for the

@@ -6,8 +6,8 @@
 #   tests/run.sh --full     everything: kernels compiled by nvcc where it is found, the benchmarks, the tests labelled full,
 #                           all rooms under AddressSanitizer, code with threads under ThreadSanitizer, operations built
 #                           for AVX-512 where the CPU has it, clang-tidy on files that changed
-#   tests/run.sh --long     everything, the Debian package in a fresh Debian too, which needs root and debootstrap, and 10,000 changed
-#                           files for each reader
+#   tests/run.sh --long     everything, the Debian package in a fresh Debian and the default tier in a Debian 13 too, which need root
+#                           and debootstrap, and 10,000 changed files for each reader
 #   tests/run.sh --no-install
 #                           installs no packages and says which are missing
 # Options combine. The summary has the time of each part and the ten slowest tests. Where ccache is installed, compilers
@@ -131,6 +131,10 @@ avx512() {
 }
 
 formatted() {
+  if ! clang-format --version | grep -q 'version 14\.'; then  # others format otherwise
+    echo "the sources are formatted by clang-format 14, this is $(clang-format --version | grep -o '[0-9.]*' | head -n 1)"
+    return 77
+  fi
   git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 clang-format --dry-run --Werror
 }
 
@@ -211,7 +215,10 @@ if [ $full = yes ]; then
 fi
 wrap=()
 check clang-format formatted
-[ $long = no ] || check "Debian package" tests/install/debian.sh build/release
+if [ $long = yes ]; then
+  check "Debian package" tests/install/debian.sh build/release
+  check "Debian 13" tests/distributions/debian13.sh
+fi
 
 say "summary"
 printf '%s\n' "${summary[@]}"

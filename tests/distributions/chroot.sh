@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by scripts that try a Debian in a directory, as root:
 #   make_root SUITE DIRECTORY [OPTION...]   makes it with debootstrap, unless it is there, and mounts what programs need; unmounted
 #                                           at exit. An empty DIRECTORY: a temporary one, removed at exit. Sets `root`.
@@ -53,7 +54,7 @@ copy_source() {
   local source
   source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
   mkdir -p "$root/root/strata"
-  find "$root/root/strata" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
+  find "$root/root/strata" -mindepth 1 -maxdepth 1 ! -name build ! -name data -exec rm -rf {} +
   git -C "$source" ls-files -z | tar -C "$source" --null --files-from=- -c | tar -C "$root/root/strata" --no-same-owner -x
   # Scripts there ask git for the list of files.
   in_root bash -c 'cd /root/strata && ! command -v git >/dev/null || { git init -q && git add -A; }'
