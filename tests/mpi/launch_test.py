@@ -119,7 +119,7 @@ class Launch(harness.StrataTest):
                 ([*train, "--ranks=2"], {"PATH": f"{other}:{os.environ['PATH']}"}, ['mpirun is "HYDRA', "Open MPI v"]),
                 ([*train, "--ranks=2"], {**no_path, "SLURM_JOB_ID": "7"}, ["needs srun"]),
                 ([*train, "--ranks=2", "--hostfile=empty"], {"SLURM_JOB_ID": "7"}, ["empty names no host"]),
-                (["plan", self.config, "--machine=h100", "--ranks=2"], {}, ["are of --calibrate"]),
+                (["plan", self.config, "--machine=h100", "--hostfile=hosts"], {}, ["is of --calibrate"]),
                 (["data", "inspect", "x", "--ranks=2"], {}, ["no option --ranks"])]:
             with self.subTest(arguments, environment=environment):
                 self.assert_refused(harness.Job([STRATA, *arguments], self.directory, **environment).wait(60), USAGE, *words)
