@@ -58,7 +58,7 @@ std::byte* allocate(const Device& device, std::int64_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream) {
+void copy_bytes(const ConstTensorView& from, const TensorView& to, Stream* stream) {
   require(from.dtype() == to.dtype() && from.count() == to.count(),
           "copy of {} {} to {} {} elements", from.count(), name_of(from.dtype()), to.count(),
           name_of(to.dtype()));
@@ -67,8 +67,10 @@ void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream)
   }
   if (from.memory_space() == MemorySpace::kHost && to.memory_space() == MemorySpace::kHost) {
     std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+  } else if (stream == nullptr) {
+    cuda::copy(to.raw(), from.raw(), from.bytes());
   } else {
-    cuda::copy(to.raw(), from.raw(), from.bytes(), stream);
+    cuda::copy(stream->device().index(), to.raw(), from.raw(), from.bytes(), stream->raw());
   }
 }
 
@@ -114,7 +116,7 @@ void copy_tensor(const ConstTensorView& from, const TensorView& to) {
 }
 
 void copy_tensor(const ConstTensorView& from, const TensorView& to, Stream& stream) {
-  copy_bytes(from, to, stream.raw());
+  copy_bytes(from, to, &stream);
 }
 
 }  // namespace strata::device

@@ -266,13 +266,25 @@ double seconds_between(std::int64_t device, void* first, void* second) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
-  const auto count = static_cast<std::size_t>(bytes);
-  check(cudaMemcpyAsync(to, from, count, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
-        "copying memory");
-  if (stream == nullptr) {
-    check(cudaStreamSynchronize(nullptr), "copying memory");
+void copy(void* to, const void* from, std::int64_t bytes) {
+  // The default stream is of the thread's GPU, which need not be that of the memory.
+  for (const void* const address : {static_cast<const void*>(to), from}) {
+    cudaPointerAttributes attributes{};
+    check(cudaPointerGetAttributes(&attributes, address), "asking for the GPU of memory");
+    if (attributes.type == cudaMemoryTypeDevice) {
+      use(attributes.device);
+    }
   }
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, nullptr),
+        "copying memory");
+  check(cudaStreamSynchronize(nullptr), "copying memory");
+}
+
+void copy(std::int64_t device, void* to, const void* from, std::int64_t bytes, void* stream) {
+  use(device);
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                        static_cast<cudaStream_t>(stream)),
+        "copying memory");
 }
 
 GpuInfo gpu_info(std::int64_t device) {
@@ -353,7 +365,9 @@ void limit_release_waits(double seconds) {
   cuda::open_streams().limit_waits(seconds);
 }
 
-PinnedBuffer::PinnedBuffer(std::int64_t bytes) : bytes_(bytes) {
+PinnedBuffer::PinnedBuffer(const Device& device, std::int64_t bytes) : bytes_(bytes) {
+  // Else a thread that has not chosen a GPU would make a context on the first one.
+  cuda::use(device.index());
   void* memory = nullptr;
   cuda::check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "allocating pinned memory");
   data_ = static_cast<std::byte*>(memory);
@@ -402,6 +416,9 @@ std::vector<LibraryVersion> cuda_libraries() {
     found.push_back({"NCCL", cuda::dotted(static_cast<std::size_t>(version), 10000, 100)});
   }
 #endif
+  if (const std::string driver = driver_version(); !driver.empty()) {
+    found.push_back({"driver", driver});
+  }
   return found;
 }
 

@@ -75,7 +75,11 @@ void launch_graph(std::int64_t, void*, void*) {
   refuse();
 }
 
-void copy(void*, const void*, std::int64_t, void*) {
+void copy(void*, const void*, std::int64_t) {
+  refuse();
+}
+
+void copy(std::int64_t, void*, const void*, std::int64_t, void*) {
   refuse();
 }
 
@@ -97,7 +101,7 @@ std::string gpu_trouble() {
 
 void limit_release_waits(double /*seconds*/) {}
 
-PinnedBuffer::PinnedBuffer(std::int64_t /*bytes*/) {
+PinnedBuffer::PinnedBuffer(const Device& /*device*/, std::int64_t /*bytes*/) {
   cuda::refuse();
 }
 

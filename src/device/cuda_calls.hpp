@@ -41,9 +41,10 @@ void host_waits_for(std::int64_t device, void* event);
 void destroy_graph(std::int64_t device, void* graph) noexcept;
 void launch_graph(std::int64_t device, void* graph, void* stream);
 
-/// Copies between any two addresses in order of `stream`; null is the default stream, and then the
-/// call returns when the copy is done.
-void copy(void* to, const void* from, std::int64_t bytes, void* stream);
+/// Copies between any two addresses, on the GPU of one of them, and waits for the copy.
+void copy(void* to, const void* from, std::int64_t bytes);
+/// The same in order of `stream`, which is of `device`; does not wait.
+void copy(std::int64_t device, void* to, const void* from, std::int64_t bytes, void* stream);
 
 [[nodiscard]] GpuInfo gpu_info(std::int64_t device);
 

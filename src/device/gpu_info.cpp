@@ -1,6 +1,7 @@
 #include "strata/device/gpu_info.hpp"
 
 #include <array>
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -39,6 +40,17 @@ std::vector<GpuInfo> gpus() {
     found.push_back(cuda::gpu_info(index));
   }
   return found;
+}
+
+std::string driver_version(const std::filesystem::path& file) {
+  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build ..."
+  std::ifstream in(file);
+  for (std::string word; in >> word;) {
+    if (word.front() >= '0' && word.front() <= '9' && word.find('.') != std::string::npos) {
+      return word;
+    }
+  }
+  return {};
 }
 
 std::string cuda_version_text(std::int64_t version) {

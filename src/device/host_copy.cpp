@@ -4,12 +4,13 @@
 
 namespace strata::device {
 
-HostCopy::HostCopy(const ConstTensorView& tensor) : tensor_(tensor), view_(tensor) {
+HostCopy::HostCopy(const ConstTensorView& tensor, const Device& device)
+    : tensor_(tensor), view_(tensor) {
   if (tensor.memory_space() == MemorySpace::kHost) {
     return;
   }
   if (!tensor.empty()) {
-    memory_ = std::make_unique<PinnedBuffer>(tensor.bytes());
+    memory_ = std::make_unique<PinnedBuffer>(device, tensor.bytes());
   }
   view_ = {memory_ ? memory_->raw() : nullptr, tensor.shape(), tensor.dtype()};
 }

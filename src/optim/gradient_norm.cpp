@@ -24,7 +24,7 @@ GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& lay
       data_rank_(data_rank),
       memory_(context.device(), memory(plan).bytes),
       partials_(memory_.view(0, Shape{most_blocks(plan)}, DType::kFloat64)),
-      on_host_(partials_) {}
+      on_host_(partials_, context.device()) {}
 
 nn::MemoryItem GradientNorm::memory(const BucketPlan& plan) {
   return {"gradient norm", most_blocks(plan) * size_bytes(DType::kFloat64)};

@@ -164,6 +164,13 @@ void Memory::require_intact_edges(const Allocation& allocation) {
   }
 }
 
+std::optional<int> Memory::device_of(const void* address) const {
+  const auto found = allocations_.upper_bound(static_cast<const std::byte*>(address));
+  return found != allocations_.begin() && holds(address, 1)
+             ? std::optional(std::prev(found)->second.device)
+             : std::nullopt;
+}
+
 bool Memory::holds(const void* address, std::size_t bytes) const {
   const auto* const begin = static_cast<const std::byte*>(address);
   auto found = allocations_.upper_bound(begin);

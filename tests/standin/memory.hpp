@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace standin {
@@ -22,6 +23,8 @@ class Memory {
   /// False where nothing begins there. Ends the program with a line where a kernel wrote before or
   /// behind the allocation.
   [[nodiscard]] bool release(const void* address);
+  /// The device of the allocation at an address; nothing where there is none.
+  [[nodiscard]] std::optional<int> device_of(const void* address) const;
   /// Whether all of it lies in one allocation.
   [[nodiscard]] bool holds(const void* address, std::size_t bytes) const;
   /// Whether a page of an allocation has this address.

@@ -165,6 +165,19 @@ cudaError_t cudaFree(void* devPtr) {
   });
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
+  return call([&](Machine& machine) {
+    *attributes = {};
+    attributes->type =
+        machine.memory.is_pinned(ptr) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    if (const std::optional<int> device = machine.memory.device_of(ptr)) {
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->device = *device;
+    }
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMallocHost(void** ptr, std::size_t size) {
   return call_apart([&](Machine& machine) {
     *ptr = machine.memory.allocate_pinned(size);

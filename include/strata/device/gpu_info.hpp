@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,9 +57,13 @@ struct LibraryVersion {
   std::string name;
   std::string version;
 };
-/// The libraries of the CUDA part, as they answer at run time; empty in a build without CUDA. Needs
-/// no GPU.
+/// The libraries of the CUDA part, as they answer at run time, and the driver where there is one;
+/// empty in a build without CUDA. Needs no GPU.
 [[nodiscard]] std::vector<LibraryVersion> cuda_libraries();
+
+/// The version of the GPUs' driver, as in "580.159.03"; empty without one.
+[[nodiscard]] std::string driver_version(
+    const std::filesystem::path& file = "/proc/driver/nvidia/version");
 
 /// Versions in CUDA's encoding, 1000 x major + 10 x minor; 0 where there is none.
 struct CudaVersions {

@@ -17,8 +17,8 @@ class HostCopy {
  public:
   /// Of nothing.
   HostCopy() = default;
-  /// Throws: Error(kPeer) where there is not enough memory.
-  explicit HostCopy(const ConstTensorView& tensor);
+  /// Of a tensor in the memory of `device`. Throws: Error(kPeer) where there is not enough memory.
+  HostCopy(const ConstTensorView& tensor, const Device& device);
 
   /// Enqueues the copy after the work that is on `stream` now; does not wait.
   void update(Stream& stream);

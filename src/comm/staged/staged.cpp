@@ -16,7 +16,7 @@ namespace {
 /// Pinned memory of one message.
 struct StagingBuffer {
   StagingBuffer(const device::Device& device, std::int64_t bytes)
-      : memory(bytes), free(device, 1) {}
+      : memory(device, bytes), free(device, 1) {}
 
   device::PinnedBuffer memory;
   /// Recorded after the last read of the memory.

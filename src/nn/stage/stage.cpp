@@ -63,7 +63,7 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   losses_ = allocate_losses(model, spec, arenas);
   units_ = allocate_units(model, spec, arenas);
   set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
-  losses_on_host_ = device::HostCopy(losses_);
+  losses_on_host_ = device::HostCopy(losses_, context.device());
   loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));
   add_parameters(layout, weights, Placed::kWithGradients);

@@ -38,7 +38,7 @@ class SampleFeed {
   /// the step's buffer on the compute stream.
   struct StagingBuffer {
     StagingBuffer(const device::Device& device, std::int64_t bytes)
-        : pinned(bytes),
+        : pinned(device, bytes),
           landing(device, bytes),
           arrived(device, 2),
           taken(device, 1),

@@ -97,7 +97,7 @@ std::vector<double> loss_of(Context& context, const Operation& operation) {
   const device::Buffer memory(context.device(), kLossElements * size_bytes(DType::kInt64));
   const TensorView sums = memory.view(0, {kLossElements}, DType::kInt64);
   operation(sums);
-  device::HostCopy copy(sums);
+  device::HostCopy copy(sums, context.device());
   copy.update(context.stream());
   context.synchronize();
   const LossSums result = loss_sums_of(copy.view());

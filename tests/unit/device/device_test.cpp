@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
@@ -298,6 +301,23 @@ TEST_F(Cuda, AGpuHasANameAnIdAndMemory) {
   EXPECT_GT(free_memory_bytes(0), 0);
   EXPECT_LE(free_memory_bytes(0), info.memory_bytes);
   EXPECT_GE(cuda_versions().driver, cuda_versions().runtime / 1000 * 1000);
+}
+
+TEST(Gpus, TheDriverTellsItsVersion) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("driver-" + std::to_string(getpid()));
+  const auto version_in = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return driver_version(file);
+  };
+  EXPECT_EQ(version_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n"),
+            "535.104.05");
+  EXPECT_EQ(version_in("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  "
+                       "Release Build  (root@host)\nGCC version:  gcc version 12.2.0\n"),
+            "580.159.03");
+  EXPECT_EQ(version_in(""), "");
+  std::filesystem::remove(file);
+  EXPECT_EQ(driver_version(file), "");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 TEST(HostCopy, HostMemoryIsReadWhereItIs) {
   std::array<std::int64_t, 3> numbers{1, 2, 3};
-  const HostCopy copy(TensorView(std::span<std::int64_t>(numbers), Shape{3}));
+  const HostCopy copy(TensorView(std::span<std::int64_t>(numbers), Shape{3}), Device::cpu());
   EXPECT_EQ(copy.view().host<std::int64_t>().data(), numbers.data());
 }
 
@@ -25,7 +25,7 @@ TEST(HostCopy, OfNothingIsNothing) {
   HostCopy none;
   none.update(stream);
   EXPECT_TRUE(none.view().empty());
-  HostCopy empty(TensorView(nullptr, Shape{0}, DType::kFloat64, MemorySpace::kCuda));
+  HostCopy empty(TensorView(nullptr, Shape{0}, DType::kFloat64, MemorySpace::kCuda), Device::cpu());
   empty.update(stream);
   EXPECT_TRUE(empty.view().host<double>().empty());
 }
@@ -34,7 +34,7 @@ TEST_F(Cuda, AHostCopyIsTheTensorOfTheLastUpdate) {
   Stream stream(Device::cuda(0));
   const Buffer memory(stream.device(), 3 * 8);
   const TensorView tensor = memory.view(0, {3}, DType::kInt64);
-  HostCopy copy(tensor);
+  HostCopy copy(tensor, stream.device());
   std::array<std::int64_t, 3> numbers{1, 2, 3};
   const TensorView from(std::span<std::int64_t>(numbers), Shape{3});
   copy_tensor(from, tensor, stream);
