@@ -230,6 +230,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* /*algo*/,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr,
+                                                    void* buf, std::size_t sizeInBytes,
+                                                    std::size_t* sizeWritten) {
+  const bool is_half =
+      attr == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attr == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+  const std::size_t bytes = is_half ? sizeof(std::uint16_t) : sizeof(std::uint32_t);
+  if (sizeInBytes != bytes) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memset(buf, 0, bytes);
+  *sizeWritten = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*lightHandle*/, cublasLtMatmulDesc_t computeDesc,
                               const void* alpha, const void* A, cublasLtMatrixLayout_t Adesc,
                               const void* B, cublasLtMatrixLayout_t Bdesc, const void* beta,

@@ -43,8 +43,8 @@ struct CudaOptions {
   LibraryKernels attention_kernels = LibraryKernels::kLibrary;
 };
 
-/// Which kernels run operations that cuDNN implements too, by operation and shape: one of cuDNN's,
-/// or own ones and why.
+/// Which kernels run products, by product, and operations that cuDNN implements too, by operation
+/// and shape: one of the library's, or own ones and why.
 using KernelsUsed = std::map<std::string, std::string, std::less<>>;
 
 /// The state that operations share: a device and stream, scratch memory and cached library

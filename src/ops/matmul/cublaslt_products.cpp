@@ -41,10 +41,18 @@ std::string name_of(cublasLtEpilogue_t epilogue) {
   return fmt::format("{}{}", bias, gelu);
 }
 
+std::string text_of(const CublasLtProduct& product) {
+  const auto turned = [](Transpose transpose) { return transpose == Transpose::kYes ? "^T" : ""; };
+  return fmt::format("a product of {} x {}{} by {} x {}{}, rows {} and {} long, in {}, {} out{}{}",
+                     product.m, product.k, turned(product.transpose_a), product.k, product.n,
+                     turned(product.transpose_b), product.row_a, product.row_c,
+                     strata::name_of(product.operands), strata::name_of(product.result),
+                     name_of(product.epilogue),
+                     product.accumulate == Accumulate::kAdd ? ", added" : "");
+}
+
 std::string choosing(const CublasLtProduct& product) {
-  return fmt::format("choosing a kernel for a product of {} x {} x {} in {}, {} out{}", product.m,
-                     product.k, product.n, strata::name_of(product.operands),
-                     strata::name_of(product.result), name_of(product.epilogue));
+  return "choosing a kernel for " + text_of(product);
 }
 
 }  // namespace
@@ -58,8 +66,8 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-CublasLtProducts::CublasLtProducts()
-    : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
+CublasLtProducts::CublasLtProducts(KernelsUsed& kernels)
+    : kernels_(kernels), library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
   check(functions_.create(&handle_), "starting cuBLASLt");
 }
 
@@ -153,6 +161,34 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::algorithm_of(const CublasL
   return result.algo;
 }
 
+std::string CublasLtProducts::kernel_text(const cublasLtMatmulAlgo_t& algorithm) const {
+  std::string text = "cuBLASLt's";
+  const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    std::uint32_t value = 0;  // some attributes have two bytes of it
+    std::size_t written = 0;
+    if (functions_.algorithm_get(&algorithm, attribute, &value, sizeof(value), &written) !=
+        CUBLAS_STATUS_SUCCESS) {
+      std::uint16_t half = 0;
+      if (functions_.algorithm_get(&algorithm, attribute, &half, sizeof(half), &written) !=
+          CUBLAS_STATUS_SUCCESS) {
+        return;  // not in this version
+      }
+      value = half;
+    }
+    text += fmt::format(" {} {}", name, value);
+  };
+  add("algorithm", CUBLASLT_ALGO_CONFIG_ID);
+  add("tile", CUBLASLT_ALGO_CONFIG_TILE_ID);
+  add("stages", CUBLASLT_ALGO_CONFIG_STAGES_ID);
+  add("split", CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  add("reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  add("swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING);
+  add("option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
+  add("shape", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID);
+  add("cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
+  return text;
+}
+
 const CublasLtProducts::Prepared& CublasLtProducts::prepared(const CublasLtProduct& product) {
   const auto found = prepared_.find(product);
   if (found != prepared_.end()) {
@@ -168,6 +204,9 @@ const CublasLtProducts::Prepared& CublasLtProducts::prepared(const CublasLtProdu
                  layout_of(product.result, product.m, product.n, product.row_c),
                  {}};
   parts.algorithm = algorithm_of(product, parts);
+  if (parts.algorithm) {
+    kernels_[text_of(product)] = kernel_text(*parts.algorithm);
+  }
   return prepared_.emplace(product, std::move(parts)).first->second;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -63,9 +64,9 @@ class CublasLtProducts {
   /// Row lengths of a pre-activation are multiples of this many elements.
   static constexpr std::int64_t kPreActivationMultiple = 8;
 
-  /// For the calling thread's current device. Throws: Error(kPeer) where the library is not found
-  /// or fails.
-  CublasLtProducts();
+  /// For the calling thread's current device. Writes the kernels of products into `kernels`.
+  /// Throws: Error(kPeer) where the library is not found or fails.
+  explicit CublasLtProducts(KernelsUsed& kernels);
   ~CublasLtProducts();
   CublasLtProducts(const CublasLtProducts&) = delete;
   CublasLtProducts& operator=(const CublasLtProducts&) = delete;
@@ -104,6 +105,8 @@ class CublasLtProducts {
         library.find("cublasLtMatmulPreferenceSetAttribute");
     decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic =
         library.find("cublasLtMatmulAlgoGetHeuristic");
+    decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_get =
+        library.find("cublasLtMatmulAlgoConfigGetAttribute");
   };
   /// An owning handle of a library descriptor.
   template <typename Handle>
@@ -128,6 +131,10 @@ class CublasLtProducts {
   [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> algorithm_of(const CublasLtProduct& product,
                                                                  const Prepared& parts) const;
 
+  /// As in "cuBLASLt's algorithm 66 tile 20 stages 15".
+  [[nodiscard]] std::string kernel_text(const cublasLtMatmulAlgo_t& algorithm) const;
+
+  KernelsUsed& kernels_;
   device::SharedLibrary library_;
   Functions functions_{library_};
   cublasLtHandle_t handle_ = nullptr;

@@ -19,7 +19,8 @@ CublasLtProducts& library_of(Context& context) {
   auto& library = context.cuda_resources().cublaslt_products();
   if (library == nullptr) {
     stream_of(context);
-    library = {new CublasLtProducts(), [](CublasLtProducts* made) { delete made; }};
+    library = {new CublasLtProducts(context.cuda_resources().kernels()),
+               [](CublasLtProducts* made) { delete made; }};
   }
   return *library;
 }

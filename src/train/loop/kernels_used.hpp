@@ -7,9 +7,18 @@
 
 namespace strata::train {
 
-/// The log's line on the kernels of all ranks, where each operation and shape has the same on all
-/// that run it. Communication: an all-gather over the world.
-/// Throws: AgreedError(kPeer) that names two ranks that differ and the operation.
-[[nodiscard]] std::string compared_kernels(comm::Communicator& world, const ops::KernelsUsed& mine);
+/// What the log says of the kernels of all ranks.
+struct ComparedKernels {
+  std::string text;
+  /// Where ranks run one product by different kernels, as GPUs or libraries that are not alike do;
+  /// else empty.
+  std::string warning;
+};
+
+/// Compares the kernels of the operations and shapes that ranks have in common. Communication: an
+/// all-gather over the world. Throws: AgreedError(kPeer) that names two ranks and the operation,
+/// not a product, for which they have different kernels.
+[[nodiscard]] ComparedKernels compared_kernels(comm::Communicator& world,
+                                               const ops::KernelsUsed& mine);
 
 }  // namespace strata::train

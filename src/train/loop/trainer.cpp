@@ -249,7 +249,12 @@ class Trainer final : public TrainingLoop {
       }
       if (result.step == first_step_ + 1 && plan_.device == device::DeviceKind::kCuda) {
         // Before anything of this step is saved.
-        setup_.log.info("{}", compared_kernels(*setup_.groups.world, setup_.context.kernels()));
+        const ComparedKernels kernels =
+            compared_kernels(*setup_.groups.world, setup_.context.kernels());
+        setup_.log.info("{}", kernels.text);
+        if (!kernels.warning.empty()) {
+          setup_.log.warn("{}", kernels.warning);
+        }
       }
     }
   }
