@@ -331,8 +331,8 @@ int run_all(MpiSession& session) {
   ops::Context context = ops::Context::cuda(gpu);
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(world.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  const DeviceWorld device_world =
-      nccl(world.subgroup(everyone, "world"), session.engine(), gpu, context.stream());
+  const DeviceWorld device_world = nccl(world.subgroup(everyone, "world"), session.engine(), gpu,
+                                        context.stream(), Summation::kLibrary);
   Ranks ranks{world, *device_world.ranks, *device_world.engine, context, gpu};
   int failures = 0;
   for (const Case& one : kCases) {

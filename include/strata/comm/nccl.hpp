@@ -30,11 +30,20 @@ inline constexpr std::int64_t kLeastMultiprocessors = kAllRoutesBlocks + 3 + 1;
 /// called before CUDA is initialized; later it has no effect.
 void request_hardware_queues();
 
+/// Has CUDA load all kernels of a module at its start (sets CUDA_MODULE_LOADING=EAGER unless it is
+/// set). By default a kernel is loaded at its first launch, which waits for the whole GPU, and so
+/// for kernels that wait for a peer. Must be called before CUDA is initialized.
+void request_eager_loading();
+
 /// The ranks of `host` with NCCL for payloads in device memory, each group on its own stream, and
 /// `host` for payloads in host memory. Point-to-point messages in device memory need a route
 /// (open_routes); exchanges and collectives do not. NCCL sums: all_reduce is ncclAllReduce;
 /// reduce_scatter is ncclReduceScatter for slices of equal length, else one ncclReduce per slice in
-/// one group call.
+/// one group call. With Summation::kInvariant strata adds: NCCL_NVLS_ENABLE=0, unless it is set,
+/// leaves out the buffers of sums inside NVSwitches.
+///
+/// A group takes memory of the GPU once it is connected: at connect(), or at its first collective
+/// or exchange in device memory, which then blocks the host and which all its ranks must call.
 ///
 /// Waiting for a request makes `compute` wait and returns. drain(), progress(), barrier() and the
 /// next operation report a failure of NCCL, which aborts all NCCL communicators of the process with
@@ -43,10 +52,12 @@ void request_hardware_queues();
 /// Destroying a group aborts its pending operations; after a barrier() of the world there are none.
 /// Pre: request_hardware_queues(); GPUs of at least kLeastMultiprocessors; `compute` is a stream of
 /// `device`, a GPU; `compute`, `device` and `host_engine` outlive the result. Communication:
-/// collective over `host`. Throws: AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU,
-/// or no GPU connects; Error(kPeer) on a rank that does not, while others wait for it;
-/// AgreedError(kUsage) where the environment allows too few hardware queues.
+/// collective over `host`. Throws: AgreedError(kPeer) where a rank has no NCCL; AgreedError(kUsage)
+/// where the environment allows too few hardware queues. Connecting throws AgreedError(kPeer) where
+/// ranks share a GPU or no GPU connects, and Error(kPeer) on a rank that does not, while others
+/// wait for it.
 [[nodiscard]] DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
-                               const device::Device& device, device::Stream& compute);
+                               const device::Device& device, device::Stream& compute,
+                               Summation sums);
 
 }  // namespace strata::comm

@@ -14,7 +14,9 @@
 #include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/ops/matmul.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"
 
@@ -33,8 +35,8 @@ device::Device own_gpu(const GpuAssignment& assignment) {
         gpus == 0 ? 0 : device::choose_gpu(assignment.local_rank, assignment.ranks, gpus).index);
   } catch (const Error& error) {
     fail(error.code(),
-         "run.device is cuda, but {}; ask for GPUs (in a Slurm script: #SBATCH "
-         "--gpus-per-task=1), or set run.device to cpu",
+         "run.device is cuda, but {}; ask for GPUs (in a Slurm script: #SBATCH --gpus-per-node=N), "
+         "or set run.device to cpu",
          error.what());
   }
 }
@@ -53,25 +55,6 @@ std::unique_ptr<comm::Communicator> duplicate_of(comm::Communicator& world) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   return world.subgroup(all, world.name());
-}
-
-/// Numbers of ranks that share GPUs.
-struct GpuSharing {
-  /// Ranks on this rank's GPU, including this rank.
-  std::int64_t on_this_gpu = 1;
-  /// Ranks of the world that share their GPU with another rank.
-  std::int64_t in_world = 0;
-};
-
-/// Communication: collective over the world.
-GpuSharing sharing_of(comm::Communicator& world, const std::string& uuid) {
-  const std::vector<std::string> uuids = world.all_gather_texts(uuid);
-  const auto ranks_on = [&](const std::string& gpu) {
-    return std::count(uuids.begin(), uuids.end(), gpu);
-  };
-  return {.on_this_gpu = ranks_on(uuid),
-          .in_world = std::count_if(uuids.begin(), uuids.end(),
-                                    [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
 }
 
 /// The published peak of this run's matrix products, in FLOP/s; 0 where it is not known.
@@ -101,7 +84,7 @@ bool gpus_differ(comm::Communicator& world, const std::string& gpu) {
 /// Why NCCL cannot be used; empty where it can. `sharing`: ranks on this rank's GPU.
 /// Communication: collective.
 std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
-                          std::int64_t sharing, const plan::Plan& plan) {
+                          std::int64_t sharing) {
   std::string mine = comm::nccl_absence();
   // NCCL refuses a GPU with two ranks of one host unless NCCL_HOSTID makes the hosts differ.
   if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
@@ -116,61 +99,76 @@ std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
   const std::vector<std::string> reasons = world.all_gather_texts(mine);
   const auto reason = std::find_if(reasons.begin(), reasons.end(),
                                    [](const std::string& text) { return !text.empty(); });
-  if (reason != reasons.end()) {
-    return fmt::format("rank {}: {}", reason - reasons.begin(), *reason);
-  }
-  // As comm::pipeline_routes() has them.
+  return reason == reasons.end() ? ""
+                                 : fmt::format("rank {}: {}", reason - reasons.begin(), *reason);
+}
+
+/// Why the plan's messages have no routes, as comm::pipeline_routes() has them; empty where they
+/// do.
+std::string route_obstacle(const plan::Plan& plan) {
   const std::vector<std::int64_t> stages = plan::chunk_stages(plan);
   const auto tie = plan::tied_stages(plan);
-  if (tie && tie->owner != tie->borrower &&
-      (tie->owner != stages.front() || tie->borrower != stages.back())) {
-    return "a tied table's stages are not those of the first and the last layers";
-  }
-  return "";
+  return tie && tie->owner != tie->borrower &&
+                 (tie->owner != stages.front() || tie->borrower != stages.back())
+             ? "a tied table's stages are not those of the first and the last layers"
+             : "";
+}
+
+/// Has cuBLASLt load its kernels, before free memory is looked at.
+void load_product_kernels(ops::Context& context) {
+  constexpr std::int64_t kSize = 64;
+  const Shape square{kSize, kSize};
+  const device::Buffer memory(context.device(), square.count() * size_bytes(DType::kFloat32));
+  const device::Buffer result(context.device(), square.count() * size_bytes(DType::kFloat32));
+  const auto of = [&](const device::Buffer& buffer) {
+    return buffer.view(0, square, DType::kFloat32);
+  };
+  ops::matmul(context, of(memory), of(memory), of(result));
+  context.synchronize();
 }
 
 }  // namespace
+
+GpuSharing sharing_of(comm::Communicator& world, const std::string& uuid) {
+  const std::vector<std::string> uuids = world.all_gather_texts(uuid);
+  const auto ranks_on = [&](const std::string& gpu) {
+    return std::count(uuids.begin(), uuids.end(), gpu);
+  };
+  return {.on_this_gpu = ranks_on(uuid),
+          .in_world = std::count_if(uuids.begin(), uuids.end(),
+                                    [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
+}
+
+GpuTransport open_transport(comm::MpiSession& mpi, ops::Context& context,
+                            const device::GpuInfo& gpu, std::int64_t sharing, comm::Summation sums,
+                            const std::string& obstacle) {
+  comm::Communicator& world = mpi.world();
+  if (world.size() == 1) {
+    return {comm::staged(duplicate_of(world), mpi.engine(), context.stream()), {}};
+  }
+  const std::string reason = obstacle.empty() ? nccl_obstacle(world, gpu, sharing) : obstacle;
+  std::unique_ptr<comm::Communicator> host = duplicate_of(world);
+  if (reason.empty()) {
+    return {comm::nccl(std::move(host), mpi.engine(), context.device(), context.stream(), sums),
+            {}};
+  }
+  return {comm::staged(std::move(host), mpi.engine(), context.stream()), reason};
+}
 
 device::DeviceKind resolve_device(comm::MpiSession& mpi, std::optional<device::DeviceKind> asked) {
   if (asked == device::DeviceKind::kCpu) {
     return device::DeviceKind::kCpu;
   }
   comm::request_hardware_queues();
+  if (mpi.world().size() > 1) {
+    comm::request_eager_loading();
+  }
   if (asked == device::DeviceKind::kCuda) {
     return device::DeviceKind::kCuda;
   }
   return std::ranges::count(comm::gathered(mpi.world(), device::cuda_device_count()), 0) == 0
              ? device::DeviceKind::kCuda
              : device::DeviceKind::kCpu;
-}
-
-ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
-                                           plan::Plan& plan, Use use) {
-  peak_flops_ = 1e12 * plan.config.run.peak_tflops;
-  text_ = fmt::format("{} on {}", name_of(plan.device),
-                      mpi.world().size() == 1 ? "1 rank"
-                                              : fmt::format("{} ranks ({})", mpi.world().size(),
-                                                            comm::MpiSession::library_text()));
-  if (plan.device == device::DeviceKind::kCuda) {
-    open_gpu(mpi, inputs, plan, use);
-  } else {
-    if (const std::string trouble = device::gpu_trouble();
-        !trouble.empty() && !plan.config.run.device) {
-      warning_ = fmt::format(
-          "run.device is auto and becomes cpu, because the GPUs do not respond: {}; nvidia-smi "
-          "shows details",
-          trouble);
-    }
-    const auto& numerics = plan.config.numerics;
-    const std::string isa = set_instruction_set(mpi, numerics.isa, numerics.dtype);
-    context_.emplace(inputs.threads);
-    text_ +=
-        fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
-  }
-  groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
-                              world_.engine ? *world_.engine : mpi.engine(), plan.grid,
-                              comm::pipeline_routes(plan::chunk_stages(plan)));
-  connect_groups(plan, use);
 }
 
 namespace {
@@ -195,6 +193,46 @@ void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int
 
 }  // namespace
 
+ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
+                                           plan::Plan& plan, Use use) {
+  peak_flops_ = 1e12 * plan.config.run.peak_tflops;
+  text_ = fmt::format("{} on {}", name_of(plan.device),
+                      mpi.world().size() == 1 ? "1 rank"
+                                              : fmt::format("{} ranks ({})", mpi.world().size(),
+                                                            comm::MpiSession::library_text()));
+  std::int64_t sharing = 1;
+  if (plan.device == device::DeviceKind::kCuda) {
+    sharing = open_gpu(mpi, plan, use);
+  } else {
+    if (const std::string trouble = device::gpu_trouble();
+        !trouble.empty() && !plan.config.run.device) {
+      warning_ = fmt::format(
+          "run.device is auto and becomes cpu, because the GPUs do not respond: {}; nvidia-smi "
+          "shows details",
+          trouble);
+    }
+    const auto& numerics = plan.config.numerics;
+    const std::string isa = set_instruction_set(mpi, numerics.isa, numerics.dtype);
+    context_.emplace(inputs.threads);
+    text_ +=
+        fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
+  }
+  const std::vector<std::int64_t> stages = plan::chunk_stages(plan);
+  groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
+                              world_.engine ? *world_.engine : mpi.engine(), plan.grid,
+                              comm::pipeline_routes(stages));
+  connect_groups(plan, use);
+  if (plan.device == device::DeviceKind::kCuda && use == Use::kTraining) {
+    // CUDA, NCCL and cuBLASLt have taken their memory. Evaluation needs less than the plan lists.
+    groups_.world->barrier();
+    require_memory(
+        mpi.world(), inputs,
+        device::free_memory_bytes(context_->device().index()) / sharing + ops::Context::kCudaBytes,
+        plan);
+    require(plan::chunk_stages(plan) == stages, "the fitting plan has other stages");
+  }
+}
+
 void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
   // In the same order on all ranks. Only groups in use: connections take memory.
   if (use == Use::kTraining) {
@@ -206,8 +244,8 @@ void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
   groups_.tensor->connect(plan.config.numerics.mode);
 }
 
-void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
-                                    plan::Plan& plan, Use use) {
+std::int64_t ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const plan::Plan& plan,
+                                            Use use) {
   const bool tf32 = plan.config.numerics.tf32 == config::Switch::kOn;
   const bool split_k = plan.config.numerics.split_k == config::Switch::kOn;
   device::GpuInfo gpu;
@@ -225,8 +263,10 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
            "other GPUs, or set run.device to cpu",
            gpu.name, gpu.capability, kLeastCapability);
     }
+    if (use == Use::kTraining) {
+      load_product_kernels(*context_);
+    }
   });
-  const device::Device& device = context_->device();
   if (peak_flops_ == 0.0) {
     peak_flops_ = peak_flops_of(gpu, plan.config);
   }
@@ -237,45 +277,32 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
         sharing.in_world);
   } else if (gpus_differ(mpi.world(), gpu.name)) {
     warning_ =
-        "ranks have different GPUs or CUDA libraries, whose results differ in the last bits; other "
-        "grids will not reproduce this run bit for bit. strata doctor shows which";
-  }
-  if (use == Use::kTraining) {  // evaluation needs less than the plan lists
-    // The CUDA context has already allocated its memory.
-    require_memory(
-        mpi.world(), inputs,
-        device::free_memory_bytes(device.index()) / sharing.on_this_gpu + ops::Context::kCudaBytes,
-        plan);
+        "ranks have different GPUs, drivers or CUDA libraries, whose results differ in the last "
+        "bits; other grids will not reproduce this run bit for bit. strata doctor shows which";
   }
   choose_transport(mpi, plan, gpu, sharing.on_this_gpu);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == config::Switch::kOn) {
     text_ += ", passes as CUDA graphs";
   }
+  return sharing.on_this_gpu;
 }
 
 void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::Plan& plan,
                                             const device::GpuInfo& gpu, std::int64_t sharing) {
-  comm::Communicator& world = mpi.world();
-  if (world.size() == 1) {
-    world_ = comm::staged(duplicate_of(world), mpi.engine(), context_->stream());
-    return;
-  }
   const config::Transport transport = plan.config.run.transport;
-  const std::string reason = transport == config::Transport::kMpi
-                                 ? "run.transport is mpi"
-                                 : nccl_obstacle(world, gpu, sharing, plan);
-  if (transport == config::Transport::kNccl && !reason.empty()) {
+  GpuTransport opened = open_transport(
+      mpi, *context_, gpu, sharing, plan.config.numerics.mode,
+      transport == config::Transport::kMpi ? "run.transport is mpi" : route_obstacle(plan));
+  if (transport == config::Transport::kNccl && !opened.obstacle.empty()) {
     throw comm::AgreedError(
         ExitCode::kUsage,
-        fmt::format("run.transport is nccl, but {}; set it to auto or mpi", reason));
+        fmt::format("run.transport is nccl, but {}; set it to auto or mpi", opened.obstacle));
   }
-  std::unique_ptr<comm::Communicator> host = duplicate_of(world);
-  if (reason.empty()) {
-    world_ = comm::nccl(std::move(host), mpi.engine(), context_->device(), context_->stream());
-    text_ += ", messages by NCCL";
-  } else {
-    world_ = comm::staged(std::move(host), mpi.engine(), context_->stream());
-    text_ += fmt::format(", messages through pinned host memory ({})", reason);
+  world_ = std::move(opened.world);
+  if (mpi.world().size() > 1) {
+    text_ += opened.obstacle.empty()
+                 ? ", messages by NCCL"
+                 : fmt::format(", messages through pinned host memory ({})", opened.obstacle);
   }
 }
 

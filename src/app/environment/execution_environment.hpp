@@ -22,6 +22,29 @@ struct RunInputs;
 /// What a rank uses its device for.
 enum class Use { kTraining, kEvaluation };
 
+/// Numbers of ranks that share GPUs.
+struct GpuSharing {
+  /// Ranks on this rank's GPU, including this rank.
+  std::int64_t on_this_gpu = 1;
+  /// Ranks of the world that share their GPU with another rank.
+  std::int64_t in_world = 0;
+};
+
+/// `uuid`: of this rank's GPU. Communication: an all-gather of texts over the world.
+[[nodiscard]] GpuSharing sharing_of(comm::Communicator& world, const std::string& uuid);
+
+/// What carries tensors in GPU memory: NCCL, or MPI through pinned memory.
+struct GpuTransport {
+  comm::DeviceWorld world;
+  std::string obstacle;  ///< why not NCCL; empty where it is NCCL, and on one rank
+};
+
+/// NCCL where `obstacle` is empty and it can be used. `context`: of the rank's GPU, which `sharing`
+/// ranks use; outlives the result, as `mpi` does. Communication: collective over the world.
+[[nodiscard]] GpuTransport open_transport(comm::MpiSession& mpi, ops::Context& context,
+                                          const device::GpuInfo& gpu, std::int64_t sharing,
+                                          comm::Summation sums, const std::string& obstacle = "");
+
 /// A rank's device and the communication groups for tensors in that device's memory.
 class ExecutionEnvironment {
  public:
@@ -45,7 +68,8 @@ class ExecutionEnvironment {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
+  /// Returns: the ranks that share this rank's GPU.
+  std::int64_t open_gpu(comm::MpiSession& mpi, const plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
   void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, const device::GpuInfo& gpu,
                         std::int64_t sharing);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -33,6 +32,10 @@ void request_hardware_queues() {
   ::setenv(kQueues, "32", 0);
 }
 
+void request_eager_loading() {
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 }  // namespace strata::comm
 
 #ifndef STRATA_HAVE_NCCL
@@ -44,7 +47,8 @@ std::string nccl_absence() {
 }
 
 DeviceWorld nccl(std::unique_ptr<Communicator> /*host*/, ProgressEngine& /*host_engine*/,
-                 const device::Device& /*device*/, device::Stream& /*compute*/) {
+                 const device::Device& /*device*/, device::Stream& /*compute*/,
+                 Summation /*sums*/) {
   throw AgreedError(ExitCode::kPeer, "run.transport is nccl, but " + nccl_absence() +
                                          ", or set run.transport = mpi");
 }
@@ -95,7 +99,10 @@ std::string nccl_absence() {
 }
 
 DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
-                 const device::Device& device, device::Stream& compute) {
+                 const device::Device& device, device::Stream& compute, Summation sums) {
+  if (sums == Summation::kInvariant) {
+    ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  }
   std::unique_ptr<NcclEngine> engine;
   agree(*host, [&] {
     require_queues();
@@ -103,11 +110,7 @@ DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine
                                           host->activity());
   });
   engine->set_group_blocks(static_cast<int>(group_blocks(fewest_multiprocessors(*host, device))));
-  std::vector<std::int64_t> everyone(static_cast<std::size_t>(host->size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  std::unique_ptr<NcclChannel> channel =
-      open_channel(*engine, *host, everyone, engine->group_blocks(), host->name());
-  auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine, std::move(channel));
+  auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine);
   return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }
 

@@ -3,6 +3,7 @@
 #ifdef STRATA_HAVE_NCCL
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -139,12 +140,10 @@ class RouteReceive final : public Request::Operation {
   std::optional<device::Event> done_;
 };
 
-NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                                   std::unique_ptr<NcclChannel> channel)
+NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine)
     : Communicator(host->rank(), host->size(), host->name()),
       engine_(engine),
-      host_(std::move(host)),
-      channel_(std::move(channel)) {
+      host_(std::move(host)) {
   set_timeout(host_->timeout());
   set_activity(host_->activity());
 }
@@ -152,6 +151,15 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngin
 Communicator& NcclCommunicator::host() {
   host_->set_timeout(timeout());
   return *host_;
+}
+
+NcclChannel* NcclCommunicator::channel() {
+  if (channel_ == nullptr && size() > 1) {
+    std::vector<std::int64_t> everyone(count_of(size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    channel_ = open_channel(engine_, host(), everyone, engine_.group_blocks(), name());
+  }
+  return channel_.get();
 }
 
 OpenRoute& NcclCommunicator::route_of(const Route& route) {
@@ -173,8 +181,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
 
 template <typename Calls>
 void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
-  if (channel_ != nullptr) {
-    on_channel(*channel_, describe_collective(what), axis(), calls)->test();
+  if (size() > 1) {
+    on_channel(*channel(), describe_collective(what), axis(), calls)->test();
   }
 }
 
@@ -261,7 +269,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
               std::none_of(receives.begin(), receives.end(), inside),
           "an exchange mixes host and device memory");
   return on_channel(
-      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), axis(),
+      *channel(), describe_collective(fmt::format("exchange of {}s", name_of(tag))), axis(),
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
           note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
@@ -279,7 +287,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
   if (on_host(tensor)) {
     return host().reduce_scatter(tensor, slices).release();
   }
-  if (channel_ == nullptr) {
+  if (size() == 1) {
     return nullptr;  // the sums of one rank are its own
   }
   const auto slice_of = [&](std::int64_t r) {
@@ -305,15 +313,12 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
       }
     }
   };
-  return on_channel(*channel_, describe_collective("reduce-scatter"), axis(), calls);
+  return on_channel(*channel(), describe_collective("reduce-scatter"), axis(), calls);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
                                                          std::string name) {
-  std::unique_ptr<Communicator> group = host().subgroup(members, std::move(name));
-  std::unique_ptr<NcclChannel> channel =
-      open_channel(engine_, host(), members, engine_.group_blocks(), group->name());
-  return std::make_unique<NcclCommunicator>(std::move(group), engine_, std::move(channel));
+  return std::make_unique<NcclCommunicator>(host().subgroup(members, std::move(name)), engine_);
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
@@ -379,7 +384,7 @@ void NcclCommunicator::open_round(std::span<const Route> routes, int blocks) {
 }
 
 void NcclCommunicator::connect(Summation sums) {
-  if (channel_ == nullptr) {
+  if (channel() == nullptr) {
     return;
   }
   agree(host(), [&] {

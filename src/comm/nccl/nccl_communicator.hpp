@@ -33,9 +33,7 @@ struct OpenRoute {
 /// One group of ranks, over NCCL and the host's transport (strata/comm/nccl.hpp).
 class NcclCommunicator final : public Communicator {
  public:
-  /// `channel` is null in a group of one.
-  NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                   std::unique_ptr<NcclChannel> channel);
+  NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine);
 
   void open_routes(std::span<const Route> routes) override;
   void connect(Summation sums) override;
@@ -65,6 +63,9 @@ class NcclCommunicator final : public Communicator {
   /// With this group's timeout.
   [[nodiscard]] Communicator& host();
   [[nodiscard]] OpenRoute& route_of(const Route& route);
+  /// Of collectives; null in a group of one. Opened at the first call: many groups have none.
+  /// Communication: collective over the group, at the first call.
+  [[nodiscard]] NcclChannel* channel();
   /// Issues calls on a channel, after the work enqueued on the compute stream so far.
   template <typename Calls>
   [[nodiscard]] std::unique_ptr<Request::Operation> on_channel(NcclChannel& channel,
