@@ -45,8 +45,12 @@ std::vector<std::string> agree_texts(Communicator& group,
       std::all_of(all.begin(), all.end(), [&](const std::string& text) { return text == *first; });
   const auto code = static_cast<ExitCode>(first->front());
   const std::string text = first->substr(1);
-  throw AgreedError(code,
-                    everywhere ? text : fmt::format("rank {}: {}", first - all.begin(), text));
+  const std::string message =
+      everywhere ? text : fmt::format("rank {}: {}", first - all.begin(), text);
+  for (std::string& own : all) {
+    own = failed(own) ? own.substr(1) : "";
+  }
+  throw AgreedError(code, message, std::move(all));
 }
 
 void agree(Communicator& group, const std::function<void()>& step) {

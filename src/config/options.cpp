@@ -584,7 +584,8 @@ std::vector<Option> running() {
       text("run.machine", "file, name or empty",
            "a machine of strata plan (a file, or the name of a shipped one), on which a launch "
            "looks for the fastest grid where parallel.pipeline or parallel.tensor is 0, with the "
-           "schedule, batch.micro and train.recompute unless they are given; empty: no search",
+           "schedule, batch.micro and train.recompute unless they are given, and with whose "
+           "forecast a run compares its steps; empty: neither",
            STRATA_MEMBER(run.machine)),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "

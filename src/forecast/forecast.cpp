@@ -1,9 +1,11 @@
 #include "strata/forecast/forecast.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -73,6 +75,16 @@ std::string setting_for(const std::string& part, const plan::Plan& plan) {
     return "more replicas (parallel.data)";
   }
   return "";
+}
+
+Account account_of(std::string_view part) {
+  if (part == kStages || part == kBubble) {
+    return Account::kBubble;
+  }
+  constexpr std::array kMessages{kTensorMessages, kReduction, kGather, kTied, kSummary};
+  return std::ranges::count(kMessages, part) > 0 || part == plan::kPartsWait
+             ? Account::kCommunication
+             : Account::kCompute;
 }
 
 double sum_of(const Parts& parts) {
@@ -398,7 +410,7 @@ class Forecaster::Step {
     parts[share_ > 1.0 && shared > dedicated ? "waits for a core" : kBubble] += std::max(0.0, rest);
     for (const auto& [name, seconds] : parts) {
       if (seconds > 1e-12) {
-        f.parts.push_back({name, seconds, setting_for(name, plan_)});
+        f.parts.push_back({name, seconds, setting_for(name, plan_), account_of(name)});
       }
       if (name.starts_with("waits for ")) {
         f.exposed_seconds += seconds;

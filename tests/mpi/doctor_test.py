@@ -9,9 +9,9 @@ import harness
 
 class Doctor(harness.StrataTest):
     def on_one_core(self, *command):
-        """Runs a command that may use one core only."""
+        """Runs a command that may use one core only, as a job of Slurm that asked for one."""
         core = min(os.sched_getaffinity(0))
-        return harness.Job(["taskset", "-c", str(core), *command], self.directory).wait(60)
+        return harness.Job(["taskset", "-c", str(core), *command], self.directory, SLURM_CPUS_ON_NODE="1").wait(60)
 
     def test_one_rank_on_its_core(self):
         finished = self.on_one_core(harness.STRATA, "doctor")
@@ -56,6 +56,22 @@ class Doctor(harness.StrataTest):
         finished = self.alone("doctor", "--run.dir=/proc/new")
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertIn("rank 0 cannot write in /proc/new (open: ", finished.text)
+
+    def test_what_is_loaded_and_how_long_messages_take(self):
+        machine = "[machine]\nname = {}\ndevice = cpu\nnode_devices = 2\nmemory_gb = 8\n[peak]\nfloat32_tflops = 0.1\n" \
+                  "[product]\nefficiency = 0.5\n[memory]\nbandwidth_gbs = 10\nefficiency = 0.5\n" \
+                  "[link.node]\nlatency_us = {}\nbandwidth_gbs = {}\n"
+        for name, latency, rate, far in [("slow", 100000, 0.001, False), ("fast", 0.001, 10000, True)]:
+            (self.directory / f"{name}.ini").write_text(machine.format(name, latency, rate))
+            for option in ("--machine", "--run.machine"):
+                finished = self.launch(2, "doctor", f"{option}={name}.ini")
+                self.assertRegex(finished.text, r"\nloaded: (.*; )?MPI /\S*libmpi\S*")
+                self.assertRegex(finished.text, r"messages in a node, 2 ranks .*: 8 B .* us, 64.00 KiB .* GB/s\), 4.00 MiB")
+                self.assertEqual("times as long as there" in finished.text, far, finished.text)
+                self.assertEqual("messages of 4.00 MiB in a node" in finished.text, far)
+        of_gpus = self.launch(2, "doctor", "--machine=h100").text
+        self.assertIn("messages are not compared: the machine h100 is of cuda, the ranks compute on cpu", of_gpus)
+        self.assert_refused(self.launch(2, "doctor", "--machine=h1000"), harness.USAGE, "no machine of that name")
 
     def test_commands_of_one_rank_do_not_start_mpi(self):
         # What a step of Slurm sets, without MPI's part: Open MPI does not start there. A shell has the terminal of its step.

@@ -65,6 +65,26 @@ class Launch(harness.StrataTest):
             self.assert_refused(finished, code, *words)
             self.assertEqual(len(finished.text.splitlines()), 1, finished.text)
 
+    def test_a_temporary_directory_is_needed(self):
+        """Before mpirun, and in ranks that another launcher started."""
+        for command in ([STRATA, "train", self.config, "--ranks=2"], [STRATA, "train", self.config]):
+            launched = {} if "--ranks=2" in command else {"PMI_SIZE": "2", "PMI_RANK": "0"}
+            finished = harness.Job([*command, "--run.dir=nowhere"], self.directory, TMPDIR="/proc/nowhere", **launched).wait(60)
+            self.assert_refused(finished, USAGE, "TMPDIR", "/proc/nowhere on ", "No such file or directory")
+
+    def test_data_on_some_nodes_only(self):
+        """The ranks that lack it are named before training."""
+        for place in ("has", "lacks"):
+            (self.directory / place).mkdir()
+        (self.directory / "has/classes").symlink_to(self.directory / "classes")
+        with unittest.mock.patch.dict(harness.LAUNCH_ENVIRONMENT, {
+                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}):
+            run = [STRATA, "train", self.config, f"--run.dir={self.directory}/parted"]
+            finished = harness.Job(["mpirun", "-n", "1", "--wdir", self.directory / "has", *run, ":",
+                                    "-n", "3", "--wdir", self.directory / "lacks", *run], self.directory).wait(60)
+        host = os.uname().nodename
+        self.assert_refused(finished, DATA, f"ranks 1, 2 and 3 on {host}: classes/train.h5 does not exist; other ranks have")
+
     def test_stop_requests_reach_the_ranks(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             run = f"stopped-{number.name}"

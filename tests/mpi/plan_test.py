@@ -209,6 +209,21 @@ class Plan(harness.StrataTest):
                               "--parallel.pipeline=0")
         self.assert_refused(refused, USAGE, "h100 computes on cuda", "run.machine")
 
+    def test_a_run_is_compared_with_its_forecast(self):
+        """Once, and only where a step takes twice as long."""
+        self.import_classes("compared", (64,), 4, train=64, test=16)
+        config = self.write_config("compared.ini", harness.config_text(
+            ["dense 512 relu", "dense 4"], data="compared", batch={"global": 64}, train={"steps": 60, "log_every": 10}))
+        for name, factor, slow in [("quick", 1e3, True), ("sluggish", 1e-3, False)]:
+            self.write_config(f"{name}.ini", re.sub(
+                r"(?m)^(\w+_(?:tflops|gbs)) = ([\d.]+)",
+                lambda match: f"{match[1]} = {factor * float(match[2])}", SLOW_LINKS))
+            finished = self.alone("train", config, f"--run.dir=by-{name}", f"--run.machine={name}.ini", expect=DONE)
+            self.assertIn("forecast for ", finished.text)
+            self.assertEqual(finished.text.count("warning: a step takes "), int(slow), finished.text)
+            if slow:
+                self.assertRegex(finished.text, "a step takes .* s, the forecast for .* is .* s: compute takes .* s instead of .* s; ")
+
     def test_wrong_use_is_refused(self):
         for options, words in [([], "needs a machine"), (["--machine=h1000"], "no machine of that name"),
                                (["--machine=h100", "--nodes=3"], "needs 512"),

@@ -4,6 +4,8 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
@@ -15,7 +17,14 @@ namespace strata::comm {
 /// order.
 class AgreedError : public Error {
  public:
-  using Error::Error;
+  /// `by_rank`: what each rank failed with, in rank order, empty where it did not.
+  AgreedError(ExitCode code, std::string_view message, std::vector<std::string> by_rank = {})
+      : Error(code, message), by_rank_(std::move(by_rank)) {}
+
+  [[nodiscard]] const std::vector<std::string>& by_rank() const { return by_rank_; }
+
+ private:
+  std::vector<std::string> by_rank_;
 };
 
 /// Runs one step of set-up on every rank. Where it throws on any rank, all ranks throw the error of

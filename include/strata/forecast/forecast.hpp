@@ -12,11 +12,15 @@
 
 namespace strata::forecast {
 
+/// Where the time account of a run has a part of a step.
+enum class Account { kCompute, kCommunication, kBubble };
+
 /// A part of a step of the slowest stage; the parts add up to the step (design law 8).
 struct StepPart {
   std::string name;  ///< as in "matrix products"
   double seconds = 0.0;
   std::string setting;  ///< what would shrink it, as in "train.recompute = none"; empty: nothing
+  Account account = Account::kCompute;
 };
 
 /// What a rank of one stage does and holds.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "strata/io/directory_lock.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/train/step_times.hpp"
 #include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
@@ -39,6 +41,12 @@ struct TrainerHooks {
                                                                           RankState&) {};
 };
 
+/// What a step should take on a machine.
+struct StepForecast {
+  std::string machine;  ///< its name
+  StepTimes times;
+};
+
 /// The inputs of a run.
 struct TrainerSetup {
   const plan::Plan& plan;
@@ -54,6 +62,7 @@ struct TrainerSetup {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
+  std::optional<StepForecast> forecast = {};  ///< of run.machine; rank 0's counts
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
   /// Whether this rank was requested to stop; asked once a step, and in evaluations. The default

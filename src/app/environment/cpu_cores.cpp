@@ -5,6 +5,7 @@
 #include <fstream>
 #include <vector>
 
+#include <fmt/format.h>
 #include <hwloc.h>
 
 #include "strata/core/text.hpp"
@@ -47,15 +48,17 @@ class Cores {
   [[nodiscard]] std::int64_t own() const { return own_; }
 
   [[nodiscard]] std::string own_text() const {
-    hwloc_bitmap_t numbers = hwloc_bitmap_alloc();
-    for_each_in(bound_, [&](hwloc_obj_t core) { hwloc_bitmap_set(numbers, core->logical_index); });
+    std::set<std::int64_t> numbers;
+    for_each_in(bound_, [&](hwloc_obj_t core) { numbers.insert(core->logical_index); });
+    return core_list(numbers);
+  }
+  [[nodiscard]] std::string processors() const {
     char* text = nullptr;
     std::string result;
-    if (hwloc_bitmap_list_asprintf(&text, numbers) >= 0) {
+    if (hwloc_bitmap_list_asprintf(&text, bound_) >= 0) {
       result = text;
       std::free(text);
     }
-    hwloc_bitmap_free(numbers);
     return result;
   }
 
@@ -145,7 +148,40 @@ int default_threads(std::int64_t ranks_on_node, std::optional<double> quota) {
 
 BoundCores bound_cores() {
   const Cores cores;
-  return {.text = cores.own_text(), .count = cores.own()};
+  return {.text = cores.own_text(),
+          .count = cores.own(),
+          .all = cores.all(),
+          .processors = cores.processors()};
+}
+
+std::set<std::int64_t> core_numbers(const std::string& list) {
+  std::set<std::int64_t> numbers;
+  for (const std::string& part : split_words(list, ",\n ")) {
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+    const std::size_t dash = part.find('-');
+    if (parse_int64(part.substr(0, dash), first) &&
+        parse_int64(part.substr(dash == std::string::npos ? 0 : dash + 1), last)) {
+      for (std::int64_t number = first; number <= last; ++number) {
+        numbers.insert(numbers.end(), number);
+      }
+    }
+  }
+  return numbers;
+}
+
+std::string core_list(const std::set<std::int64_t>& numbers) {
+  std::string list;
+  for (auto at = numbers.begin(); at != numbers.end();) {
+    const std::int64_t first = *at;
+    std::int64_t last = first;
+    for (++at; at != numbers.end() && *at == last + 1; ++at) {
+      ++last;
+    }
+    list += fmt::format("{}{}{}", list.empty() ? "" : ",", first,
+                        last == first ? "" : fmt::format("-{}", last));
+  }
+  return list;
 }
 
 }  // namespace strata::app

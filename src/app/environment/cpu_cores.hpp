@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace strata::app {
@@ -22,7 +23,13 @@ namespace strata::app {
 struct BoundCores {
   std::string text;  ///< their logical indices, as in "0-3"; empty where unknown
   std::int64_t count = 0;
+  std::int64_t all = 0;    ///< of the node, as far as its cgroup allows them
+  std::string processors;  ///< the system's numbers of their hardware threads
 };
 [[nodiscard]] BoundCores bound_cores();
+
+/// The numbers of a list such as "0-3,8", and the list of numbers; other texts have none.
+[[nodiscard]] std::set<std::int64_t> core_numbers(const std::string& list);
+[[nodiscard]] std::string core_list(const std::set<std::int64_t>& numbers);
 
 }  // namespace strata::app

@@ -21,6 +21,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include "environment/child_process.hpp"
+#include "environment/temporary_directory.hpp"
 #include "environment/versions.hpp"
 
 namespace strata::app {
@@ -272,6 +273,7 @@ int launch_ranks(const config::CommandLine& line) {
   if (line.has("hostfile")) {
     require_hosts(size.hostfile);
   }
+  require_temporary_directory();
   std::vector<std::string> words;
   const auto run = [&](int errors, const std::function<void()>& poll) {
     std::ranges::copy(rank_words(line), std::back_inserter(words));

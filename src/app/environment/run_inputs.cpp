@@ -3,6 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/comm/values.hpp"
 #include "strata/core/hash.hpp"
@@ -14,6 +20,7 @@
 
 #include "environment/cpu_cores.hpp"
 #include "environment/execution_environment.hpp"
+#include "environment/placement.hpp"
 
 namespace strata::app {
 namespace {
@@ -50,17 +57,45 @@ void take_config(comm::MpiSession& mpi, RunInputs& inputs, config::GivenConfig g
                                                  : default_threads(mpi.ranks_on_node());
 }
 
+/// Names the ranks and nodes that fail to open data which others open.
+std::string data_failures(const comm::AgreedError& error, std::span<const std::string> hosts) {
+  std::map<std::string, std::vector<std::size_t>> ranks;
+  for (std::size_t r = 0; r < error.by_rank().size(); ++r) {
+    ranks[error.by_rank()[r]].push_back(r);
+  }
+  std::string text;
+  for (const auto& [failure, members] : ranks) {
+    if (!failure.empty()) {
+      std::set<std::string> nodes;
+      for (const std::size_t r : members) {
+        nodes.insert(hosts[r]);
+      }
+      text += fmt::format("{} on {}: {}; ", ranks_text(members), fmt::join(nodes, ", "), failure);
+    }
+  }
+  return text +
+         "other ranks have the data: every node needs the same files under the same path, "
+         "shared or copied";
+}
+
 /// Runs the step that opens the inputs, and checks that all ranks have the same ones, before any
 /// setting chooses a branch.
 void open_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs,
                       const std::function<void()>& step) {
-  comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
-    step();
-    mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-    return {{"config", hash_of(config::config_text(inputs.config))},
-            {"training data", inputs.train_info.checksum},
-            {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}};
-  });
+  try {
+    comm::agree_plan(mpi.world(), [&]() -> std::vector<comm::PlanItem> {
+      step();
+      mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
+      return {{"config", hash_of(config::config_text(inputs.config))},
+              {"training data", inputs.train_info.checksum},
+              {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}};
+    });
+  } catch (const comm::AgreedError& error) {
+    if (error.code() == ExitCode::kData && std::ranges::count(error.by_rank(), "") > 0) {
+      throw comm::AgreedError(error.code(), data_failures(error, mpi.hosts()));
+    }
+    throw;
+  }
 }
 
 /// Opens a valid checkpoint of run.dir.

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace strata::app {
 
 /// A library or the executable itself, with its version.
@@ -13,6 +15,7 @@ struct VersionFact {
 
   friend bool operator==(const VersionFact&, const VersionFact&) = default;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VersionFact, name, version)
 
 /// The version of this executable, as in "0.1.0"; loads no library.
 [[nodiscard]] std::string own_version();

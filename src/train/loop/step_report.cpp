@@ -15,6 +15,8 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 
+#include "record/slow_step.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -44,8 +46,7 @@ StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int
 
 void StepReport::add(const StepResult& result, const std::optional<RankTimes>& ranks) {
   add_metrics(result);
-  window_seconds_ += result.times.step;
-  window_data_seconds_ += result.times.data;
+  window_ += result.times;
   ++window_steps_;
   for (const SlowRank& slow : ranks ? ranks->slow : std::vector<SlowRank>()) {
     metrics_.write(
@@ -147,7 +148,7 @@ bool StepReport::is_log_step(std::int64_t step) const {
 void StepReport::log_progress(const StepResult& result, const std::optional<RankTimes>& ranks) {
   const plan::Plan& plan = setup_.plan;
   const std::int64_t step = result.step;
-  const double seconds = std::max(1e-9, window_seconds_);
+  const double seconds = std::max(1e-9, window_.step);
   const auto window = static_cast<double>(window_steps_);
   const double samples = window * static_cast<double>(job_batch(plan));
   const std::string begin =
@@ -165,14 +166,29 @@ void StepReport::log_progress(const StepResult& result, const std::optional<Rank
     setup_.log.progress("{}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", begin,
                         count_text(std::llround(shown / seconds)), language ? "tokens" : "samples",
                         mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
-                        100.0 * window_data_seconds_ / seconds,
+                        100.0 * window_.data / seconds,
                         plan.grid.ranks() > 1 ? "  " + ranks->text() : "", duration_text(left));
   }
-  window_seconds_ = 0.0;
-  window_data_seconds_ = 0.0;
+  compare_with_forecast();
+  window_ = {};
+  window_save_seconds_ = 0.0;
   window_steps_ = 0;
   last_line_ = now_seconds();
   ++lines_;
+}
+
+void StepReport::compare_with_forecast() {
+  // The first line's step opens libraries and files.
+  if (!setup_.forecast || slow_warned_ || lines_ == 0) {
+    return;
+  }
+  const auto steps = static_cast<double>(window_steps_);
+  const std::string text =
+      slow_step_text(*setup_.forecast, window_.over(steps), window_save_seconds_ / steps);
+  if (!text.empty()) {
+    slow_warned_ = true;
+    setup_.log.warn("{}", text);
+  }
 }
 
 }  // namespace strata::train

@@ -25,6 +25,8 @@ class StepReport {
   /// Writes a progress line too where it gets the ranks' compute times, or where one is due for a
   /// step that ended without the others.
   void add(const StepResult& result, const std::optional<RankTimes>& ranks = std::nullopt);
+  /// Counts time that training waited for a checkpoint.
+  void add_save(double seconds) { window_save_seconds_ += seconds; }
   /// Writes the line of the steps since the last one, if there are any.
   void flush();
   /// Warns once where lines of the metrics could not be written.
@@ -47,6 +49,8 @@ class StepReport {
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
   void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);
+  /// Warns once where the window's steps take much longer than run.machine's forecast.
+  void compare_with_forecast();
 
   const TrainerSetup& setup_;
   MetricsFile& metrics_;
@@ -56,9 +60,10 @@ class StepReport {
   double began_;
   double last_line_ = 0.0;
   std::size_t lines_ = 0;  ///< of progress
-  double window_seconds_ = 0.0;
-  double window_data_seconds_ = 0.0;
+  StepTimes window_;       ///< sums over the steps since the last line of progress
+  double window_save_seconds_ = 0.0;
   std::int64_t window_steps_ = 0;
+  bool slow_warned_ = false;
 };
 
 }  // namespace strata::train

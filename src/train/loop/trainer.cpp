@@ -214,6 +214,7 @@ class Trainer final : public TrainingLoop {
       }
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
+      const double save_began = now_seconds();
       if (last || stop || point.requests.has(StepRequest::kSave)) {
         flush_report();  // a run that continues from here misses none
         saves_.save(step, updates_, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
@@ -221,6 +222,9 @@ class Trainer final : public TrainingLoop {
         saves_.advance();
       }
       saves_.report();
+      if (report_) {
+        report_->add_save(now_seconds() - save_began);
+      }
       if (stop) {
         return stopped(step, "checkpoint written");
       }

@@ -26,11 +26,14 @@ std::vector<RankFacts> good_launch() {
     facts.ranks_on_node = 2;
     facts.cores = r % 2 == 0 ? "0-3" : "4-7";
     facts.core_count = 4;
+    facts.node_cores = facts.job_cores = 8;
     facts.threads = 4;
     facts.instruction_set = "amx";
     facts.open_files = 20000;
     facts.interfaces = {"eth0"};
     facts.gpu_name = "H200";
+    facts.gpus_seen = 2;
+    facts.libraries = {{"provider", "/usr/lib/libibverbs.so.1"}};
     facts.gpu_bus_id = fmt::format("0000:0{}:00.0", r % 2);
     facts.gpu_uuid = fmt::format("GPU-{}", r);
     facts.gpu_memory_bytes = std::int64_t{1} << 37;
@@ -127,7 +130,7 @@ TEST(Doctor, NamesClocksLimitsAndInterfacesThatDoNotServe) {
       {[](RankFacts& facts) { facts.open_files = 256; }, "node2: a rank may open 256 files"},
       {[](RankFacts& facts) { facts.interfaces.clear(); }, "node2: no network interface is up"},
       {[](RankFacts& facts) {
-         facts.infiniband = {"mlx5_0"};
+         facts.fabric = {"mlx5_0"};
          facts.locked_memory_bytes = 65536;
        },
        "node2: a rank may lock 64.00 KiB of memory, which is too little for mlx5_0"},
@@ -140,7 +143,7 @@ TEST(Doctor, NamesClocksLimitsAndInterfacesThatDoNotServe) {
   }
   // Unlimited memory, and limits that matter to InfiniBand alone.
   std::vector<RankFacts> ranks = good_launch();
-  ranks[0].infiniband = {"mlx5_0"};
+  ranks[0].fabric = {"mlx5_0"};
   ranks[1].locked_memory_bytes = 65536;
   EXPECT_THAT(problems(ranks), IsEmpty());
 }

@@ -22,8 +22,10 @@
 
 #include "commands/commands.hpp"
 #include "commands/planning/doctor_directory.hpp"
+#include "commands/planning/doctor_messages.hpp"
 #include "commands/planning/doctor_report.hpp"
 #include "environment/cpu_cores.hpp"
+#include "environment/execution_environment.hpp"
 #include "environment/gpu_assignment.hpp"
 
 namespace strata::app {
@@ -86,8 +88,7 @@ void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
         device::choose_gpu(assignment.local_rank, assignment.ranks, std::ssize(gpus)).index;
     const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(own)];
     facts.gpu_name = gpu.name;
-    facts.gpu_bus_id = gpu.bus_id;
-    facts.gpu_uuid = gpu.uuid;
+    place_gpu(facts, gpu, std::ssize(gpus));
     facts.gpu_memory_bytes = gpu.memory_bytes;
     const std::int64_t used = std::min<std::int64_t>(assignment.ranks, std::ssize(gpus));
     for (std::int64_t other = 0; other < used; ++other) {
@@ -107,16 +108,6 @@ std::int64_t soft_limit(__rlimit_resource_t resource) {
   rlimit limit{};
   const bool known = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return known ? static_cast<std::int64_t>(limit.rlim_cur) : 0;
-}
-
-std::vector<std::string> names_in(const std::filesystem::path& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
 }
 
 /// Network interfaces that are up, without the loopback.
@@ -143,14 +134,10 @@ double wall_clock_seconds() {
 /// Communication: collective over the world.
 RankFacts collect_facts(comm::MpiSession& mpi) {
   RankFacts facts;
-  facts.host = host_name();
+  static_cast<Placement&>(facts) =
+      find_placement(mpi.ranks_on_node(), default_threads(mpi.ranks_on_node()));
   facts.rank_on_node = mpi.rank_on_node();
   facts.ranks_on_node = mpi.ranks_on_node();
-  const BoundCores cores = bound_cores();
-  facts.cores = cores.text;
-  facts.core_count = cores.count;
-  facts.threads = default_threads(facts.ranks_on_node);
-  facts.cpu_quota = cpu_quota().value_or(0.0);
   facts.instruction_set = name_of(ops::native_instruction_set());
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
@@ -159,7 +146,6 @@ RankFacts collect_facts(comm::MpiSession& mpi) {
   facts.open_files = soft_limit(RLIMIT_NOFILE);
   facts.locked_memory_bytes = soft_limit(RLIMIT_MEMLOCK);
   facts.interfaces = interfaces_up();
-  facts.infiniband = names_in("/sys/class/infiniband");
   collect_gpu_facts(facts, assign_gpus(mpi));
   return facts;
 }
@@ -177,15 +163,82 @@ std::string gpus_text(std::span<const RankFacts> ranks) {
                      device::cuda_version_text(first.runtime_version));
 }
 
+/// The machine of --machine or --run.machine.
+std::optional<forecast::Machine> machine_of(const config::CommandLine& line,
+                                            comm::Communicator& world) {
+  const std::string name = line.value("machine", line.value("run.machine", ""));
+  std::optional<forecast::Machine> machine;
+  comm::agree(world, [&] {
+    if (!name.empty()) {
+      machine = forecast::read_machine(name);
+    }
+  });
+  return machine;
+}
+
+/// Times messages as a run sends them. Communication: collective over the world.
+void try_messages(comm::MpiSession& mpi, std::span<const RankFacts> ranks,
+                  const std::optional<forecast::Machine>& machine, DirectoryReport& report) {
+  const bool on_gpus = std::ranges::all_of(ranks, [](const RankFacts& facts) {
+    return !facts.gpu_bus_id.empty() && facts.gpu_failure.empty();
+  });
+  std::vector<MessageTimes> times;
+  if (on_gpus) {
+    const GpuAssignment assignment = assign_gpus(mpi);
+    const std::vector<device::GpuInfo> gpus = device::gpus();
+    const auto index =
+        device::choose_gpu(assignment.local_rank, assignment.ranks, std::ssize(gpus)).index;
+    const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(index)];
+    try {
+      ops::Context context = ops::Context::cuda(device::Device::cuda(index));
+      const GpuTransport transport =
+          open_transport(mpi, context, gpu, sharing_of(mpi.world(), gpu.uuid).on_this_gpu,
+                         comm::Summation::kInvariant);
+      report.lines.push_back(transport.obstacle.empty()
+                                 ? "messages of GPUs: by NCCL"
+                                 : fmt::format("messages of GPUs: through pinned host memory ({})",
+                                               transport.obstacle));
+      times = time_messages(*transport.world.ranks, *transport.world.engine, context.device(),
+                            mpi.rank_on_node());
+    } catch (const comm::AgreedError& error) {
+      report.problems.emplace_back(error.what());
+    }
+  } else {
+    times = time_messages(mpi.world(), mpi.engine(), device::Device::cpu(), mpi.rank_on_node());
+  }
+  const bool fits = machine && (machine->device == device::DeviceKind::kCuda) == on_gpus;
+  if (machine && !fits) {
+    report.lines.push_back(
+        fmt::format("messages are not compared: the machine {} is of {}, the ranks compute on {}",
+                    machine->name, name_of(machine->device), on_gpus ? "cuda" : "cpu"));
+  }
+  for (const MessageTimes& of : times) {
+    report.lines.push_back(message_line(of));
+    const std::vector<std::string> far =
+        fits ? message_problems(of, *machine) : std::vector<std::string>();
+    report.problems.insert(report.problems.end(), far.begin(), far.end());
+  }
+}
+
 ExitCode check_node(const config::CommandLine& line, comm::MpiSession& mpi,
                     const config::FailureHandler& /*on_failure*/) {
   const std::string directory = line.value("run.dir", ".");
+  const std::optional<forecast::Machine> machine = machine_of(line, mpi.world());
+  comm::request_hardware_queues();
   std::vector<RankFacts> ranks;
   for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
     ranks.push_back(unpacked(text));
   }
+  DirectoryReport tried = try_directory(mpi.world(), directory);
+  if (mpi.world().size() > 1) {
+    try_messages(mpi, ranks, machine, tried);
+  }
+  // With what messages have loaded.
+  const std::vector<Placement> after = gathered(mpi.world(), {.libraries = loaded_libraries()});
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].libraries = after[r].libraries;
+  }
   std::vector<std::string> found = problems(ranks);
-  const DirectoryReport tried = try_directory(mpi.world(), directory);
   found.insert(found.end(), tried.problems.begin(), tried.problems.end());
   if (mpi.world().rank() == 0) {
     fmt::print("{}\n{}{}", facts_text(ranks), gpus_text(ranks), system_text(ranks));
@@ -208,11 +261,16 @@ Commands doctor_commands() {
   return {
       {.name = "doctor",
        .purpose = "check the node and, on ranks, the launch",
-       .synopses = {{"[--run.dir=DIR]"}},
+       .synopses = {{"[--run.dir=DIR] [--machine=FILE]"}},
        .about =
            R"(Checks the node and, with --ranks or under mpirun or srun, the launch: cores, GPUs, clocks, limits,
-network, libraries, executables, and the file system of DIR. Ends with exit code 5 if it finds a problem.)",
-       .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"}},
+network, libraries, executables, the file system of DIR, and what messages of three sizes take. Ends with exit code 5 if it
+finds a problem.)",
+       .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"},
+                   {"machine", "FILE",
+                    "what messages should take: a file of \"strata plan --calibrate\" or a shipped "
+                    "machine's name"},
+                   {"run.machine", "FILE", "the same"}},
        .positions = config::Positions::kNone,
        .on_ranks = check_node,
        // It says what is wrong with a launch, and does not refuse it.

@@ -14,27 +14,16 @@
 
 namespace strata::app {
 
-// As JSON. Found by their arguments' types, so not in the anonymous namespace.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VersionFact, name, version)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, host, rank_on_node, ranks_on_node, cores, core_count,
-                                   threads, cpu_quota, instruction_set, gpu_name, gpu_bus_id,
-                                   gpu_uuid, gpu_memory_bytes, gpu_free_bytes, unreachable,
+// As JSON, without the placement. Found by its argument's type, so not in the anonymous namespace.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank_on_node, ranks_on_node, instruction_set,
+                                   gpu_name, gpu_memory_bytes, gpu_free_bytes, unreachable,
                                    driver_version, runtime_version, gpu_failure, nccl_absence,
                                    clock_offset_seconds, open_files, locked_memory_bytes,
-                                   interfaces, infiniband, versions)
+                                   interfaces, versions)
 
 namespace {
 
 using Problems = std::vector<std::string>;
-
-/// As in "ranks 0, 1 and 3", "rank 2".
-std::string ranks_text(const std::vector<std::size_t>& ranks) {
-  if (ranks.size() == 1) {
-    return fmt::format("rank {}", ranks.front());
-  }
-  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "),
-                     ranks.back());
-}
 
 template <typename Holds>
 std::vector<std::size_t> ranks_where(std::span<const RankFacts> ranks, const Holds& holds) {
@@ -66,7 +55,7 @@ void check_gpus(std::span<const RankFacts> ranks, Problems& found) {
     if (sharers.size() > 1) {
       found.push_back(fmt::format(
           "{} share the GPU {} of {}: start as many ranks on a node as it has GPUs, and let each "
-          "see its own or all of them (srun --gpus-per-task, CUDA_VISIBLE_DEVICES)",
+          "see all of them (srun --gpu-bind=none)",
           ranks_text(sharers), ranks[sharers.front()].gpu_bus_id, gpu.first));
     }
   }
@@ -124,73 +113,14 @@ void check_libraries(std::span<const RankFacts> ranks, Problems& found) {
       found.push_back(fmt::format("{}: {}", facts.host, facts.nccl_absence));
     }
   }
-  for (std::size_t r = 1; r < ranks.size(); ++r) {
-    for (const VersionFact& mine : ranks[r].versions) {
-      const std::vector<VersionFact>& first = ranks.front().versions;
-      const auto other = std::find_if(first.begin(), first.end(), [&](const VersionFact& fact) {
-        return fact.name == mine.name;
-      });
-      const std::string theirs = other == first.end() ? "none" : other->version;
-      if (theirs != mine.version && reported.insert(mine.name + mine.version).second) {
-        found.push_back(fmt::format(
-            "rank {} on {} has {} {} and rank 0 on {} {}: start all ranks with the same executable "
-            "and libraries",
-            r, ranks[r].host, mine.name, mine.version, ranks.front().host, theirs));
-      }
-    }
+  std::vector<std::string> hosts;
+  std::vector<std::vector<VersionFact>> versions;
+  for (const RankFacts& facts : ranks) {
+    hosts.push_back(facts.host);
+    versions.push_back(facts.versions);
   }
-}
-
-std::string threads_text(const std::vector<std::size_t>& ranks, std::int64_t threads) {
-  return fmt::format("{} {} thread{}", ranks.size() == 1 ? "has" : "have", threads,
-                     threads == 1 ? "" : "s");
-}
-
-/// A quota of a cgroup is of all ranks of a host.
-void check_quotas(std::span<const RankFacts> ranks, Problems& found) {
-  std::map<std::string, std::vector<std::size_t>> by_host;
-  for (const std::size_t r :
-       ranks_where(ranks, [](const RankFacts& facts) { return facts.cpu_quota > 0.0; })) {
-    by_host[ranks[r].host].push_back(r);
-  }
-  for (const auto& [host, users] : by_host) {
-    std::int64_t threads = 0;
-    double quota = ranks[users.front()].cpu_quota;
-    for (const std::size_t r : users) {
-      threads += ranks[r].threads;
-      quota = std::min(quota, ranks[r].cpu_quota);
-    }
-    if (static_cast<double>(threads) > quota) {
-      found.push_back(fmt::format(
-          "{} {}, but the cgroup on {} has a quota of {:.4g} CPUs and stops them in each period: "
-          "start fewer ranks there, or ask for more CPUs (srun --cpus-per-task, docker --cpus)",
-          ranks_text(users), threads_text(users, threads), host, quota));
-    }
-  }
-}
-
-void check_threads(std::span<const RankFacts> ranks, Problems& found) {
-  struct CoreUsers {
-    std::vector<std::size_t> ranks;
-    std::int64_t threads = 0;
-  };
-  std::map<std::pair<std::string, std::string>, CoreUsers> users_by_cores;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    CoreUsers& users = users_by_cores[{ranks[r].host, ranks[r].cores}];
-    users.ranks.push_back(r);
-    users.threads += ranks[r].threads;
-  }
-  for (const auto& [cores_of_host, users] : users_by_cores) {
-    const std::int64_t cores = ranks[users.ranks.front()].core_count;
-    if (users.threads > cores) {
-      found.push_back(
-          fmt::format("{} {} on {} of {} ({}): start fewer ranks there, or bind them to more or "
-                      "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
-                      ranks_text(users.ranks), threads_text(users.ranks, users.threads),
-                      cores == 1 ? "1 core" : fmt::format("{} cores", cores), cores_of_host.first,
-                      cores_of_host.second));
-    }
-  }
+  const Problems differ = differing_facts(hosts, versions);
+  found.insert(found.end(), differ.begin(), differ.end());
 }
 
 /// The largest difference between two ranks' clocks.
@@ -229,14 +159,14 @@ void check_system(std::span<const RankFacts> ranks, Problems& found) {
       });
   report_first(
       [&](const RankFacts& facts) {
-        return !facts.infiniband.empty() && facts.locked_memory_bytes != 0 &&
+        return !facts.fabric.empty() && facts.locked_memory_bytes != 0 &&
                facts.locked_memory_bytes < kLeastLockedBytes;
       },
       [](const RankFacts& facts) {
         return fmt::format(
             "a rank may lock {} of memory, which is too little for {}: lift the limit (ulimit -l "
             "unlimited, LimitMEMLOCK of slurmd)",
-            bytes_text(facts.locked_memory_bytes), facts.infiniband.front());
+            bytes_text(facts.locked_memory_bytes), facts.fabric.front());
       });
   if (spans_nodes(ranks)) {
     report_first([](const RankFacts& facts) { return facts.interfaces.empty(); },
@@ -256,12 +186,14 @@ std::string system_text(std::span<const RankFacts> ranks) {
   return fmt::format(
       "clocks: at most {:.3f} s apart\n"
       "limits: {} open files, {} of locked memory, {} CPUs of time\n"
-      "interfaces of {}: {}; InfiniBand: {}\n",
+      "interfaces of {}: {}; fast networks: {}\n"
+      "loaded: {}\n",
       clock_skew_seconds(ranks), limit(first.open_files, count_text(first.open_files)),
       limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)),
       first.cpu_quota == 0.0 ? "all" : fmt::format("{:.4g}", first.cpu_quota), first.host,
       first.interfaces.empty() ? "none" : fmt::format("{}", fmt::join(first.interfaces, ", ")),
-      first.infiniband.empty() ? "none" : fmt::format("{}", fmt::join(first.infiniband, ", ")));
+      first.fabric.empty() ? "none" : fmt::format("{}", fmt::join(first.fabric, ", ")),
+      libraries_text(first.libraries));
 }
 
 std::string facts_text(std::span<const RankFacts> ranks) {
@@ -286,18 +218,24 @@ std::vector<std::string> problems(std::span<const RankFacts> ranks) {
   check_gpus(ranks, found);
   check_drivers(ranks, found);
   check_libraries(ranks, found);
-  check_threads(ranks, found);
-  check_quotas(ranks, found);
+  const std::vector<Placement> placements(ranks.begin(), ranks.end());
+  const Problems placed = placement_problems(placements, Oversubscription::kReported);
+  found.insert(found.end(), placed.begin(), placed.end());
   check_system(ranks, found);
   return found;
 }
 
 std::string packed(const RankFacts& facts) {
-  return nlohmann::json(facts).dump();
+  nlohmann::json all(facts);
+  all["placement"] = static_cast<const Placement&>(facts);
+  return all.dump();
 }
 
 RankFacts unpacked(const std::string& text) {
-  return nlohmann::json::parse(text).get<RankFacts>();
+  const nlohmann::json all = nlohmann::json::parse(text);
+  auto facts = all.get<RankFacts>();
+  static_cast<Placement&>(facts) = all.at("placement").get<Placement>();
+  return facts;
 }
 
 }  // namespace strata::app

@@ -5,27 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "environment/versions.hpp"
+#include "environment/placement.hpp"
 
 namespace strata::app {
 
-/// Facts that one rank collects about its node. Texts hold no line breaks.
-struct RankFacts {
-  std::string host;
+/// Facts that one rank collects about its node. Texts hold no line breaks. Its threads are the
+/// default of run.threads there.
+struct RankFacts : Placement {
   std::int64_t rank_on_node = 0;
   std::int64_t ranks_on_node = 1;
-  /// The cores that the rank is bound to, as in "0-3", their number, and the default of run.threads
-  /// there.
-  std::string cores;
-  std::int64_t core_count = 0;
-  std::int64_t threads = 1;
-  double cpu_quota = 0.0;  ///< CPUs that the node's ranks may use together; 0: no limit
   /// The highest value that numerics.isa may have, as in "amx".
   std::string instruction_set;
-  /// The GPU that the rank would use; empty without one.
-  std::string gpu_name;
-  std::string gpu_bus_id;
-  std::string gpu_uuid;
+  std::string gpu_name;  ///< of the GPU that the rank would use; empty without one
   std::int64_t gpu_memory_bytes = 0;
   std::int64_t gpu_free_bytes = 0;
   /// Bus ids of visible GPUs without peer access from the rank's GPU.
@@ -41,9 +32,7 @@ struct RankFacts {
   /// Soft limits; 0: none.
   std::int64_t open_files = 0;
   std::int64_t locked_memory_bytes = 0;
-  /// Network interfaces that are up, the loopback apart, and InfiniBand devices.
-  std::vector<std::string> interfaces;
-  std::vector<std::string> infiniband;
+  std::vector<std::string> interfaces;  ///< that are up, the loopback apart
   /// Versions of the executable and its libraries.
   std::vector<VersionFact> versions;
 

@@ -21,43 +21,6 @@
 namespace strata::app {
 namespace {
 
-/// Of one message to and from each other rank: the best round, which other programs disturb least,
-/// of the slowest rank.
-double exchange_seconds(comm::Communicator& group, std::int64_t bytes) {
-  constexpr int kLeastRounds = 7;
-  constexpr int kMostRounds = 100;
-  constexpr double kSeconds = 0.3;
-  const auto count = static_cast<std::size_t>(
-      std::clamp<std::int64_t>((std::int64_t{4} << 20) / (bytes * (group.size() - 1)), 1, 20));
-  const device::Buffer out(device::Device::cpu(), bytes * group.size());
-  const device::Buffer in(device::Device::cpu(), bytes * group.size());
-  std::vector<comm::Outgoing> sends;
-  std::vector<comm::Incoming> receives;
-  for (std::int64_t peer = 0; peer < group.size(); ++peer) {
-    if (peer != group.rank()) {
-      sends.push_back({out.view(peer * bytes, {bytes}, DType::kUint8), peer});
-      receives.push_back({in.view(peer * bytes, {bytes}, DType::kUint8), peer});
-    }
-  }
-  const double began = now_seconds();
-  double mine = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < kMostRounds; ++round) {
-    // All ranks end with the same round.
-    const std::vector<std::string> late = group.all_gather_texts(
-        round >= kLeastRounds && now_seconds() - began > kSeconds ? "late" : "");
-    if (late.front() == "late") {
-      break;
-    }
-    group.barrier();
-    const double begin = now_seconds();
-    for (std::size_t i = 0; i < count; ++i) {
-      group.exchange(sends, receives, comm::Tag::kReduce).wait();
-    }
-    mine = std::min(mine, (now_seconds() - begin) / static_cast<double>(count));
-  }
-  return std::ranges::max(comm::gathered(group, mine));
-}
-
 /// Keeps the core for so much of this thread's own time.
 void work_for(double seconds) {
   const auto own = [] {
@@ -99,6 +62,43 @@ void sleeping_barrier(comm::Communicator& world) {
   }
 }
 
+double exchange_seconds(comm::Communicator& group, comm::ProgressEngine& engine,
+                        const device::Device& device, std::int64_t bytes) {
+  constexpr int kLeastRounds = 7;
+  constexpr int kMostRounds = 100;
+  constexpr double kSeconds = 0.3;
+  const auto count = static_cast<std::size_t>(
+      std::clamp<std::int64_t>((std::int64_t{4} << 20) / (bytes * (group.size() - 1)), 1, 20));
+  const device::Buffer out(device, bytes * group.size());
+  const device::Buffer in(device, bytes * group.size());
+  std::vector<comm::Outgoing> sends;
+  std::vector<comm::Incoming> receives;
+  for (std::int64_t peer = 0; peer < group.size(); ++peer) {
+    if (peer != group.rank()) {
+      sends.push_back({out.view(peer * bytes, {bytes}, DType::kUint8), peer});
+      receives.push_back({in.view(peer * bytes, {bytes}, DType::kUint8), peer});
+    }
+  }
+  const double began = now_seconds();
+  double mine = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kMostRounds; ++round) {
+    // All ranks end with the same round.
+    const std::vector<std::string> late = group.all_gather_texts(
+        round >= kLeastRounds && now_seconds() - began > kSeconds ? "late" : "");
+    if (late.front() == "late") {
+      break;
+    }
+    group.barrier();
+    const double begin = now_seconds();
+    for (std::size_t i = 0; i < count; ++i) {
+      group.exchange(sends, receives, comm::Tag::kReduce).wait();
+    }
+    engine.drain();
+    mine = std::min(mine, (now_seconds() - begin) / static_cast<double>(count));
+  }
+  return std::ranges::max(comm::gathered(group, mine));
+}
+
 std::unique_ptr<comm::Communicator> ranks_with(comm::Communicator& world, const std::string& mine,
                                                const std::string& name) {
   const std::vector<std::string> all = world.all_gather_texts(mine);
@@ -120,9 +120,13 @@ forecast::Link link_of(comm::Communicator& group) {
     return link;
   }
   const auto each = static_cast<double>(peers);
-  link.latency_seconds = exchange_seconds(group, 8) / each;
+  comm::ProgressEngine none;
+  const auto exchange = [&](std::int64_t bytes) {
+    return exchange_seconds(group, none, device::Device::cpu(), bytes);
+  };
+  link.latency_seconds = exchange(8) / each;
   for (std::int64_t bytes = 4096; bytes <= kLargest && bytes * peers <= kMostBytes; bytes *= 4) {
-    const double seconds = exchange_seconds(group, bytes) / each - link.latency_seconds;
+    const double seconds = exchange(bytes) / each - link.latency_seconds;
     if (seconds > 0.2 * link.latency_seconds) {
       link.measured.push_back({static_cast<double>(bytes), static_cast<double>(bytes) / seconds});
     }

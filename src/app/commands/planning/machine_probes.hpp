@@ -7,6 +7,8 @@
 #include <string>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
+#include "strata/device/device.hpp"
 #include "strata/forecast/machine.hpp"
 
 namespace strata::app {
@@ -18,6 +20,12 @@ void sleeping_barrier(comm::Communicator& world);
 [[nodiscard]] std::unique_ptr<comm::Communicator> ranks_with(comm::Communicator& world,
                                                              const std::string& mine,
                                                              const std::string& name);
+
+/// What one message of `bytes` to and from each other rank takes, in the memory of `device`: the
+/// best round, which other programs disturb least, of the slowest rank. `engine`: of the group's
+/// transport. Pre: a group of several. Communication: collective over the group.
+[[nodiscard]] double exchange_seconds(comm::Communicator& group, comm::ProgressEngine& engine,
+                                      const device::Device& device, std::int64_t bytes);
 
 /// Latency and bandwidth of messages that all ranks of a group exchange with each other, as
 /// gradients are. Communication: collective over the group.

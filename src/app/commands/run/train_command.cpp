@@ -13,6 +13,7 @@
 #include "strata/config/config_file.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
+#include "strata/forecast/forecast.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -23,6 +24,7 @@
 
 #include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
+#include "environment/placement.hpp"
 #include "environment/rank_launcher.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
@@ -126,6 +128,57 @@ nlohmann::ordered_json facts_of(const plan::Plan& plan, const RunInputs& inputs,
           {"checkpoint", inputs.checkpoint ? inputs.checkpoint->directory().string() : ""}};
 }
 
+/// What a step should take on run.machine, on rank 0; nothing without one, or where it cannot say.
+std::optional<train::StepForecast> forecast_of(comm::MpiSession& mpi, const plan::Plan& plan,
+                                               Log& log) {
+  if (plan.config.run.machine.empty() || mpi.world().rank() != 0) {
+    return std::nullopt;
+  }
+  try {
+    const forecast::Machine machine = forecast::read_machine(plan.config.run.machine);
+    if (machine.device != plan.device) {
+      return std::nullopt;
+    }
+    forecast::Forecaster forecaster(machine);
+    const forecast::Forecast forecast =
+        forecaster.forecast(plan, ranks_of_nodes(mpi.hosts()), forecast::Detail::kTotals);
+    if (!forecast.fits) {
+      return std::nullopt;
+    }
+    train::StepForecast expected{.machine = machine.name, .times = {.step = forecast.step_seconds}};
+    for (const forecast::StepPart& part : forecast.parts) {
+      double& account = part.account == forecast::Account::kCompute ? expected.times.compute
+                        : part.account == forecast::Account::kBubble
+                            ? expected.times.bubble
+                            : expected.times.communication.of(grid::Axis::kData);
+      account += part.seconds;
+    }
+    log.info("forecast for {}: {:.3g} s a step", machine.name, forecast.step_seconds);
+    return expected;
+  } catch (const Error& error) {
+    log.info("no forecast of a step: {}", error.what());
+    return std::nullopt;
+  }
+}
+
+/// Logs what ranks loaded, and what is wrong with where they run. Communication: collective.
+void log_placement(comm::MpiSession& mpi, ExecutionEnvironment& environment, Log& log) {
+  Placement mine = find_placement(mpi.ranks_on_node(), environment.context().threads());
+  mine.libraries = loaded_libraries();
+  const device::Device& device = environment.context().device();
+  if (device.kind() == device::DeviceKind::kCuda) {
+    const std::vector<device::GpuInfo> gpus = device::gpus();
+    place_gpu(mine, gpus[static_cast<std::size_t>(device.index())], std::ssize(gpus));
+  }
+  const std::vector<Placement> all = gathered(mpi.world(), mine);
+  if (all.size() > 1) {
+    log.info("loaded: {}", libraries_text(all.front().libraries));
+  }
+  for (const std::string& problem : placement_problems(all, Oversubscription::kAccepted)) {
+    log.warn("{}", problem);
+  }
+}
+
 }  // namespace
 
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
@@ -161,6 +214,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
   const std::string nodes = nodes_text(mpi.hosts());
   log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
+  log_placement(mpi, environment, log);
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
@@ -180,6 +234,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                     .config_text = run_config_text(inputs, plan, environment),
                     .facts = facts_of(plan, inputs, nodes, environment),
                     .peak_flops = environment.peak_flops(),
+                    .forecast = forecast_of(mpi, plan, log),
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
                                                     : std::numeric_limits<double>::infinity(),
                     .on_failure = on_failure,
