@@ -30,8 +30,7 @@ before=$(newest_checkpoint) last= starts=0
 [ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
 [[ $before = "$last" && $starts =~ ^[1-9][0-9]{0,5}$ ]] || starts=0
 count_starts $((++starts))
-ranks=8
-flux run -o pmi=pmix --nodes=2 --ntasks=$ranks --cores-per-task=8 --gpus-per-task=1 \
+flux run -o pmi=pmix --nodes=2 --tasks-per-node=4 --cores=64 --gpus-per-node=4 \
   --time-limit=43200s --signal=SIGUSR1@120s \
   apptainer exec --nv strata.sif "$strata" train jobs/gpt2-124m.ini --parallel.tensor=2 --run.device=cuda "$@" --run.resume=auto
 code=$?

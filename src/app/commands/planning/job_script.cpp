@@ -243,6 +243,9 @@ std::string rank_count(const JobScript& s, const SchedulerWords& words) {
   if (s.spares) {
     return healthy_nodes(s) + fitted_ranks(s, words);
   }
+  if (s.scheduler == Scheduler::kFlux && s.gpus_per_node > 0) {
+    return "";
+  }
   if (s.least_nodes == s.nodes) {
     return fmt::format("ranks={}\n", s.nodes * s.ranks_per_node);
   }
@@ -325,11 +328,16 @@ while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
 }
 
 std::string flux_lines(const JobScript& s) {
+  // By node, so that each rank sees all GPUs there.
+  const std::string resources =
+      s.gpus_per_node > 0
+          ? fmt::format("--tasks-per-node={} --cores={} --gpus-per-node={}", s.ranks_per_node,
+                        s.nodes * s.ranks_per_node * s.cpus_per_task, s.gpus_per_node)
+          : fmt::format("--ntasks=$ranks --cores-per-task={}", s.cpus_per_task);
   return fmt::format(
-      "flux run -o pmi=pmix --nodes={} --ntasks=$ranks --cores-per-task={} {}\\\n"
+      "flux run -o pmi=pmix --nodes={} {} \\\n"
       "  --time-limit={}s --signal=SIGUSR1@{}s \\\n  {}\ncode=$?\n",
-      s.nodes, s.cpus_per_task, s.gpus_per_node > 0 ? "--gpus-per-task=1 " : "", s.limit_seconds,
-      s.signal_seconds, train_words(s));
+      s.nodes, resources, s.limit_seconds, s.signal_seconds, train_words(s));
 }
 
 std::string verdict(const JobScript& s, const SchedulerWords& words) {
