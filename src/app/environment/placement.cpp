@@ -186,7 +186,7 @@ void check_others(std::span<const Placement> ranks, Problems& found) {
   }
 }
 
-void check_gpus(std::span<const Placement> ranks, Problems& found) {
+void check_distance(std::span<const Placement> ranks, Problems& found) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (!ranks[r].gpu_far_from.empty()) {
       found.push_back(fmt::format(
@@ -196,6 +196,9 @@ void check_gpus(std::span<const Placement> ranks, Problems& found) {
           r, ranks[r].host, ranks[r].cores, ranks[r].gpu_bus_id, ranks[r].gpu_far_from));
     }
   }
+}
+
+void check_peers(std::span<const Placement> ranks, Problems& found) {
   for (const auto& [host, members] : ranks_by_host(ranks)) {
     std::set<std::string> gpus;
     for (const std::size_t r : members) {
@@ -325,12 +328,27 @@ std::vector<std::string> differing_facts(std::span<const std::string> hosts,
 std::vector<std::string> placement_problems(std::span<const Placement> ranks,
                                             Oversubscription oversubscription) {
   Problems found;
-  check_gpus(ranks, found);
-  check_threads(ranks, oversubscription, found);
-  check_idle_cores(ranks, found);
-  check_quotas(ranks, found);
-  check_others(ranks, found);
-  check_fabric(ranks, found);
+  // Each kind twice at most: ranks and nodes of a launch are alike.
+  const auto add = [&](const Problems& kind) {
+    constexpr std::size_t kMost = 2;
+    if (kind.size() > kMost) {
+      found.push_back(fmt::format("{} ({} more like this)", kind.front(), kind.size() - 1));
+    } else {
+      found.insert(found.end(), kind.begin(), kind.end());
+    }
+  };
+  const auto check = [&](const auto& of) {
+    Problems kind;
+    of(ranks, kind);
+    add(kind);
+  };
+  check(check_distance);
+  check(check_peers);
+  check([&](const auto& all, Problems& kind) { check_threads(all, oversubscription, kind); });
+  check(check_idle_cores);
+  check(check_quotas);
+  check(check_others);
+  check(check_fabric);
   std::vector<std::string> hosts;
   std::vector<std::vector<VersionFact>> libraries;
   for (const Placement& of : ranks) {
@@ -339,8 +357,7 @@ std::vector<std::string> placement_problems(std::span<const Placement> ranks,
     // A rank that is alone on its node does without some.
     std::erase_if(libraries.back(), [](const auto& library) { return library.name == kTransport; });
   }
-  const Problems differ = differing_facts(hosts, libraries);
-  found.insert(found.end(), differ.begin(), differ.end());
+  add(differing_facts(hosts, libraries));
   return found;
 }
 

@@ -189,6 +189,15 @@ TEST(Placement, NamesTheHabitsOfSites) {
   }
 }
 
+TEST(Placement, SaysOnceWhatIsAlikeOnManyRanks) {
+  std::vector<Placement> ranks = good_ranks();
+  for (Placement& rank : ranks) {
+    rank.gpu_far_from = "0";
+  }
+  EXPECT_THAT(problems_of(ranks),
+              ElementsAre(AllOf(HasSubstr("rank 0 on node1"), HasSubstr(" (3 more like this)"))));
+}
+
 TEST(Placement, NamesRanksThatShareCoresWithoutBindingWhereAsked) {
   std::vector<Placement> ranks = good_ranks();
   ranks.resize(2);
