@@ -80,7 +80,7 @@ if [ -f "$build/lib/libgpu_idle.so" ]; then
 else
   echo "bundle.sh: $build/lib/libgpu_idle.so is not there (target gpu_idle, where CUPTI is found); idle time cannot be measured"
 fi
-cp "$root"/tests/gpu/{run.sh,accuracy.py} "$top/"
+cp "$root"/tests/gpu/{run.sh,several.sh,accuracy.py} "$top/"
 mkdir -p "$top/bench/peers" "$top/jobs"
 cp "$root"/jobs/*.ini "$top/jobs/"
 cp "$root"/bench/{gpu_vs_torch,gpu_idle,measure}.py "$top/bench/"

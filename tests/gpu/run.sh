@@ -2,9 +2,9 @@
 # Runs the GPU tests on a node that has a GPU and needs nothing else installed; a table says what came of them.
 # Then each operation of a layer is held to its roofline, in a table of its own; the share of a step of GPT-2 124M in which
 # the GPU is idle is measured; and where a Python has PyTorch and sees the GPU, strata is compared with it.
-#   tests/gpu/run.sh [--only=tests|grids|rooflines|idle|comparison|accuracy] [--sanitize=TOOL]... [ARCHIVE]
+#   tests/gpu/run.sh [--only=tests|grids|several|rooflines|idle|comparison|accuracy] [--sanitize=TOOL]... [ARCHIVE]
 # ARCHIVE: default build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked archive: what is there.
-# grids: of the tests, those of several ranks.
+# grids: of the tests, those of several ranks. several, only where it is asked for: tests/gpu/several.sh, on 2 to 8 GPUs.
 # accuracy, only where it is asked for: jobs on MNIST, CIFAR-10 and Shakespeare are trained and held to what is expected. The
 # data: STRATA_DATA_DIR, else strata-data.tar beside ARCHIVE or the unpacked archive, made by tests/gpu/bundle.sh --data.
 # STRATA_ACCURACY_OPTIONS, STRATA_ROOFLINE_OPTIONS, STRATA_IDLE_OPTIONS: more options of tests/gpu/accuracy.py, of
@@ -21,8 +21,8 @@ only=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --sanitize=memcheck | --sanitize=racecheck | --sanitize=initcheck | --sanitize=synccheck) tools+=("${1#*=}") ;;
-    --only=tests | --only=grids | --only=rooflines | --only=idle | --only=comparison | --only=accuracy) only=${1#*=} ;;
-    *) echo "run.sh: there is no option \"$1\"; give --only=tests, grids, rooflines, idle, comparison or accuracy, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
+    --only=tests | --only=grids | --only=several | --only=rooflines | --only=idle | --only=comparison | --only=accuracy) only=${1#*=} ;;
+    *) echo "run.sh: there is no option \"$1\"; give --only=tests, grids, several, rooflines, idle, comparison or accuracy, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
   esac
   shift
 done
@@ -201,7 +201,7 @@ peer_ready() {
 }
 
 # wanted PART: whether it is to be run.
-wanted() { [ "$only" = "$1" ] || { [ -z "$only" ] && [ "$1" != accuracy ]; }; }
+wanted() { [ "$only" = "$1" ] || { [ -z "$only" ] && [ "$1" != accuracy ] && [ "$1" != several ]; }; }
 
 wanted tests && run_tests
 { wanted tests || [ "$only" = grids ]; } && run_grids
@@ -222,6 +222,9 @@ fi
 if wanted idle; then
   echo
   idle 2>"$logs/idle.log" || { failed=$((failed + 1)); tail -n 40 "$logs/idle.log"; }
+fi
+if wanted several; then
+  STRATA_GPU_LOGS=$logs "$top/several.sh" || [ $? -eq 77 ] || failed=$((failed + 1))
 fi
 if wanted accuracy; then
   echo
