@@ -40,7 +40,7 @@ cd "$logs" || exit 2
 # The numbers are those of 8 lanes and 8 shards on every grid.
 case $size in
   124m) shape='blocks=12 width=1024 heads=16 context=1024' batch='global=32 micro=2' dtype=bfloat16 ;;
-  small) shape='blocks=2 width=64 heads=8 context=32' batch='global=16 micro=1' dtype=float32 ;;
+  small) shape='blocks=2 width=64 heads=8 context=64' batch='global=16 micro=1' dtype=float32 ;;
 esac
 awk 'BEGIN { srand(1); for (i = 0; i < 400000; i++) printf "%c", 97 + int(26 * rand()) % (1 + i % 26) }' >text.txt
 [ -d data ] || "$program" data import --format=text --tokenizer=chars --files=text.txt --split=0.9,0.1 --output=data >import.log 2>&1 ||
@@ -51,7 +51,7 @@ awk 'BEGIN { srand(1); for (i = 0; i < 400000; i++) printf "%c", 97 + int(26 * r
   printf '[data]\ntrain = data/train.h5\n[batch]\n'
   tr ' ' '\n' <<<"$batch"
   printf '%s\n' '[numerics]' 'lanes = 8' 'shards = 8' "dtype = $dtype" '[optimizer]' 'kind = adamw' 'learning_rate = 0.001' \
-    'clip_norm = 1' '[train]' "steps = $steps" '[run]' "device = $device"
+    'clip_norm = 1' '[schedule]' 'warmup_steps = 0' '[train]' "steps = $steps" '[run]' "device = $device"
 } >run.ini
 
 table=() failed=0
@@ -131,9 +131,10 @@ ranks_of() {
 }
 # A rank is killed in the middle of a run; the run that goes on has the numbers of the first.
 killed() {
-  local launcher victim code=0 began
+  local launcher victim code=0 began last
   rm -rf killed
-  timeout 900 "$program" train run.ini --ranks=2 --run.dir=killed --parallel.data=2 --checkpoint.every=2 >killed.log 2>&1 &
+  timeout 900 "$program" train run.ini --ranks=2 --run.dir=killed --parallel.data=2 --checkpoint.every=2 \
+    --train.steps=1000000 >killed.log 2>&1 &
   launcher=$!
   began=$SECONDS
   until [ "$(numbers_of killed | wc -l)" -ge 4 ]; do
@@ -160,8 +161,14 @@ killed() {
   elif [ $((SECONDS - began)) -gt 60 ]; then
     echo "the others ended after $((SECONDS - began)) s"
   else
-    timeout 900 "$program" train run.ini --ranks=2 --run.dir=killed --parallel.data=2 --run.resume=auto >>killed.log 2>&1 || code=$?
-    if [ "$(numbers_of $one)" = "$(numbers_of killed)" ]; then echo ok; else echo "other numbers after it went on"; fi
+    last=$(find killed/checkpoints -name 'step-*' | sort | tail -n 1 | grep -o '[1-9][0-9]*$')
+    last=$((last + 4 > steps ? last + 4 : steps))
+    timeout 900 "$program" train run.ini --ranks=2 --run.dir=killed --parallel.data=2 --run.resume=auto --train.steps=$last >>killed.log 2>&1
+    if [ "$(numbers_of killed | wc -l)" -eq $last ] && [ "$(numbers_of $one)" = "$(numbers_of killed | head -n "$steps")" ]; then
+      echo ok
+    else
+      echo "other numbers after it went on"
+    fi
   fi
 }
 contexts=
