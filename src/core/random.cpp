@@ -5,8 +5,10 @@
 #include <cstring>
 #include <numbers>
 
-#ifdef __AVX2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 #include <Random123/philox.h>
 
@@ -34,6 +36,14 @@ inline Lanes low_products(Lanes lanes, std::uint64_t multiplier) {
   // One instruction, which GCC 12 does not emit for the general form below.
   return reinterpret_cast<Lanes>(_mm256_mul_epu32(reinterpret_cast<__m256i>(lanes),
                                                   reinterpret_cast<__m256i>(Lanes{} + multiplier)));
+#elif defined(__ARM_NEON)
+  uint64x2_t halves[2];
+  std::memcpy(halves, &lanes, sizeof(lanes));
+  for (uint64x2_t& half : halves) {
+    half = vmull_u32(vmovn_u64(half), vdup_n_u32(static_cast<std::uint32_t>(multiplier)));
+  }
+  std::memcpy(&lanes, halves, sizeof(lanes));
+  return lanes;
 #else
   return (lanes & kLowHalf) * multiplier;
 #endif

@@ -7,6 +7,8 @@
 
 #if defined(__FMA__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 // Small matrix products for attention on tiles in the L1 cache. Own code, because a oneDNN call at
@@ -48,6 +50,10 @@ struct TileProduct {
 inline constexpr int kVectorBytes = 64;
 /// Twelve rows of one vector hide the FMA latency.
 inline constexpr int kMaxRows = 12;
+#elif defined(__ARM_NEON)
+inline constexpr int kVectorBytes = 16;
+/// Six rows of four vectors and their operands fill the 32 registers.
+inline constexpr int kMaxRows = 6;
 #else
 inline constexpr int kVectorBytes = 32;
 /// Six rows of two vectors and their operands fill the sixteen registers.
@@ -62,6 +68,7 @@ struct VectorOf {
 template <typename T>
 using Vector = typename VectorOf<T>::Type;
 
+/// One instruction that rounds once. GCC 12 makes none of a loop of std::fma over the lanes.
 template <typename T>
 void add_product(Vector<T>& sum, T a, const Vector<T>& b) {
 #if defined(__AVX512F__)
@@ -80,6 +87,15 @@ void add_product(Vector<T>& sum, T a, const Vector<T>& b) {
   }
   if constexpr (std::is_same_v<T, double>) {
     sum = _mm256_fmadd_pd(_mm256_set1_pd(a), b, sum);
+    return;
+  }
+#elif defined(__ARM_NEON)
+  if constexpr (std::is_same_v<T, float>) {
+    sum = vfmaq_n_f32(sum, b, a);
+    return;
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    sum = vfmaq_n_f64(sum, b, a);
     return;
   }
 #endif
