@@ -31,8 +31,8 @@ struct PeakFlops {
 };
 
 /// The published peaks of a GPU; nothing for a GPU that is not in the table. Source: NVIDIA's data
-/// sheets of A100 (2020), H100 and H200 (2023), HGX B200 and GB200 NVL72 (2024), whose rates with
-/// sparsity are halved here.
+/// sheets of A100 (2020), H100, H200 and GH200 (2023), HGX B200 and GB200 NVL72 (2024), whose rates
+/// with sparsity are halved here.
 [[nodiscard]] std::optional<PeakFlops> published_peak(const GpuInfo& gpu);
 
 /// The GPUs that this process can use, in the order of their indices; CUDA_VISIBLE_DEVICES chooses

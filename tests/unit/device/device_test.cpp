@@ -282,6 +282,7 @@ TEST(GpuInfo, PublishedPeaksAreFoundByName) {
   EXPECT_EQ(bfloat16_of("NVIDIA H100 80GB HBM3"), 989.5e12);
   EXPECT_EQ(bfloat16_of("NVIDIA H100 PCIe"), 756e12);
   EXPECT_EQ(bfloat16_of("NVIDIA H200"), 989.5e12);
+  EXPECT_EQ(bfloat16_of("NVIDIA GH200 120GB"), 989.5e12);
   EXPECT_EQ(bfloat16_of("NVIDIA B200"), 2250e12);
   EXPECT_EQ(bfloat16_of("NVIDIA GB200"), 2500e12);
   EXPECT_EQ(bfloat16_of("NVIDIA H200 NVL"), 0.0);

@@ -73,7 +73,7 @@ TEST(MachineFile, IsReadAsItWasWritten) {
 
 TEST(MachineFile, ShippedMachinesPriceEverything) {
   EXPECT_THAT(shipped_machines(),
-              ElementsAre("a100-40", "a100-80", "b200", "gb200", "h100", "h200"));
+              ElementsAre("a100-40", "a100-80", "b200", "gb200", "gh200", "h100", "h200"));
   for (const std::string& name : shipped_machines()) {
     const Machine machine = read_machine(name);
     EXPECT_EQ(machine.name, name);

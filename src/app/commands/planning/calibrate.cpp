@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/chrono.h>
@@ -129,15 +130,17 @@ class Calibration {
 
   /// What is not measured on GPUs: links, power, and peaks.
   void take_data_sheet(const device::GpuInfo& gpu) {
+    // "H200" is part of "GH200"; of an A100, the size of its memory counts.
+    std::pair<std::size_t, double> best;
     for (const std::string& name : forecast::shipped_machines()) {
       std::string model = name.substr(0, name.find('-'));
       std::ranges::transform(model, model.begin(), [](unsigned char c) { return std::toupper(c); });
-      const auto differs = [&](const forecast::Machine& of) {
-        return std::abs(of.memory_bytes - static_cast<double>(gpu.memory_bytes));
-      };
-      // "B200" is part of "GB200", which comes later; of an A100, the size of its memory counts.
-      if (forecast::Machine of = forecast::read_machine(name);
-          gpu.name.find(model) != std::string::npos && differs(of) <= differs(machine_)) {
+      forecast::Machine of = forecast::read_machine(name);
+      const std::pair fit{
+          model.size(),
+          1.0 / (1.0 + std::abs(of.memory_bytes - static_cast<double>(gpu.memory_bytes)))};
+      if (gpu.name.find(model) != std::string::npos && fit > best) {
+        best = fit;
         machine_ = std::move(of);
         lines_.push_back(
             fmt::format("links between GPUs, power and peaks: of {}, not measured", name));
