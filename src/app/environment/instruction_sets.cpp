@@ -15,21 +15,22 @@ CommonInstructionSet common_instruction_set(std::span<const RankInstructionSet> 
                                             ops::InstructionSet asked, DType dtype) {
   const auto [least, most] = std::ranges::minmax_element(ranks, {}, &RankInstructionSet::set);
   const std::string rank = fmt::format("rank {} on {}", least - ranks.begin(), least->host);
-  if (asked > least->set) {
+  const bool native = asked == ops::InstructionSet::kNative;
+  if (!native && (asked > least->set || is_arm(asked) != is_arm(least->set))) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         fmt::format("numerics.isa is {}, but {} has {}, by its CPU or by ONEDNN_MAX_CPU_ISA; set "
                     "it to {} or to native, or use other nodes",
                     name_of(asked), rank, name_of(least->set), name_of(least->set)));
   }
-  const bool native = asked == ops::InstructionSet::kNative;
   const ops::InstructionSet set = native ? least->set : asked;
-  if (dtype == DType::kBfloat16 && set == ops::InstructionSet::kAvx2) {
+  if (dtype == DType::kBfloat16 && !has_bfloat16(set)) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         fmt::format("numerics.dtype is bfloat16, which oneDNN computes with AVX-512 alone, but {}; "
                     "use float32, or {}",
-                    native ? rank + " has avx2" : "numerics.isa is avx2",
+                    native ? fmt::format("{} has {}", rank, name_of(set))
+                           : fmt::format("numerics.isa is {}", name_of(set)),
                     native ? "nodes with AVX-512" : "another numerics.isa"));
   }
   return {set, native && least->set != most->set

@@ -14,6 +14,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 #include "strata/core/error.hpp"
@@ -27,11 +30,6 @@ struct LibraryCap {
   InstructionSet set;
   dnnl::cpu_isa isa;
 };
-constexpr std::array<LibraryCap, 4> kLibraryCaps{
-    {{InstructionSet::kAvx2, dnnl::cpu_isa::avx2},
-     {InstructionSet::kAvx512, dnnl::cpu_isa::avx512_core},
-     {InstructionSet::kAvx512Bf16, dnnl::cpu_isa::avx512_core_bf16},
-     {InstructionSet::kAmx, dnnl::cpu_isa::avx512_core_amx}}};
 
 /// Values of oneDNN's environment variable, of its versions 2 and 3. Those of one class differ in
 /// int8 and float16 alone once the class is capped.
@@ -39,6 +37,20 @@ struct LibraryName {
   std::string_view name;
   InstructionSet set;
 };
+
+#ifdef __aarch64__
+// dnnl.hpp has no names for these.
+constexpr dnnl::cpu_isa kAdvancedSimd{1};
+constexpr std::array<LibraryCap, 2> kLibraryCaps{
+    {{InstructionSet::kNeon, kAdvancedSimd}, {InstructionSet::kSve, dnnl::cpu_isa::all}}};
+constexpr std::array<LibraryName, 2> kLibraryNames{
+    {{"ADVANCED_SIMD", InstructionSet::kNeon}, {"SVE_512", InstructionSet::kSve}}};
+#else
+constexpr std::array<LibraryCap, 4> kLibraryCaps{
+    {{InstructionSet::kAvx2, dnnl::cpu_isa::avx2},
+     {InstructionSet::kAvx512, dnnl::cpu_isa::avx512_core},
+     {InstructionSet::kAvx512Bf16, dnnl::cpu_isa::avx512_core_bf16},
+     {InstructionSet::kAmx, dnnl::cpu_isa::avx512_core_amx}}};
 constexpr std::array<LibraryName, 14> kLibraryNames{
     {{"SSE41", InstructionSet::kAvx2},
      {"AVX", InstructionSet::kAvx2},
@@ -54,6 +66,7 @@ constexpr std::array<LibraryName, 14> kLibraryNames{
      {"AVX512_CORE_AMX_FP16", InstructionSet::kAmx},
      {"AVX10_1_512_AMX", InstructionSet::kAmx},
      {"AVX10_1_512_AMX_FP16", InstructionSet::kAmx}}};
+#endif
 
 #ifdef __x86_64__
 /// Whether the CPU has AMX and Linux keeps its registers. Source: Linux, Documentation/x86/xstate.
@@ -83,6 +96,15 @@ InstructionSet cpu_instruction_set() {
     return InstructionSet::kAvx512;
   }
   return has_amx() ? InstructionSet::kAmx : InstructionSet::kAvx512Bf16;
+}
+#elif defined(__aarch64__)
+/// oneDNN 2 has kernels for SVE vectors of 512 bits alone.
+InstructionSet cpu_instruction_set() {
+  constexpr int kBytes = 64;
+  const bool has_sve =
+      (getauxval(AT_HWCAP) & HWCAP_SVE) != 0 &&
+      (dnnl_version()->major > 2 || (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) == kBytes);
+  return has_sve ? InstructionSet::kSve : InstructionSet::kNeon;
 }
 #else
 InstructionSet cpu_instruction_set() {
@@ -126,17 +148,27 @@ InstructionSet used_instruction_set() {
 }
 
 InstructionSet class_of_library(unsigned int isa) {
-  InstructionSet highest = isa == 0 ? InstructionSet::kNative : InstructionSet::kAvx2;
+  if (isa == 0) {
+    return InstructionSet::kNative;
+  }
+#ifdef __aarch64__
+  return isa == static_cast<unsigned int>(kAdvancedSimd) ? InstructionSet::kNeon
+                                                         : InstructionSet::kSve;
+#else
+  InstructionSet highest = InstructionSet::kAvx2;
   for (const LibraryCap& cap : kLibraryCaps) {
     const auto bits = static_cast<unsigned int>(cap.isa);
     highest = (isa & bits) == bits ? cap.set : highest;
   }
   return highest;
+#endif
 }
 
 bool same_bits(InstructionSet a, InstructionSet b, DType dtype) {
-  const bool both_wide = std::min(a, b) >= InstructionSet::kAvx512;
-  return a == b || dtype == DType::kFloat64 || (dtype == DType::kFloat32 && both_wide);
+  // On Arm oneDNN 2 computes what strata asks for without SVE.
+  const bool alike = (has_bfloat16(a) && has_bfloat16(b)) ||
+                     (is_arm(a) && is_arm(b) && dnnl_version()->major == 2);
+  return a == b || dtype == DType::kFloat64 || (dtype == DType::kFloat32 && alike);
 }
 
 std::string onednn_version() {

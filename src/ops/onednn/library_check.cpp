@@ -95,7 +95,8 @@ LibraryCase convolution_case(Context& context, DType dtype, Pass pass, const cha
 std::string lower_classes() {
   std::string text;
   for (const auto& [set, name] : enum_table<InstructionSet>()) {
-    if (set != InstructionSet::kNative && set < used_instruction_set()) {
+    if (set != InstructionSet::kNative && set < used_instruction_set() &&
+        is_arm(set) == is_arm(used_instruction_set())) {
       text = text.empty() ? std::string(name) : fmt::format("{} or {}", name, text);
     }
   }

@@ -19,6 +19,8 @@ const std::vector<RankInstructionSet> kMixed{{"node1", InstructionSet::kAmx},
                                              {"node2", InstructionSet::kAvx512},
                                              {"node3", InstructionSet::kAvx512Bf16}};
 const std::vector<RankInstructionSet> kOld{{"node4", InstructionSet::kAvx2}};
+const std::vector<RankInstructionSet> kArm{{"node5", InstructionSet::kSve},
+                                           {"node6", InstructionSet::kNeon}};
 
 std::string refusal(const std::vector<RankInstructionSet>& ranks, InstructionSet asked,
                     DType dtype) {
@@ -39,6 +41,7 @@ TEST(InstructionSets, NativeIsTheLowestOfTheRanks) {
   EXPECT_EQ(native(kMixed).text, "avx512 (rank 1 on node2 has no more)");
   EXPECT_EQ(native(kOld).set, InstructionSet::kAvx2);
   EXPECT_EQ(native(kOld).text, "avx2");
+  EXPECT_EQ(native(kArm).text, "neon (rank 1 on node6 has no more)");
 }
 
 TEST(InstructionSets, WhatIsAskedForIsTakenWhereEveryRankHasIt) {
@@ -52,7 +55,18 @@ TEST(InstructionSets, WhatIsAskedForIsTakenWhereEveryRankHasIt) {
                     HasSubstr("set it to avx512 or to native")));
 }
 
+TEST(InstructionSets, ClassesOfAnotherArchitectureAreRefused) {
+  EXPECT_THAT(refusal(kArm, InstructionSet::kAvx2, DType::kFloat32),
+              AllOf(HasSubstr("numerics.isa is avx2"), HasSubstr("rank 1 on node6 has neon"),
+                    HasSubstr("set it to neon or to native")));
+  EXPECT_THAT(refusal(kOld, InstructionSet::kNeon, DType::kFloat32),
+              AllOf(HasSubstr("numerics.isa is neon"), HasSubstr("rank 0 on node4 has avx2"),
+                    HasSubstr("set it to avx2 or to native")));
+}
+
 TEST(InstructionSets, Bfloat16NeedsAvx512) {
+  EXPECT_THAT(refusal(kArm, InstructionSet::kNative, DType::kBfloat16),
+              AllOf(HasSubstr("bfloat16"), HasSubstr("rank 1 on node6 has neon")));
   EXPECT_THAT(refusal(kOld, InstructionSet::kNative, DType::kBfloat16),
               AllOf(HasSubstr("bfloat16"), HasSubstr("rank 0 on node4 has avx2")));
   EXPECT_THAT(refusal(kMixed, InstructionSet::kAvx2, DType::kBfloat16),
