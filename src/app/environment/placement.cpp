@@ -351,6 +351,8 @@ std::vector<std::string> placement_problems(std::span<const Placement> ranks,
   check(check_fabric);
   std::vector<std::string> hosts;
   std::vector<std::vector<VersionFact>> libraries;
+  hosts.reserve(ranks.size());
+  libraries.reserve(ranks.size());
   for (const Placement& of : ranks) {
     hosts.push_back(of.host);
     libraries.push_back(of.libraries);

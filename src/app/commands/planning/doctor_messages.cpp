@@ -97,6 +97,7 @@ std::vector<std::string> message_problems(const MessageTimes& times,
             "-m and at NCCL_DEBUG=INFO for the path that NCCL takes"
           : "look for ranks that share cores and for other work on the node";
   std::vector<std::string> found;
+  found.reserve(times.messages.size());
   for (const auto& [bytes, seconds] : times.messages) {
     if (machine.device == device::DeviceKind::kCuda && bytes != times.messages.back().bytes) {
       continue;  // the figures leave out the launch of NCCL's kernels

@@ -115,6 +115,8 @@ void check_libraries(std::span<const RankFacts> ranks, Problems& found) {
   }
   std::vector<std::string> hosts;
   std::vector<std::vector<VersionFact>> versions;
+  hosts.reserve(ranks.size());
+  versions.reserve(ranks.size());
   for (const RankFacts& facts : ranks) {
     hosts.push_back(facts.host);
     versions.push_back(facts.versions);
