@@ -34,8 +34,7 @@ class Doctor(harness.StrataTest):
         shutil.copy(harness.STRATA, other)
         with open(other, "ab") as file:
             file.write(b"\0")
-        finished = harness.Job(["mpirun", "-n", "1", harness.STRATA, "doctor", ":",
-                                "-n", "1", other, "doctor"], self.directory).wait(60)
+        finished = self.start_each([harness.STRATA, "doctor"], [other, "doctor"]).wait(60)
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertIn("has executable", finished.text)
         self.assertIn("start all ranks with the same executable", finished.text)
@@ -47,10 +46,10 @@ class Doctor(harness.StrataTest):
         self.assertEqual(list((self.directory / "runs/new").iterdir()), [])
         for name in "ab":
             (self.directory / name).mkdir()
-        doctor = {name: (["--wdir", self.directory / name, harness.STRATA, "doctor"],
+        doctor = {name: (["env", "-C", self.directory / name, harness.STRATA, "doctor"],
                          [harness.STRATA, "doctor", f"--run.dir={name}"]) for name in "ab"}
         for a, b in zip(doctor["a"], doctor["b"]):
-            apart = harness.Job(["mpirun", "-n", "1", *a, ":", "-n", "1", *b], self.directory).wait(60)
+            apart = self.start_each(a, b).wait(60)
             self.assertEqual(apart.code, harness.PEER, apart.text)
             self.assertRegex(apart.text, "rank 1 on .*: .* is not the directory that rank 0 sees: choose a run.dir on")
         finished = self.alone("doctor", "--run.dir=/proc/new")

@@ -65,9 +65,8 @@ class Settings(Errors):
 
     def test_ranks_with_other_options(self):
         for command, option in (("train", "--dry-run"), ("evaluate", "--classes"), ("evaluate", "--checkpoint=best")):
-            rank = ["-n", "1", harness.STRATA, command, self.config, f"--run.dir={self.fresh_run()}"]
-            job = harness.Job(["mpirun", *rank, ":", *rank, option], self.directory)
-            self.assert_refused(job.wait(60), USAGE, "do not hold the same options: rank 1")
+            rank = [harness.STRATA, command, self.config, f"--run.dir={self.fresh_run()}"]
+            self.assert_refused(self.start_each(rank, [*rank, option]).wait(60), USAGE, "do not hold the same options: rank 1")
 
     def planned(self, *settings, config=None):
         finished = self.alone("train", config or self.config, *settings, "--dry-run", expect=DONE)

@@ -15,12 +15,8 @@ class InstructionSets(language.LanguageTest):
 
     def under(self, caps, run, *settings):
         """Trains one rank a cap, which oneDNN takes from its environment."""
-        command = ["mpirun"]
-        for cap in caps:
-            command += [*([":"] if len(command) > 1 else []), "-n", "1", "-x",
-                        f"ONEDNN_MAX_CPU_ISA={cap}", harness.STRATA, "train", self.config,
-                        f"--run.dir={run}", *settings]
-        return harness.Job(command, self.directory).wait(60)
+        return self.start_each(*(["env", f"ONEDNN_MAX_CPU_ISA={cap}", harness.STRATA, "train", self.config,
+                                  f"--run.dir={run}", *settings] for cap in caps)).wait(60)
 
     def test_start_shows_the_class(self):
         finished = self.train(self.config, (2, 1, 1), "shown")

@@ -149,8 +149,7 @@ class Unshared(RunDirectory):
             (self.directory / name).mkdir()
         data = [f"--data.{split}={self.directory}/classes/{split}.h5" for split in ("train", "test")]
         rank = [harness.STRATA, "train", self.config, "--run.dir=run", *data]
-        job = harness.Job(["mpirun", "-n", "1", "--wdir", self.directory / "a", *rank, ":",
-                           "-n", "1", "--wdir", self.directory / "b", *rank], self.directory)
+        job = self.start_each(*(["env", "-C", self.directory / name, *rank] for name in ("a", "b")))
         host = os.uname().nodename
         self.assert_refused(job.wait(60), USAGE, "run.dir run is not shared: rank 1 on " + host,
                             "all nodes mount")

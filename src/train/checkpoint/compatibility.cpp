@@ -360,17 +360,19 @@ std::string library_change(const plan::Plan& plan, const io::Checkpoint& checkpo
   }
   const ops::InstructionSet used = ops::used_instruction_set();
   const auto stored = enum_from_name<ops::InstructionSet>(set);
-  if (!set.empty() && !(stored && ops::same_bits(*stored, used, dtype))) {
+  const bool other_class = !set.empty() && !(stored && ops::same_bits(*stored, used, dtype));
+  if (other_class) {
     there.push_back("numerics.isa = " + set);
     here.push_back(fmt::format("numerics.isa = {}", name_of(used)));
   }
-  return there.empty() ? ""
-                       : fmt::format(
-                             "{} was made under {} and the run goes on under {}, which "
-                             "gives other bits in {}: from here on its numbers are not "
-                             "those of a run that stays under {}",
-                             checkpoint.directory().string(), fmt::join(there, " and "),
-                             fmt::join(here, " and "), name_of(dtype), fmt::join(there, " and "));
+  if (there.empty()) {
+    return "";
+  }
+  return fmt::format(
+      "{} was made under {} and the run goes on under {}, which {} other bits in {}: from here on "
+      "its numbers are not those of a run that stays under {}",
+      checkpoint.directory().string(), fmt::join(there, " and "), fmt::join(here, " and "),
+      other_class ? "gives" : "may give", name_of(dtype), fmt::join(there, " and "));
 }
 
 }  // namespace strata::train

@@ -12,6 +12,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/ops/instruction_set.hpp"
 
+#include "onednn/primitive.hpp"
 #include "tensors.hpp"
 
 namespace strata::ops::library_check_test {
@@ -75,6 +76,14 @@ TEST(LibraryCheck, NamesACaseWithOtherBits) {
                     used_instruction_set() != InstructionSet::kNeon);
     }
   }
+}
+
+TEST(PrimitiveAttributes, KeepBitsWhateverTheDefaultIs) {
+  const dnnl::fpmath_mode before = dnnl::get_default_fpmath_mode();
+  dnnl::set_default_fpmath_mode(dnnl::fpmath_mode::bf16);  // as ONEDNN_DEFAULT_FPMATH_MODE=BF16
+  EXPECT_EQ(dnnl::primitive_attr().get_fpmath_mode(), dnnl::fpmath_mode::bf16);
+  EXPECT_EQ(primitive_attributes().get_fpmath_mode(), dnnl::fpmath_mode::strict);
+  dnnl::set_default_fpmath_mode(before);
 }
 
 TEST(InstructionSet, UsedIsTheNativeOne) {

@@ -46,7 +46,7 @@ TEST(PrepareImages, PutsChannelsLast) {
 TEST(PrepareImages, AugmentsWithinThem) {
   config::RunConfig config = flat();
   config.data.augmentation = {.flip = Switch::kOn, .crop_padding = 6, .cutout = 6};
-  EXPECT_NO_THROW(prepare(config, 1, images(), {}));
+  EXPECT_NO_THROW((void)prepare(config, 1, images(), {}));
   config.data.augmentation.cutout = 7;
   EXPECT_THAT(refusal_of(config, images()),
               testing::HasSubstr("data.cutout is 7, but the images of train.h5 are 8 x 6"));
@@ -83,7 +83,7 @@ TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
                              testing::HasSubstr("the model has no batch_norm layer"),
                              testing::HasSubstr("leave it out")));
   config.model.layers = {"batch_norm", "flatten", "dense 4"};
-  EXPECT_NO_THROW(prepare(config, 1, images(), {}));
+  EXPECT_NO_THROW((void)prepare(config, 1, images(), {}));
 }
 
 config::RunConfig with_graphs(std::int64_t data, std::int64_t tensor, const std::string& norm) {
@@ -110,9 +110,9 @@ TEST(PrepareImages, RefusesGraphsOfPassesWithMessages) {
                                testing::HasSubstr("batch_norm over all lanes puts messages"),
                                testing::HasSubstr("parallel.data = 1")));
   }
-  EXPECT_NO_THROW(prepare(with_graphs(2, 1, "batch_norm"), 2, images(), {}));
+  EXPECT_NO_THROW((void)prepare(with_graphs(2, 1, "batch_norm"), 2, images(), {}));
   by_layer.parallel.data = 1;
-  EXPECT_NO_THROW(prepare(by_layer, 1, images(), {}));
+  EXPECT_NO_THROW((void)prepare(by_layer, 1, images(), {}));
 }
 
 TEST(PrepareImages, PlansPresetsWithoutData) {

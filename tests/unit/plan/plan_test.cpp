@@ -359,7 +359,7 @@ TEST(Prepare, InFastModeHasAsManyLanesAndShardsAsRanks) {
   EXPECT_EQ(plan.config.numerics.lanes, 2);
   EXPECT_EQ(plan.config.numerics.shards, 2);
   config.numerics.lanes = 2;
-  EXPECT_NO_THROW(prepare(config, 4, tokens(), {}));
+  EXPECT_NO_THROW((void)prepare(config, 4, tokens(), {}));
 }
 
 TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
@@ -448,7 +448,7 @@ TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   expect_refusal(config, 4, {}, {"layer embedding", "elements", "fast", "batch.micro"}, 2048);
   config.parallel.tensor = 2;
   config.model.transformer.context = 1024;
-  EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
+  EXPECT_NO_THROW((void)prepare(config, 2, tokens(1024), {}));
   config.parallel.sequence = Switch::kOn;
   expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
 }
@@ -459,13 +459,13 @@ TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
   config.model.layers = {"dense 1048576 relu", "dense 10"};
   config.batch.global = config.batch.micro = 8192;
   const io::DatasetInfo data = numbers(8192, 10);
-  EXPECT_NO_THROW(prepare(config, 2, data, {}));
+  EXPECT_NO_THROW((void)prepare(config, 2, data, {}));
   config.model.layers = {"dense 64 parallel=column", "dense 1048576 parallel=row", "dense 10"};
   EXPECT_THAT(
       test::error_of([&] { static_cast<void>(prepare(config, 2, data, {})); }, ExitCode::kUsage),
       testing::HasSubstr("layer dense2"));
   config.parallel.tensor = 1;
-  EXPECT_NO_THROW(prepare(config, 1, data, {}));
+  EXPECT_NO_THROW((void)prepare(config, 1, data, {}));
 }
 
 TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
@@ -489,7 +489,7 @@ TEST(Prepare, TakesItsOwnSettingsAgain) {
   config.train.steps = 3;
   config.data.normalise = io::Normalise::kUnit;
   const io::DatasetInfo data = numbers(100, 4);
-  EXPECT_NO_THROW(prepare(prepare(config, 1, data, {}).config, 1, data, {}));
+  EXPECT_NO_THROW((void)prepare(prepare(config, 1, data, {}).config, 1, data, {}));
 }
 
 TEST(AssumedData, NeedsAVocabulary) {
