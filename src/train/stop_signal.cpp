@@ -50,7 +50,9 @@ void install_stop_signals() {
   for (const int signal : {SIGHUP, SIGUSR2, SIGALRM, SIGXCPU, SIGPWR}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_DFL) {
+    // UCX, which Open MPI loads, may have set a handler of SIGHUP that writes its own state.
+    const bool is_of_ucx = signal == SIGHUP && before.sa_handler != SIG_IGN;
+    if (before.sa_handler == SIG_DFL || is_of_ucx) {
       install(signal);
     }
   }
