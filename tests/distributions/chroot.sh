@@ -44,6 +44,7 @@ make_root() {
   mount_there proc -t proc proc
   mount_there sys -t sysfs -o ro sysfs
   mount_there dev/shm -t tmpfs tmpfs
+  mount_there dev/pts -t devpts -o ptmxmode=666 devpts
 }
 
 in_root() {
