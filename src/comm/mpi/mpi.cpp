@@ -436,8 +436,10 @@ MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     setenv("OMPI_MCA_smsc", "^cma", 0);  // the same in Open MPI 5
   }
-  // Open MPI 5 otherwise prints a line for each pair of ranks of a host that has IPv4 and IPv6.
-  setenv("OMPI_MCA_reachable", "weighted", 0);
+  if (library_text().starts_with("Open MPI v5.")) {
+    // Otherwise it prints a line for each pair of ranks of a host that has IPv4 and IPv6.
+    setenv("OMPI_MCA_reachable", "weighted", 0);
+  }
   {
     const BlockingCalls calls(activity, "start MPI with all ranks");
     int provided = 0;
