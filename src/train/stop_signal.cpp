@@ -18,6 +18,17 @@ std::atomic<std::int64_t> first_term = 0;
 std::atomic<std::int64_t> first_int = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
+/// Whether SIGHUP was ignored when the program began, as under nohup. UCX, which Open MPI loads,
+/// may set a handler of SIGHUP before main(), whether it is ignored or not; the functions of this
+/// section run before those of libraries.
+bool hangup_was_ignored = false;
+extern "C" void remember_hangup() {
+  struct sigaction action {};
+  sigaction(SIGHUP, nullptr, &action);
+  hangup_was_ignored = action.sa_handler == SIG_IGN;
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kRememberHangup)() = remember_hangup;
+
 extern "C" void on_stop_signal(int signal) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   stop_flag = 1;
@@ -50,9 +61,9 @@ void install_stop_signals() {
   for (const int signal : {SIGHUP, SIGUSR2, SIGALRM, SIGXCPU, SIGPWR}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    // UCX, which Open MPI loads, may have set a handler of SIGHUP that writes its own state.
-    const bool is_of_ucx = signal == SIGHUP && before.sa_handler != SIG_IGN;
-    if (before.sa_handler == SIG_DFL || is_of_ucx) {
+    if (signal == SIGHUP && hangup_was_ignored) {
+      std::signal(signal, SIG_IGN);
+    } else if (before.sa_handler == SIG_DFL || (signal == SIGHUP && before.sa_handler != SIG_IGN)) {
       install(signal);
     }
   }
