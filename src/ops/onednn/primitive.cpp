@@ -5,7 +5,7 @@
 namespace strata::ops {
 namespace {
 
-/// oneDNN has it from 3.5 on.
+/// Later versions of oneDNN 3 have it.
 template <typename Attributes>
 void ask_for_determinism(Attributes& attributes) {
   if constexpr (requires { attributes.set_deterministic(true); }) {
