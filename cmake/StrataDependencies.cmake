@@ -44,7 +44,7 @@ target_link_libraries(strata_dnnl INTERFACE ${STRATA_DNNL_LIBRARY})
 # The plain C interface only: without this mpi.h asks for the old C++ bindings.
 add_library(strata_mpi INTERFACE)
 target_link_libraries(strata_mpi INTERFACE MPI::MPI_C)
-target_compile_definitions(strata_mpi INTERFACE OMPI_SKIP_MPICXX)
+target_compile_definitions(strata_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
 # strata_package(name module...)
 #   Target strata_<name>: the library that pkg-config knows as one of the modules, the first of them that it has.

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/memory.hpp"

@@ -25,12 +25,28 @@ LIBRARIES = {
 }
 
 
+# Versions of Spack's names that tests ran with: those of Debian 12 and 13.
+TESTED = {"openmpi": ("4.1.4", "5.0.7"), "mpich": ("4.0.2",), "hdf5": ("1.10.8", "1.14.5"), "onednn": ("2.6.3", "3.7.2"),
+          "fmt": ("9.1.0", "10.1.1"), "pcre2": ("10.42", "10.46"), "cmake": ("3.25.1", "3.31.6"), "gcc": ("12.2.0", "14.2.0")}
+
+
+def holds(spec, version):
+    """Whether a specification such as "hdf5@1.10: ~mpi" or "%gcc@:11" takes a version."""
+    ranges = re.match(r"[%^]?[\w-]+(?:@([\d.:,]+))?", spec)[1]
+    number = lambda text: tuple(map(int, text.split(".")))
+    for bounds in (ranges or ":").split(","):
+        low, _, high = bounds.partition(":") if ":" in bounds else (bounds, "", bounds)
+        if (not low or number(version) >= number(low)) and (not high or number(version)[:len(number(high))] <= number(high)):
+            return True
+    return False
+
+
 def read_spack(variants):
     """The class of package.py under stand-ins for Spack's modules, and what it declares."""
     declared = {"depends_on": [], "variant": [], "version": [], "conflicts": [], "generator": []}
     package = types.ModuleType("spack.package")
     for name, calls in declared.items():
-        setattr(package, name, lambda *values, calls=calls, **_: calls.append(values[0].split("@")[0].split()[0]))
+        setattr(package, name, lambda *values, calls=calls, **_: calls.append(values[0]))
     spec = types.SimpleNamespace(satisfies=lambda text: variants[text.strip("+")],
                                  variants={"cuda_arch": types.SimpleNamespace(value=("80", "90"))})
     base = type("CMakePackage", (), {
@@ -63,7 +79,16 @@ class PackagingTest(unittest.TestCase):
             self.assertEqual("CMAKE_CUDA_ARCHITECTURES" in arguments, cuda)
             for name in arguments:
                 self.assertIn(name, CMAKE)
-        self.assertLessEqual({spack for spack, _ in LIBRARIES.values()}, set(declared["depends_on"]))
+        wanted = {re.match(r"[\w-]+", spec)[0]: spec for spec in declared["depends_on"]}
+        self.assertLessEqual({spack for spack, _ in LIBRARIES.values()}, set(wanted))
+        for name, versions in TESTED.items():
+            for version in versions:
+                self.assertTrue(holds(wanted.get(name, name), version), f"{name} {version}")
+                refused = [spec for spec in declared["conflicts"] if re.match(rf"[%^]{name}@", spec) and holds(spec, version)]
+                self.assertEqual(refused, [], f"{name} {version}")
+        for spec in ("%gcc@:11", "^openmpi@:3"):
+            self.assertIn(spec, declared["conflicts"])
+        self.assertFalse(holds(wanted["onednn"], "2.4") or holds(wanted["fmt"], "8.1.1"))
         self.assertEqual(declared["variant"], ["nccl", "cudnn", "tests"])
         self.assertEqual(recipe.git, f"file://{SOURCE.resolve()}")
 

@@ -23,7 +23,7 @@ class Doctor(harness.StrataTest):
             self.assertEqual(finished.code, harness.DONE, finished.text)
 
     def test_ranks_that_crowd_a_core(self):
-        finished = self.on_one_core("mpirun", "-n", "3", harness.STRATA, "doctor")
+        finished = self.on_one_core(harness.MPIRUN, "-n", "3", harness.STRATA, "doctor")
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertIn("ranks 0, 1 and 2 have 3 threads on 1 core of", finished.text)
         self.assertIn("--cpus-per-task", finished.text)

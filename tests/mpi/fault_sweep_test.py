@@ -51,7 +51,7 @@ class FaultSweep(harness.StrataTest):
         preload = [f"LD_PRELOAD={os.environ['STRATA_FAULT_SHIM']}" if variables else "LD_PRELOAD="]
         command = ["env", *preload, *command]
         if ranks > 1:
-            command = ["mpirun", "-n", str(ranks), *command]
+            command = [harness.MPIRUN, "-n", str(ranks), *command]
         return harness.Job(command, self.directory, **variables).wait(40)
 
     def train_arguments(self):

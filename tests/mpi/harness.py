@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 
 STRATA = os.environ.get("STRATA_BIN", "")
+MPIRUN = os.environ.get("STRATA_MPIRUN", "mpirun")
 RIG = os.path.join(os.path.dirname(STRATA), "strata_rig")
 
 
@@ -54,8 +55,9 @@ DONE, USAGE, DATA, CHECKPOINT, PEER, DIVERGED, STOPPED_EARLY = 0, 2, 3, 4, 5, 6,
 
 
 def session_members(session):
-    """The process ids of a session with the names of their programs."""
-    members = {}
+    """The process ids of a session and of what its members started, with the names of their programs. Hydra starts each
+    rank in a session of its own."""
+    members, parents = {}, {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -63,20 +65,33 @@ def session_members(session):
             text = pathlib.Path("/proc", entry, "stat").read_text()
         except OSError:
             continue
-        name = text[text.index("(") + 1:text.rindex(")")]
         fields = text[text.rindex(")") + 2:].split()
-        if int(fields[3]) == session and fields[0] != "Z":
-            members[int(entry)] = name
+        if fields[0] != "Z":
+            parents[int(entry)] = int(fields[1]), int(fields[3]), text[text.index("(") + 1:text.rindex(")")]
+    added = True
+    while added:
+        added = {pid: name for pid, (parent, own, name) in parents.items()
+                 if pid not in members and (own == session or parent in members)}
+        members |= added
     return members
+
+
+def state_of(pid):
+    """The letter of ps for a process; "X" where there is none."""
+    try:
+        text = pathlib.Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return "X"
+    return text[text.rindex(")") + 2]
 
 
 def is_stopped(pid):
     """Whether a process is stopped by SIGSTOP."""
-    try:
-        text = pathlib.Path("/proc", str(pid), "stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] == "T"
+    return state_of(pid) == "T"
+
+
+def is_running(pid):
+    return state_of(pid) not in "XZ"
 
 
 class Finished:
@@ -208,7 +223,7 @@ class Job:
     def wait_until_gone(self, processes, limit):
         """Waits for the end of these processes of the job."""
         end = time.monotonic() + LENIENCE * limit
-        while set(processes) & set(self.members()):
+        while any(is_running(pid) for pid in processes):
             if time.monotonic() > end:
                 self.signal_all(signal.SIGKILL)
                 raise AssertionError(f"still there: {self.members()}\n{self.text()}")
@@ -283,7 +298,7 @@ class StrataTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
 
     def start(self, ranks, *arguments):
-        return Job(["mpirun", "-n", str(ranks), STRATA, *arguments], self.directory)
+        return Job([MPIRUN, "-n", str(ranks), STRATA, *arguments], self.directory)
 
     def finish(self, job, limit, expect):
         """Waits for the end, and checks the exit code if one is expected."""
@@ -296,7 +311,7 @@ class StrataTest(unittest.TestCase):
         """Starts rank r with the words commands[r]. Not by mpirun's ":", with which that of Open MPI 5.0.7 crashes."""
         cases = "".join(f"{rank}) exec {shlex.join(map(str, words))} ;; " for rank, words in enumerate(commands))
         script = f"case ${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} in {cases}esac"
-        return Job(["mpirun", "-n", str(len(commands)), "bash", "-c", script], self.directory)
+        return Job([MPIRUN, "-n", str(len(commands)), "bash", "-c", script], self.directory)
 
     def launch(self, ranks, *arguments, limit=120, expect=None):
         return self.finish(self.start(ranks, *arguments), limit, expect)

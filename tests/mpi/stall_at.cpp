@@ -14,9 +14,14 @@
 
 namespace {
 
+const char* own_rank() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank != nullptr ? rank : std::getenv("PMI_RANK");
+}
+
 void stall_at(const char* function) {
   static int calls = 0;
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* const rank = own_rank();
   const char* const stalled = std::getenv("STALL_RANK");
   const char* const at = std::getenv("STALL_AT");
   const char* const call = std::getenv("STALL_CALL");
@@ -27,7 +32,7 @@ void stall_at(const char* function) {
 }
 
 void hang_at(const char* path) {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* const rank = own_rank();
   const char* const hung = std::getenv("HANG_RANK");
   const char* const part = std::getenv("HANG_PATH");
   const char* const from = std::getenv("HANG_FROM");

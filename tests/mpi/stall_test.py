@@ -63,7 +63,7 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertLess(time.monotonic() - sent, limit)
-        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not (responded|written)|on signal 9)")
+        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not (responded|written)|on signal 9)|EXIT CODE: 9")
         return finished
 
     @harness.on_a_running_machine
@@ -154,7 +154,7 @@ class Stall(harness.StrataTest):
         for name, fault in FILES.items():
             met = self.directory / f"{run}-{name}.met"
             jobs[name] = harness.Job(
-                ["mpirun", "-n", "2", harness.STRATA, "train", self.config, f"--run.dir={run}-{name}",
+                [harness.MPIRUN, "-n", "2", harness.STRATA, "train", self.config, f"--run.dir={run}-{name}",
                  f"--run.timeout={TIMEOUT}", "--checkpoint.every=1"],
                 self.directory, LD_PRELOAD=os.environ["STRATA_FAULT_SHIM"], STRATA_FAULT_LOG=str(met),
                 STRATA_FAULT=f"n=1,{fault},error=hang,rank=0")

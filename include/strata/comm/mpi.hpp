@@ -10,17 +10,6 @@
 
 namespace strata::comm {
 
-/// What the launcher's environment says of this process.
-struct Launch {
-  std::int64_t rank = 0;
-  std::int64_t ranks = 1;  ///< 0 where a launcher does not say; 1 without a launcher
-  bool by_launcher = false;
-};
-
-/// Reads the environment that mpirun, srun or Flux gave this process. A shell that `srun --pty`
-/// started is no launcher: its commands are alone.
-[[nodiscard]] Launch launch_in_environment();
-
 /// The ranks of a launch: MPI from initialization to finalization. One per process; all calls come
 /// from one thread. A process that is alone does not start MPI, which may not start there: Open MPI
 /// does not in a shell of `srun --pty`.
@@ -51,9 +40,6 @@ class MpiSession {
   void finalize();
   /// Aborts the whole job with this exit code.
   [[noreturn]] static void abort(int exit_code);
-
-  /// The library's name and version, as in "Open MPI v4.1.4".
-  [[nodiscard]] static std::string library_text();
 
  private:
   std::unique_ptr<Communicator> world_;

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/mpi_library.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/staged.hpp"
 #include "strata/comm/values.hpp"
@@ -199,7 +200,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
   text_ = fmt::format("{} on {}", name_of(plan.device),
                       mpi.world().size() == 1 ? "1 rank"
                                               : fmt::format("{} ranks ({})", mpi.world().size(),
-                                                            comm::MpiSession::library_text()));
+                                                            comm::mpi_library_text()));
   std::int64_t sharing = 1;
   if (plan.device == device::DeviceKind::kCuda) {
     sharing = open_gpu(mpi, plan, use);

@@ -13,7 +13,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/comm/mpi.hpp"
+#include "strata/comm/mpi_library.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/command_output.hpp"
@@ -27,104 +28,35 @@
 namespace strata::app {
 namespace {
 
-struct LaunchSize {
-  std::int64_t ranks = 1;
-  std::string hostfile;  ///< empty: this host, or the scheduler's
-};
-
-/// A program that starts ranks.
-struct LaunchProgram {
-  std::string_view version;                                 ///< how its --version begins
-  std::string_view mpi_library;                             ///< the MPI library that it is of
-  std::vector<std::string> (*words)(const LaunchSize& of);  ///< before the program
-  /// Its own messages that say no more than the exit code and the ranks' messages: how blocks
-  /// between two rules begin, and parts of other lines.
-  std::array<std::string_view, 3> blocks;
-  std::array<std::string_view, 3> lines;
-};
-
-/// The variables that ranks on other hosts need too.
-std::vector<std::string> forwarded_variables() {
-  std::vector<std::string> names;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text(*variable);
-    const std::string_view name = text.substr(0, text.find('='));
-    if (name == "LD_LIBRARY_PATH" ||
-        std::ranges::any_of(std::array{"STRATA_", "OMP_", "NCCL_", "UCX_"},
-                            [&](const char* prefix) { return name.starts_with(prefix); })) {
-      names.emplace_back(name);
-    }
-  }
-  return names;
+/// The first line that a program says of its version; empty where PATH has no such program.
+std::string version_of(std::string_view program) {
+  const io::CommandOutput version = io::output_of(fmt::format("{} --version 2>/dev/null", program));
+  return version.succeeded ? version.text.substr(0, version.text.find('\n')) : "";
 }
 
-// Ranks share a host's cores among themselves (default_threads()). Bound ones would get one core
-// each, or the same cores as those of another launch.
-std::vector<std::string> open_mpi_words(const LaunchSize& of) {
-  std::vector<std::string> words{"mpirun",
-                                 "-n",
-                                 std::to_string(of.ranks),
-                                 "--map-by",
-                                 of.hostfile.empty() ? "slot:OVERSUBSCRIBE" : "slot",
-                                 "--bind-to",
-                                 "none"};
-  if (::geteuid() == 0) {
-    words.emplace_back("--allow-run-as-root");
-  }
-  if (of.hostfile.empty()) {
-    return words;
-  }
-  words.insert(words.end(), {"--hostfile", of.hostfile});
-  for (const std::string& name : forwarded_variables()) {
-    words.insert(words.end(), {"-x", name});
-  }
-  return words;
-}
-
-/// Launchers by their MPI library. Another one needs a row here, and its variables in
-/// comm::launch_in_environment().
-constexpr std::array kLaunchPrograms{
-    LaunchProgram{.version = "mpirun (Open MPI) 4.",
-                  .mpi_library = "Open MPI v4.",
-                  .words = open_mpi_words,
-                  .blocks = {"Primary job  terminated normally, but",
-                             "mpirun detected that one or more processes exited with non-zero",
-                             "MPI_ABORT was invoked on rank"},
-                  .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
-                            "Set MCA parameter \"orte_base_help_aggregate\" to 0"}},
-    // Its launcher is PRRTE, called prterun in messages.
-    LaunchProgram{
-        .version = "mpirun (Open MPI) 5.",
-        .mpi_library = "Open MPI v5.",
-        .words = open_mpi_words,
-        .blocks = {"prterun detected that one or more processes exited with non-zero",
-                   "prterun has exited due to process rank", "MPI_ABORT was invoked on rank"},
-        .lines = {"PRTE: Forwarding signal ", "sent help message help-mpi-api.txt / ",
-                  "Set MCA parameter \"base_help_aggregate\" to 0"}}};
-
-/// The launcher of the MPI library that this program uses. That of another one would start
-/// processes that do not know of each other.
-const LaunchProgram& launcher_for(std::int64_t ranks) {
-  const io::CommandOutput version = io::output_of("mpirun --version 2>/dev/null");
-  const std::string library = comm::MpiSession::library_text();
-  for (const LaunchProgram& launcher : kLaunchPrograms) {
-    if (version.succeeded && version.text.starts_with(launcher.version) &&
-        library.starts_with(launcher.mpi_library)) {
-      return launcher;
+/// The name in PATH of the launcher of the MPI library that this program uses. That of another
+/// library would start processes that do not know of each other.
+std::string_view launcher_in_path(const comm::LaunchProgram* launcher, std::int64_t ranks) {
+  if (launcher != nullptr) {
+    for (const std::string_view name : launcher->names) {
+      if (version_of(name).starts_with(launcher->version)) {
+        return name;
+      }
     }
   }
-  const std::string found =
-      version.succeeded
-          ? fmt::format("mpirun is \"{}\"", version.text.substr(0, version.text.find('\n')))
-          : "there is no mpirun in PATH";
-  fail(ExitCode::kUsage,
-       "--ranks needs the mpirun of {}, with which strata was built, and {}; install it (Debian: "
-       "openmpi-bin), load its module, or start the ranks yourself, as with mpirun -n {} strata",
-       library, found, ranks);
+  const std::string found = version_of("mpirun");
+  fail(
+      ExitCode::kUsage,
+      "--ranks needs the mpirun of {}, with which strata was built, and {}; install it{}, load its "
+      "module, or start the ranks yourself, as with mpirun -n {} strata",
+      comm::mpi_library_text(),
+      found.empty() ? "there is no mpirun in PATH" : fmt::format("mpirun is \"{}\"", found),
+      launcher == nullptr ? "" : fmt::format(" (Debian: {})", launcher->package), ranks);
 }
 
 /// Inside a Slurm job, srun starts ranks on its nodes, bound to the cores that it gives them.
-std::vector<std::string> slurm_words(const LaunchSize& of) {
+std::vector<std::string> slurm_words(const comm::LaunchSize& of,
+                                     const comm::LaunchProgram* launcher) {
   if (!of.hostfile.empty()) {
     fail(ExitCode::kUsage,
          "--hostfile is for machines without a scheduler, and this is Slurm job {}, which has its "
@@ -140,8 +72,9 @@ std::vector<std::string> slurm_words(const LaunchSize& of) {
   if (const char* const cores = std::getenv("SLURM_CPUS_PER_TASK")) {
     ::setenv("SRUN_CPUS_PER_TASK", cores, 0);  // srun does not take it from sbatch
   }
-  std::vector<std::string> words{"srun", "--mpi=pmix", "--kill-on-bad-exit=1",
-                                 fmt::format("--ntasks={}", of.ranks)};
+  std::vector<std::string> words{
+      "srun", fmt::format("--mpi={}", launcher == nullptr ? "pmix" : launcher->slurm_type),
+      "--kill-on-bad-exit=1", fmt::format("--ntasks={}", of.ranks)};
   if (std::getenv("SLURM_STEP_ID") != nullptr) {
     words.emplace_back("--overlap");  // a shell of srun --pty holds the cores
   }
@@ -152,7 +85,7 @@ std::vector<std::string> slurm_words(const LaunchSize& of) {
 /// say.
 class FilteredErrors {
  public:
-  explicit FilteredErrors(const LaunchProgram& launcher) : launcher_(launcher) {
+  explicit FilteredErrors(const comm::LaunchProgram& launcher) : launcher_(launcher) {
     if (::pipe2(ends_.data(), O_CLOEXEC) != 0) {
       fail(ExitCode::kPeer, "cannot open a pipe; raise the limit on open files (ulimit -n)");
     }
@@ -190,8 +123,12 @@ class FilteredErrors {
   /// A rule may begin a message of the launcher, or be of a rank's table: the next line tells.
   void take_line(const std::string& line) {
     constexpr std::size_t kRule = 74;
-    const auto begins = [&](std::string_view begin) { return line.starts_with(begin); };
-    const auto has = [&](std::string_view part) { return line.find(part) != std::string::npos; };
+    const auto begins = [&](std::string_view begin) {
+      return !begin.empty() && line.starts_with(begin);
+    };
+    const auto has = [&](std::string_view part) {
+      return !part.empty() && line.find(part) != std::string::npos;
+    };
     const bool is_rule = line == std::string(kRule, '-') + "\n";
     if (in_block_) {
       in_block_ = !is_rule;
@@ -203,24 +140,27 @@ class FilteredErrors {
     }
   }
 
-  const LaunchProgram& launcher_;
+  const comm::LaunchProgram& launcher_;
   std::array<int, 2> ends_{};
   std::string line_;
   std::string rule_;  ///< the line before, where it is one
   bool in_block_ = false;
 };
 
-void require_hosts(const std::string& hostfile) {
+/// The lines of a hostfile that name hosts.
+std::vector<std::string> read_hosts(const std::string& hostfile) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
-  const std::vector<std::string> lines =
+  std::vector<std::string> lines =
       split_words(io::read_input(hostfile, kMostBytes, ExitCode::kUsage), "\n");
-  if (std::ranges::all_of(lines, [](const std::string& line) {
-        const std::string_view text = trimmed(line);
-        return text.empty() || text.starts_with('#');
-      })) {
+  std::erase_if(lines, [](const std::string& line) {
+    const std::string_view text = trimmed(line);
+    return text.empty() || text.starts_with('#');
+  });
+  if (lines.empty()) {
     fail(ExitCode::kUsage,
          "--hostfile={} names no host; give it a line for each, as in \"node1 slots=4\"", hostfile);
   }
+  return lines;
 }
 
 /// This program, its command and its arguments without the options of the launch.
@@ -268,11 +208,12 @@ void refuse_ranks_of_ranks(const config::CommandLine& line) {
 }
 
 int launch_ranks(const config::CommandLine& line) {
-  const LaunchSize size{.ranks = line.count("ranks", 1, 1, kMostRanks),
-                        .hostfile = line.value("hostfile", "")};
-  if (line.has("hostfile")) {
-    require_hosts(size.hostfile);
-  }
+  const comm::LaunchSize size{.ranks = line.count("ranks", 1, 1, kMostRanks),
+                              .hostfile = line.value("hostfile", ""),
+                              .hosts = line.has("hostfile") ? read_hosts(line.value("hostfile", ""))
+                                                            : std::vector<std::string>()};
+  const comm::LaunchProgram* const launcher = comm::launch_program();
+  ::setenv("STRATA_LAUNCH", fmt::format("{}.{}", host_name(), ::getpid()).c_str(), 1);
   require_temporary_directory();
   std::vector<std::string> words;
   const auto run = [&](int errors, const std::function<void()>& poll) {
@@ -281,13 +222,16 @@ int launch_ranks(const config::CommandLine& line) {
   };
   int code = 0;
   if (std::getenv("SLURM_JOB_ID") != nullptr) {
-    words = slurm_words(size);
+    words = slurm_words(size, launcher);
     code = run(STDERR_FILENO, [] {});
   } else {
-    const LaunchProgram& launcher = launcher_for(size.ranks);
-    words = launcher.words(size);
-    FilteredErrors errors(launcher);
+    words.emplace_back(launcher_in_path(launcher, size.ranks));
+    std::ranges::copy(launcher->options(size), std::back_inserter(words));
+    FilteredErrors errors(*launcher);
     code = run(errors.end_to_write(), [&] { errors.pass(); });
+    code = launcher->exit_code(code, train::stop_request() == train::StopRequest::kStop
+                                         ? comm::StopAsked::kYes
+                                         : comm::StopAsked::kNo);
   }
   if (code == 128 + SIGUSR1 && train::stop_request() == train::StopRequest::kStop) {
     // It came before the ranks could take it.

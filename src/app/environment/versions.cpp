@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "strata/comm/mpi.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/instruction_set.hpp"
 
@@ -22,7 +22,7 @@ std::filesystem::path own_program() {
 
 std::vector<VersionFact> versions() {
   std::vector<VersionFact> facts{{"strata", own_version()},
-                                 {"MPI", comm::MpiSession::library_text()},
+                                 {"MPI", comm::mpi_library_text()},
                                  {"oneDNN", ops::onednn_version()}};
   const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
   if (libraries.empty()) {

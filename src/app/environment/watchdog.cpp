@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/comm/mpi.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
@@ -27,20 +27,6 @@
 
 namespace strata::app {
 namespace {
-
-std::string text_in(const char* name) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
-
-/// Names the launch, with the same text on all ranks. Under mpirun in a Slurm job the ranks of its
-/// own node lack the step's number, but all have the namespace. A requeued job repeats it.
-std::string job_text() {
-  const std::string space = text_in("PMIX_NAMESPACE");
-  return !space.empty()
-             ? space + "." + text_in("SLURM_RESTART_COUNT")
-             : text_in("SLURM_JOB_ID") + "." + text_in("SLURM_STEP_ID") + text_in("PMI_JOBID");
-}
 
 /// A thread that takes no signals: the main thread takes all.
 template <typename Work>
@@ -73,7 +59,7 @@ WatchdogSetup watchdog_setup(const config::CommandLine* line, const comm::Activi
                       .run_directory = {},
                       .rank = launch.rank,
                       .ranks = launch.ranks,
-                      .job = hash_text(hash_of(job_text())).substr(0, 8),
+                      .job = hash_text(hash_of(comm::launch_name())).substr(0, 8),
                       .end = [] { std::_Exit(static_cast<int>(ExitCode::kPeer)); }};
   if (line == nullptr) {
     return setup;

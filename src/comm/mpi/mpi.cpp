@@ -2,24 +2,18 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <initializer_list>
 #include <mutex>
-#include <optional>
 #include <type_traits>
 #include <vector>
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <mpi.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "strata/comm/lone_rank.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/narrow.hpp"
-#include "strata/core/text.hpp"
 
 namespace strata::comm {
 namespace {
@@ -48,29 +42,19 @@ class Serial {
   std::lock_guard<std::recursive_mutex> lock_;
 };
 
-/// Calls of MPI that block until other ranks have come. Meanwhile Open MPI gives the core to other
-/// processes, because ranks may outnumber the cores. MPI has no function for that, and Open MPI's
-/// parameter for users, mpi_yield_when_idle, holds for a whole run. For other MPI libraries this
-/// changes nothing.
+/// Calls of MPI that block until other ranks have come. Meanwhile the core goes to other processes,
+/// because ranks may outnumber the cores.
 class BlockingCalls {
  public:
   BlockingCalls(Activity* activity, std::string what)
       : mark_(activity, WaitKind::kLibraryCall, std::move(what)) {
-    let_yield(true);
+    set_mpi_idle(WhileIdle::kYield);
   }
-  ~BlockingCalls() { let_yield(false); }
+  ~BlockingCalls() { set_mpi_idle(WhileIdle::kSpin); }
   BlockingCalls(const BlockingCalls&) = delete;
   BlockingCalls& operator=(const BlockingCalls&) = delete;
 
  private:
-  static void let_yield(bool yields) {
-    static auto* const kSetYield =
-        reinterpret_cast<bool (*)(bool)>(dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle"));
-    if (kSetYield != nullptr) {
-      kSetYield(yields);
-    }
-  }
-
   WaitMark mark_;
   Serial serial_;
 };
@@ -360,40 +344,6 @@ class MpiProgress final : public ProgressEngine {
   void progress() override { advance(); }
 };
 
-/// The first of these variables that is set to a number.
-std::optional<std::int64_t> number_in(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const char* const text = std::getenv(name);
-    std::int64_t number = 0;
-    if (text != nullptr && parse_int64(text, number)) {
-      return number;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Whether a user started this process in a shell that is a task of a step of Slurm, as `srun
-/// --pty` starts one: it has a terminal, and a process group other than the task's.
-bool is_in_shell_of_step() {
-  const std::optional<std::int64_t> task = number_in({"SLURM_TASK_PID"});
-  const pid_t group = task ? ::getpgid(static_cast<pid_t>(*task)) : -1;
-  if (group < 0 || group == ::getpgrp()) {
-    return false;
-  }
-  const int terminal = ::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
-  return terminal >= 0 && ::close(terminal) == 0;
-}
-
-/// Whether the kernel lets a process read the memory of another: containers often forbid the call,
-/// even on the process itself. Open MPI's messages on a node would fail.
-bool can_read_processes() {
-  char from = 1;
-  char to = 0;
-  const iovec source{&from, 1};
-  const iovec target{&to, 1};
-  return ::process_vm_readv(::getpid(), &target, 1, &source, 1, 0) == 1;
-}
-
 bool is_started() {
   int started = 0;
   MPI_Initialized(&started);
@@ -401,25 +351,6 @@ bool is_started() {
 }
 
 }  // namespace
-
-Launch launch_in_environment() {
-  const auto ranks = number_in({"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE"});
-  const auto rank = number_in({"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK",
-                               "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "FLUX_TASK_RANK"});
-  if (ranks) {
-    return {.rank = rank.value_or(0), .ranks = *ranks, .by_launcher = true};
-  }
-  if (is_in_shell_of_step()) {
-    return {};
-  }
-  const auto tasks = number_in({"SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE"});
-  const bool is_launched =
-      std::getenv("STRATA_MPI") != nullptr ||
-      number_in({"PMIX_RANK", "PMI_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"});
-  return {.rank = rank.value_or(0),
-          .ranks = tasks.value_or(is_launched ? 0 : 1),
-          .by_launcher = tasks || is_launched};
-}
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
   if (launch_in_environment().ranks == 1) {
@@ -429,17 +360,7 @@ MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
     hosts_ = {host_name()};
     return;
   }
-  // Open MPI would yield the core in every call that finds no message, also between operations,
-  // where the rank has work to do. Request::wait() and BlockingCalls yield.
-  setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
-  if (!can_read_processes()) {
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    setenv("OMPI_MCA_smsc", "^cma", 0);  // the same in Open MPI 5
-  }
-  if (library_text().starts_with("Open MPI v5.")) {
-    // Otherwise it prints a line for each pair of ranks of a host that has IPv4 and IPv6.
-    setenv("OMPI_MCA_reachable", "weighted", 0);
-  }
+  prepare_mpi_library();
   {
     const BlockingCalls calls(activity, "start MPI with all ranks");
     int provided = 0;
@@ -475,13 +396,6 @@ void MpiSession::abort(int exit_code) {
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::_Exit(exit_code);
-}
-
-std::string MpiSession::library_text() {
-  std::vector<char> text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
-  int length = 0;
-  MPI_Get_library_version(text.data(), &length);
-  return split_words(text.data(), ",").front();
 }
 
 }  // namespace strata::comm

@@ -15,7 +15,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/comm/groups.hpp"
 #include "strata/comm/lone_rank.hpp"
-#include "strata/comm/mpi.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/rotated_group.hpp"
 #include "strata/core/error.hpp"
@@ -127,6 +127,30 @@ TEST(Launch, IsReadFromTheEnvironment) {
     EXPECT_EQ(launch.rank, rank) << testing::PrintToString(variables);
     EXPECT_EQ(launch.ranks, ranks) << testing::PrintToString(variables);
     EXPECT_EQ(launch.by_launcher, by_launcher) << testing::PrintToString(variables);
+  }
+}
+
+TEST(LaunchProgram, EachLibraryHasItsOwn) {
+  EXPECT_EQ(launch_program("Another MPI 1.0"), nullptr);
+  ASSERT_NE(launch_program(), nullptr) << mpi_library_text();
+  const LaunchProgram* const open_mpi = launch_program("Open MPI v4.1.4");
+  const LaunchProgram* const mpich = launch_program("MPICH Version: 4.0.2");
+  ASSERT_NE(open_mpi, nullptr);
+  ASSERT_NE(mpich, nullptr);
+  const LaunchSize size{.ranks = 3, .hostfile = "hosts", .hosts = {"a  slots=2", "b"}};
+  EXPECT_THAT(open_mpi->options(size), testing::IsSupersetOf({"3", "--hostfile", "hosts"}));
+  EXPECT_THAT(mpich->options(size),
+              testing::ElementsAre("-hosts", "a:2,b:1", "-n", "3", "-bind-to", "none"));
+  EXPECT_THAT(mpich->options({.ranks = 2, .hostfile = {}, .hosts = {}}),
+              testing::ElementsAre("-hosts", "localhost", "-n", "2", "-bind-to", "none"));
+  for (const auto& [code, stop, own, hydras] :
+       std::vector<std::tuple<int, StopAsked, int, int>>{{0, StopAsked::kNo, 0, 0},
+                                                         {0, StopAsked::kYes, 0, 75},
+                                                         {75, StopAsked::kYes, 75, 75},
+                                                         {5, StopAsked::kNo, 5, 5},
+                                                         {9, StopAsked::kNo, 9, 137}}) {
+    EXPECT_EQ(open_mpi->exit_code(code, stop), own);
+    EXPECT_EQ(mpich->exit_code(code, stop), hydras);
   }
 }
 

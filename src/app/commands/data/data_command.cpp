@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "strata/comm/mpi.hpp"
+#include "strata/comm/mpi_library.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"

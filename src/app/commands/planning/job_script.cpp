@@ -285,8 +285,9 @@ std::string srun_lines(const JobScript& s) {
          "[ -z \"${STRATA_NO_BINDING:-}\" ] || binding=none  # on nodes with fewer cores than "
          "ranks\n" +
          fmt::format(
-             "srun --mpi=pmix --kill-on-bad-exit=1 {}--ntasks=$ranks --ntasks-per-node={} "
+             "srun --mpi={} --kill-on-bad-exit=1 {}--ntasks=$ranks --ntasks-per-node={} "
              "--cpu-bind=$binding {}\\\n  {}\n",
+             s.mpi_type,
              s.spares
                  ? "--overlap --nodes=${#nodes[@]} --nodelist=\"$(IFS=,; echo \"${nodes[*]}\")\" "
                  : "",
@@ -335,9 +336,10 @@ std::string flux_lines(const JobScript& s) {
                         s.nodes * s.ranks_per_node * s.cpus_per_task, s.gpus_per_node)
           : fmt::format("--ntasks=$ranks --cores-per-task={}", s.cpus_per_task);
   return fmt::format(
-      "flux run -o pmi=pmix --nodes={} {} \\\n"
+      "flux run {}--nodes={} {} \\\n"
       "  --time-limit={}s --signal=SIGUSR1@{}s \\\n  {}\ncode=$?\n",
-      s.nodes, resources, s.limit_seconds, s.signal_seconds, train_words(s));
+      s.mpi_type == "pmix" ? "-o pmi=pmix " : "", s.nodes, resources, s.limit_seconds,
+      s.signal_seconds, train_words(s));
 }
 
 std::string verdict(const JobScript& s, const SchedulerWords& words) {

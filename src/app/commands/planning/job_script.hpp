@@ -22,9 +22,10 @@ constexpr auto enum_names(Launcher) {
 struct JobScript {
   Scheduler scheduler = Scheduler::kSlurm;
   Launcher launcher = Launcher::kSrun;
-  std::string command;  ///< that makes the script
-  std::string grid;     ///< as in "2 data x 2 pipeline x 1 tensor"
-  std::string file;     ///< of the script, which a job submits again
+  std::string mpi_type = "pmix";  ///< what the ranks' MPI library speaks, as in srun --mpi=pmix
+  std::string command;            ///< that makes the script
+  std::string grid;               ///< as in "2 data x 2 pipeline x 1 tensor"
+  std::string file;               ///< of the script, which a job submits again
   std::string name;
   std::int64_t least_nodes = 1;  ///< fewer than `nodes`: the job takes what it gets
   std::int64_t nodes = 1;        ///< that train

@@ -30,7 +30,7 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("pkgconfig", type="build")
     generator("ninja")
 
-    depends_on("mpi")
+    depends_on("mpi")  # openmpi, mpich, or what has the ABI of one
     depends_on("hdf5@1.10: ~mpi +threadsafe")
     depends_on("onednn@2.5:3 cpu_runtime=omp")
     depends_on("random123")
@@ -52,6 +52,7 @@ class Strata(CMakePackage, CudaPackage):
 
     conflicts("cuda_arch=none", when="+cuda", msg="name the GPUs, as in cuda_arch=80,90")
     conflicts("%gcc@:11", msg="strata needs C++20")
+    conflicts("^openmpi@:3", msg="strata knows the launchers of Open MPI 4 and 5, and of MPICH")
 
     def cmake_args(self):
         args = [
