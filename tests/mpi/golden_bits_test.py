@@ -31,7 +31,9 @@ CONVNET = harness.config_text(
     optimizer={"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9}, train={"steps": 4},
     run={"device": "cpu"})
 
-CLASSES = ["avx2", "avx512", "avx512_bf16", "amx"]
+# Of each architecture, from the lowest.
+CLASSES = [["avx2", "avx512", "avx512_bf16", "amx"], ["neon", "sve"]]
+FLOAT32_ALONE = ["avx2", "neon", "sve"]
 RUNS = [(model, dtype) for model in ("gpt", "convnet") for dtype in ("float32", "bfloat16")]
 
 
@@ -60,7 +62,8 @@ class GoldenBits(harness.StrataTest):
         facts = dict(line.split(": ", 1) for line in test.alone("--version").text.splitlines()
                      if ": " in line)
         cls.version, cls.own_code = facts["oneDNN"], facts["own code"]
-        cls.classes = CLASSES[:CLASSES.index(facts["instruction set"]) + 1]
+        native = facts["instruction set"]
+        cls.classes = next(classes[:classes.index(native) + 1] for classes in CLASSES if native in classes)
 
     def digits(self, model, dtype, isa):
         """Loss and gradient norm of each step, as they stand in the metrics."""
@@ -71,7 +74,7 @@ class GoldenBits(harness.StrataTest):
 
     def all_digits(self):
         return {f"{model} {dtype}": {isa: self.digits(model, dtype, isa) for isa in self.classes
-                                     if (dtype, isa) != ("bfloat16", "avx2")}
+                                     if dtype != "bfloat16" or isa not in FLOAT32_ALONE}
                 for model, dtype in RUNS}
 
     def test_digits(self):
@@ -94,6 +97,9 @@ class GoldenBits(harness.StrataTest):
             for run in ("gpt float32", "convnet float32"):
                 with self.subTest(version=version, run=run):
                     of_class = {isa: json.dumps(digits) for isa, digits in record["runs"][run].items()}
+                    arm = {of_class.pop(isa) for isa in ("neon", "sve") if isa in of_class}
+                    self.assertLessEqual(len(arm), 1, "the classes of Arm have the same bits")
+                    self.assertTrue(arm.isdisjoint(of_class.values()))
                     narrow = of_class.pop("avx2")
                     self.assertEqual(len(set(of_class.values())), 1, "the AVX-512 classes have the same bits")
                     self.assertNotIn(narrow, of_class.values())
