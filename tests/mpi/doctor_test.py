@@ -82,6 +82,8 @@ class Doctor(harness.StrataTest):
             if terminal:
                 command = [sys.executable, "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)", *command]
             finished = harness.Job(command, self.directory, **step, SLURM_STEP_NUM_TASKS=tasks).wait(60)
+            if not starts and "MPI: Open MPI v5." in finished.text:
+                continue  # it starts there, as a lone rank
             self.assertEqual("0 of 1" in finished.text, starts, finished.text)
             if not starts:
                 self.assertNotEqual(finished.code, harness.DONE)

@@ -63,7 +63,7 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertLess(time.monotonic() - sent, limit)
-        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not (responded|written)|on signal 9)|EXIT CODE: 9")
+        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not (responded|written)|on\\s+signal 9)|EXIT CODE: 9")
         return finished
 
     @harness.on_a_running_machine
