@@ -118,8 +118,9 @@ class Launch(harness.StrataTest):
         ranks = [pid for pid in job.ranks() if pid != job.process.pid]
         os.kill(ranks[1], signal.SIGKILL)
         lost = job.wait(60)
-        self.assertEqual(lost.code, 128 + signal.SIGKILL, lost.text)
-        self.assertRegex(lost.text, r"process rank \d with PID .* exited on\s+signal 9" if OPEN_MPI else f"PID {ranks[1]} RUNNING AT")
+        # Hydra joins the codes of all ranks bit by bit, and may name one that it ended itself.
+        self.assertIn(lost.code, [128 + signal.SIGKILL] + ([] if OPEN_MPI else [128 + signal.SIGSEGV, 128 + 15]), lost.text)
+        self.assertRegex(lost.text, r"process rank \d with PID .* exited on\s+signal 9" if OPEN_MPI else r"PID \d+ RUNNING AT")
 
     def test_refusals(self):
         (self.directory / "empty").write_text("# none\n\n")
