@@ -28,7 +28,6 @@
 #include "commands/commands.hpp"
 #include "environment/crash_signals.hpp"
 #include "environment/rank_launcher.hpp"
-#include "environment/temporary_directory.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
 
@@ -77,9 +76,6 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
     if (memory_is_short(kLeastBytes)) {
       throw OutOfMemory(fmt::format("{}{} could not be allocated", bytes_text(kLeastBytes),
                                     comm::launch_in_environment().ranks == 1 ? "" : " for MPI"));
-    }
-    if (comm::launch_in_environment().ranks != 1) {
-      require_temporary_directory();
     }
     static comm::Activity activity;  // signal handlers read it to the end
     std::optional<config::CommandLine> line;

@@ -60,6 +60,16 @@ void agree(Communicator& group, const std::function<void()>& step) {
   }));
 }
 
+void agree_on_parts(Communicator& group, const std::function<void()>& step) {
+  agree(group, [&] {
+    try {
+      step();
+    } catch (const AgreedError& error) {
+      throw Error(error.code(), error.what());
+    }
+  });
+}
+
 std::string first_text(Communicator& group, const std::function<std::string()>& step) {
   for (const std::string& text : agree_texts(group, step)) {
     if (!text.empty()) {

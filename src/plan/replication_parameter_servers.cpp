@@ -40,10 +40,11 @@ class ParameterServers final : public ReplicationPlan {
            grid.pipeline, grid.tensor);
     }
     const comm::LaunchProgram* const program = comm::launch_program();
-    if (grid.islands > 1 && program != nullptr && program->family == comm::MpiFamily::kMpich) {
+    if (grid.islands > 1 && (program == nullptr || program->family != comm::MpiFamily::kOpenMpi)) {
       fail(ExitCode::kUsage,
-           "parallel.sync is async, and {}, with which strata was built, has lost words of windows "
-           "between ranks of a node; set it to step or local, or build with Open MPI",
+           "parallel.sync is async, and {}, with which strata was built, is not among the MPI "
+           "libraries "
+           "whose RMA windows passed the tests; set it to step or local, or build with Open MPI",
            comm::mpi_library_text());
     }
     if (config.numerics.mode == comm::Summation::kLibrary) {

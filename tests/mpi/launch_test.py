@@ -68,11 +68,9 @@ class Launch(harness.StrataTest):
             self.assertEqual(len(finished.text.splitlines()), 1, finished.text)
 
     def test_a_temporary_directory_is_needed(self):
-        """Before mpirun, and in ranks that another launcher started."""
-        for command in ([STRATA, "train", self.config, "--ranks=2"], [STRATA, "train", self.config]):
-            launched = {} if "--ranks=2" in command else {"PMI_SIZE": "2", "PMI_RANK": "0"}
-            finished = harness.Job([*command, "--run.dir=nowhere"], self.directory, TMPDIR="/proc/nowhere", **launched).wait(60)
-            self.assert_refused(finished, USAGE, "TMPDIR", "/proc/nowhere on ", "No such file or directory")
+        finished = harness.Job([STRATA, "train", self.config, "--ranks=2", "--run.dir=nowhere"], self.directory,
+                               TMPDIR="/proc/nowhere").wait(60)
+        self.assert_refused(finished, USAGE, "TMPDIR", "/proc/nowhere on ", "No such file or directory")
 
     def test_data_on_some_nodes_only(self):
         """The ranks that lack it are named before training."""

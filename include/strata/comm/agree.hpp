@@ -31,6 +31,9 @@ class AgreedError : public Error {
 /// the lowest such rank; the text starts with that rank's number unless all ranks failed with the
 /// same text. Communication: one all-gather of texts.
 void agree(Communicator& group, const std::function<void()>& step);
+/// The same of a step that is collective over parts of the group: what all ranks of a part throw
+/// becomes the group's.
+void agree_on_parts(Communicator& group, const std::function<void()>& step);
 /// The same; returns what the step returns, of all ranks, in rank order.
 [[nodiscard]] std::vector<std::string> agree_texts(Communicator& group,
                                                    const std::function<std::string()>& step);

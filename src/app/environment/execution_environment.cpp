@@ -222,7 +222,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
   groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
                               world_.engine ? *world_.engine : mpi.engine(), plan.grid,
                               comm::pipeline_routes(stages));
-  connect_groups(plan, use);
+  connect_groups(mpi.world(), plan, use);
   if (plan.device == device::DeviceKind::kCuda && use == Use::kTraining) {
     // CUDA, NCCL and cuBLASLt have taken their memory. Evaluation needs less than the plan lists.
     groups_.world->barrier();
@@ -234,15 +234,19 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
   }
 }
 
-void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
+void ExecutionEnvironment::connect_groups(comm::Communicator& world, const plan::Plan& plan,
+                                          Use use) {
+  const auto connect = [&](comm::Communicator& group, comm::Summation sums) {
+    comm::agree_on_parts(world, [&] { group.connect(sums); });
+  };
   // In the same order on all ranks. Only groups in use: connections take memory.
   if (use == Use::kTraining) {
-    groups_.data->connect(plan.config.numerics.mode);
+    connect(*groups_.data, plan.config.numerics.mode);
     if (plan.model->joins_lanes()) {
-      groups_.lanes->connect(comm::Summation::kInvariant);
+      connect(*groups_.lanes, comm::Summation::kInvariant);
     }
   }
-  groups_.tensor->connect(plan.config.numerics.mode);
+  connect(*groups_.tensor, plan.config.numerics.mode);
 }
 
 std::int64_t ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const plan::Plan& plan,

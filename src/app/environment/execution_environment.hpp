@@ -70,7 +70,7 @@ class ExecutionEnvironment {
  private:
   /// Returns: the ranks that share this rank's GPU.
   std::int64_t open_gpu(comm::MpiSession& mpi, const plan::Plan& plan, Use use);
-  void connect_groups(const plan::Plan& plan, Use use);
+  void connect_groups(comm::Communicator& world, const plan::Plan& plan, Use use);
   void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, const device::GpuInfo& gpu,
                         std::int64_t sharing);
 

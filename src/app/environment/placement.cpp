@@ -300,7 +300,8 @@ void place_gpu(Placement& placement, const device::GpuInfo& gpu, std::int64_t se
 std::vector<Placement> gathered(comm::Communicator& world, const Placement& mine) {
   std::vector<Placement> all;
   all.reserve(static_cast<std::size_t>(world.size()));
-  for (const std::string& text : world.all_gather_texts(nlohmann::json(mine).dump())) {
+  for (const std::string& text : world.all_gather_texts(
+           nlohmann::json(mine).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
     all.push_back(nlohmann::json::parse(text).get<Placement>());
   }
   return all;

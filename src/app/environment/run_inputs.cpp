@@ -74,8 +74,7 @@ std::string data_failures(const comm::AgreedError& error, std::span<const std::s
     }
   }
   return text +
-         "other ranks have the data: every node needs the same files under the same path, "
-         "shared or copied";
+         "the other ranks could open it: every node needs the same files under the same path";
 }
 
 /// Runs the step that opens the inputs, and checks that all ranks have the same ones, before any

@@ -104,11 +104,21 @@ std::vector<std::string> hydra_options(const LaunchSize& of) {
     const std::vector<std::string> words = split_words(line, " \t");
     const auto slots = std::ranges::find_if(
         words, [&](const std::string& word) { return word.starts_with(kSlots); });
-    hosts += fmt::format("{}{}:{}", hosts.empty() ? "" : ",", words.front(),
-                         slots == words.end() ? "1" : slots->substr(kSlots.size()));
+    hosts += hosts.empty() ? "" : ",";
+    hosts += words.front();
+    if (slots != words.end()) {
+      hosts += ":" + slots->substr(kSlots.size());
+    } else if (words.front().find(':') == std::string::npos) {
+      hosts += ":1";
+    }
   }
   std::vector<std::string> words{"-n", std::to_string(of.ranks), "-bind-to", "none"};
-  words.insert(words.begin(), {"-hosts", hosts.empty() ? "localhost" : hosts});
+  const bool scheduled =
+      std::ranges::any_of(std::array{"PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS"},
+                          [](const char* name) { return std::getenv(name) != nullptr; });
+  if (!hosts.empty() || !scheduled) {
+    words.insert(words.begin(), {"-hosts", hosts.empty() ? "localhost" : hosts});
+  }
   return words;
 }
 

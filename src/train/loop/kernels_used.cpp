@@ -29,10 +29,13 @@ ComparedKernels compared_kernels(comm::Communicator& world, const ops::KernelsUs
          nlohmann::json::parse(texts[rank]).get<ops::KernelsUsed>()) {
       const Used& first = all.try_emplace(operation, Used{kernels, rank}).first->second;
       if (first.kernels != kernels && is_product(operation)) {
-        compared.warning = fmt::format(
-            "rank {} computes {} by {}, rank {} by {}: other grids will not reproduce this run bit "
-            "for bit. strata doctor compares GPUs, drivers and libraries",
-            first.rank, operation, first.kernels, rank, kernels);
+        compared.warning = !compared.warning.empty()
+                               ? compared.warning
+                               : fmt::format(
+                                     "rank {} computes {} by {}, rank {} by {}: other grids will "
+                                     "not reproduce this run bit "
+                                     "for bit. strata doctor compares GPUs, drivers and libraries",
+                                     first.rank, operation, first.kernels, rank, kernels);
       } else if (first.kernels != kernels) {
         throw comm::AgreedError(
             ExitCode::kPeer,

@@ -178,8 +178,10 @@ void StepReport::log_progress(const StepResult& result, const std::optional<Rank
 }
 
 void StepReport::compare_with_forecast() {
-  // The first line's step opens libraries and files.
-  if (!setup_.forecast || slow_warned_ || lines_ == 0) {
+  // The first line's step opens libraries and files, and a save is too much of a few steps.
+  constexpr std::int64_t kLeastSteps = 10;
+  if (!setup_.forecast || slow_warned_ || lines_ == 0 ||
+      (window_save_seconds_ > 0.0 && window_steps_ < kLeastSteps)) {
     return;
   }
   const auto steps = static_cast<double>(window_steps_);

@@ -256,7 +256,7 @@ class Trainer final : public TrainingLoop {
         const ComparedKernels kernels =
             compared_kernels(*setup_.groups.world, setup_.context.kernels());
         setup_.log.info("{}", kernels.text);
-        if (!kernels.warning.empty()) {
+        if (!kernels.warning.empty() && plan_.config.numerics.mode == comm::Summation::kInvariant) {
           setup_.log.warn("{}", kernels.warning);
         }
       }

@@ -190,15 +190,17 @@ void try_messages(comm::MpiSession& mpi, std::span<const RankFacts> ranks,
         device::choose_gpu(assignment.local_rank, assignment.ranks, std::ssize(gpus)).index;
     const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(index)];
     try {
-      ops::Context context = ops::Context::cuda(device::Device::cuda(index));
+      std::optional<ops::Context> context;
+      comm::agree(mpi.world(),
+                  [&] { context.emplace(ops::Context::cuda(device::Device::cuda(index))); });
       const GpuTransport transport =
-          open_transport(mpi, context, gpu, sharing_of(mpi.world(), gpu.uuid).on_this_gpu,
+          open_transport(mpi, *context, gpu, sharing_of(mpi.world(), gpu.uuid).on_this_gpu,
                          comm::Summation::kInvariant);
       report.lines.push_back(transport.obstacle.empty()
                                  ? "messages of GPUs: by NCCL"
                                  : fmt::format("messages of GPUs: through pinned host memory ({})",
                                                transport.obstacle));
-      times = time_messages(*transport.world.ranks, *transport.world.engine, context.device(),
+      times = time_messages(*transport.world.ranks, *transport.world.engine, context->device(),
                             mpi.rank_on_node());
     } catch (const comm::AgreedError& error) {
       report.problems.emplace_back(error.what());

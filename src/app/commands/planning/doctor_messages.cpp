@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/comm/agree.hpp"
 #include "strata/comm/values.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
@@ -18,10 +19,12 @@ namespace {
 constexpr const char* kInNode = "in a node";
 constexpr std::int64_t kSmall = 8;
 
-/// Small, medium and large.
-std::array<std::int64_t, 3> sizes_on(const device::Device& device) {
+/// Small, medium and large; less between many ranks, each of which exchanges with all others.
+std::array<std::int64_t, 3> sizes_on(const device::Device& device, std::int64_t ranks) {
   const bool on_gpu = device.kind() == device::DeviceKind::kCuda;
-  return {kSmall, std::int64_t{64} << 10, std::int64_t{on_gpu ? 32 : 4} << 20};
+  const std::int64_t most = std::max(kSmall, (std::int64_t{on_gpu ? 256 : 64} << 20) / ranks);
+  return {kSmall, std::min(most, std::int64_t{64} << 10),
+          std::min(most, std::int64_t{on_gpu ? 32 : 4} << 20)};
 }
 
 std::string microseconds_text(double seconds) {
@@ -32,7 +35,6 @@ std::string microseconds_text(double seconds) {
 
 std::vector<MessageTimes> time_messages(comm::Communicator& world, comm::ProgressEngine& engine,
                                         const device::Device& device, std::int64_t rank_on_node) {
-  const std::array sizes = sizes_on(device);
   std::vector<MessageTimes> all;
   const auto time = [&](const char* what, const std::string& group_of_rank) {
     const std::unique_ptr<comm::Communicator> group = ranks_with(world, group_of_rank, what);
@@ -41,6 +43,8 @@ std::vector<MessageTimes> time_messages(comm::Communicator& world, comm::Progres
       std::array<double, 3> seconds{};
     };
     Measured mine{.ranks = group->size()};
+    const std::array sizes = sizes_on(device, mine.ranks);
+    comm::agree_on_parts(world, [&] { group->connect(comm::Summation::kInvariant); });
     for (std::size_t i = 0; i < sizes.size() && mine.ranks > 1; ++i) {
       mine.seconds.at(i) = exchange_seconds(*group, engine, device, sizes.at(i));
     }
@@ -54,8 +58,9 @@ std::vector<MessageTimes> time_messages(comm::Communicator& world, comm::Progres
       times.what = what;
       times.ranks = slowest->ranks;
       times.host = hosts[static_cast<std::size_t>(slowest - groups.begin())];
-      for (std::size_t i = 0; i < sizes.size(); ++i) {
-        times.messages.push_back({sizes.at(i), slowest->seconds.at(i)});
+      const std::array sizes_of_slowest = sizes_on(device, slowest->ranks);
+      for (std::size_t i = 0; i < sizes_of_slowest.size(); ++i) {
+        times.messages.push_back({sizes_of_slowest.at(i), slowest->seconds.at(i)});
       }
     }
     world.barrier();

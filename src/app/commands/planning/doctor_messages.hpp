@@ -34,10 +34,11 @@ struct MessageTimes {
                                                       const device::Device& device,
                                                       std::int64_t rank_on_node);
 
-/// A line, as in "messages in a node, 4 ranks: 8 B 1.1 us, 64.00 KiB 30 us (6.6 GB/s), ...".
+/// A line, as in "messages in a node, 4 ranks each with each other one: 8 B 1.1 us, 64.00 KiB 30 us
+/// (6.6 GB/s), ...".
 [[nodiscard]] std::string message_line(const MessageTimes& times);
 
-/// What is far from the machine's figures, each with what to do. `between_nodes`: of which link.
+/// What is far from the machine's figures, each with what to do.
 [[nodiscard]] std::vector<std::string> message_problems(const MessageTimes& times,
                                                         const forecast::Machine& machine);
 

@@ -132,17 +132,18 @@ JobScript job_of(const config::CommandLine& line, const std::vector<std::string>
   if (!slurm && script.launcher == Launcher::kSrun) {
     fail(ExitCode::kUsage, "--launcher=srun needs Slurm; give --launcher=mpirun, or leave it out");
   }
-  if (const comm::LaunchProgram* const program = comm::launch_program()) {
+  const comm::LaunchProgram* const program = comm::launch_program();
+  if (program != nullptr) {
     script.mpi_type = program->slurm_type;
-    if (program->family != comm::MpiFamily::kOpenMpi && script.launcher == Launcher::kMpirun &&
-        script.scheduler != Scheduler::kFlux) {
-      fail(
-          ExitCode::kUsage,
-          "scripts for mpirun have the options of Open MPI's, and this strata was built with {}; "
-          "in Slurm give --launcher=srun, elsewhere start \"strata train CONFIG.ini --ranks=N\" in "
-          "a script of your own",
-          comm::mpi_library_text());
-    }
+  }
+  const bool is_open_mpi = program != nullptr && program->family == comm::MpiFamily::kOpenMpi;
+  if (!is_open_mpi && script.launcher == Launcher::kMpirun &&
+      script.scheduler != Scheduler::kFlux) {
+    fail(ExitCode::kUsage,
+         "scripts for mpirun have the options of Open MPI's, and this strata was built with {}; "
+         "in Slurm give --launcher=srun, elsewhere start \"strata train CONFIG.ini --ranks=N\" in "
+         "a script of your own",
+         comm::mpi_library_text());
   }
   set_times(line, script);
   set_job_size(line, given, script);

@@ -155,7 +155,7 @@ std::optional<train::StepForecast> forecast_of(comm::MpiSession& mpi, const plan
     }
     log.info("forecast for {}: {:.3g} s a step", machine.name, forecast.step_seconds);
     return expected;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log.info("no forecast of a step: {}", error.what());
     return std::nullopt;
   }
@@ -171,6 +171,9 @@ void log_placement(comm::MpiSession& mpi, ExecutionEnvironment& environment, Log
     place_gpu(mine, gpus[static_cast<std::size_t>(device.index())], std::ssize(gpus));
   }
   const std::vector<Placement> all = gathered(mpi.world(), mine);
+  if (mpi.world().rank() != 0) {
+    return;
+  }
   if (all.size() > 1) {
     log.info("loaded: {}", libraries_text(all.front().libraries));
   }
