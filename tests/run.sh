@@ -6,8 +6,8 @@
 #   tests/run.sh --full     everything: kernels compiled by nvcc where it is found, the benchmarks, the tests labelled full,
 #                           all rooms under AddressSanitizer, code with threads under ThreadSanitizer, operations built
 #                           for AVX-512 where the CPU has it, clang-tidy on files that changed
-#   tests/run.sh --long     everything, the Debian package in a fresh Debian and the default tier in a Debian 13 too, which need root
-#                           and debootstrap, and 10,000 changed files for each reader
+#   tests/run.sh --long     everything, the Debian package in a fresh Debian too, which needs root and debootstrap, and 10,000 changed
+#                           files for each reader
 #   tests/run.sh --no-install
 #                           installs no packages and says which are missing
 # Options combine. The summary has the time of each part and the ten slowest tests. Where ccache is installed, compilers
@@ -215,10 +215,7 @@ if [ $full = yes ]; then
 fi
 wrap=()
 check clang-format formatted
-if [ $long = yes ]; then
-  check "Debian package" tests/install/debian.sh build/release
-  check "Debian 13" tests/distributions/debian13.sh
-fi
+[ $long = no ] || check "Debian package" tests/install/debian.sh build/release
 
 say "summary"
 printf '%s\n' "${summary[@]}"

@@ -21,8 +21,8 @@ class Figures(harness.StrataTest):
         random = np.random.default_rng(5)
         cls.inputs = random.normal(size=(900, 6)).astype(np.float32)
         # As prices are: far from 0, each target in a unit of its own.
-        cls.values = np.stack([250000 + 80000 * np.sin(cls.inputs[:, 0]) + 30000 * cls.inputs[:, 1],
-                               0.002 + 0.0005 * cls.inputs[:, 2]], axis=1)
+        x = cls.inputs.astype(float)
+        cls.values = np.stack([250000 + 80000 * np.sin(x[:, 0]) + 30000 * x[:, 1], 0.002 + 0.0005 * x[:, 2]], axis=1)
         test.import_arrays("values", cls.inputs, cls.values, "800,100")
         cls.config = test.write_config("values.ini", harness.config_text(
             ["dense 24 relu name=a", "dense 2 name=b"], data="values", batch={"global": 32, "micro": 8},
