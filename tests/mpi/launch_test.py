@@ -83,7 +83,7 @@ class Launch(harness.StrataTest):
             finished = harness.Job([harness.MPIRUN, "-n", "1", "--wdir", self.directory / "has", *run, ":",
                                     "-n", "3", "--wdir", self.directory / "lacks", *run], self.directory).wait(60)
         host = os.uname().nodename
-        self.assert_refused(finished, DATA, f"ranks 1, 2 and 3 on {host}: classes/train.h5 does not exist; other ranks have")
+        self.assert_refused(finished, DATA, f"ranks 1, 2 and 3 on {host}: classes/train.h5 does not exist; the other ranks could open it")
 
     def test_stop_requests_reach_the_ranks(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -58,6 +58,7 @@ std::vector<VersionFact> loaded_libraries(const std::filesystem::path& maps) {
     }
   }
   std::vector<VersionFact> libraries;
+  libraries.reserve(found.size());
   for (const auto& [name, paths] : found) {
     libraries.push_back({name, fmt::format("{}", fmt::join(paths, ", "))});
   }
