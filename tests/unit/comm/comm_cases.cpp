@@ -226,10 +226,12 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
   }
 }
 
-/// What agree() throws on this rank.
-std::optional<AgreedError> agreed(Communicator& world, const std::function<void()>& step) {
+/// What agree(), or another function, throws on this rank.
+std::optional<AgreedError> agreed(Communicator& world, const std::function<void()>& step,
+                                  void (*on_ranks)(Communicator&,
+                                                   const std::function<void()>&) = agree) {
   try {
-    agree(world, step);
+    on_ranks(world, step);
   } catch (const AgreedError& error) {
     return error;
   }
@@ -278,6 +280,14 @@ void failures_are_agreed_on(Communicator& world, Findings& findings) {
   require_agreed(findings,
                  agreed(world, [] { throw AgreedError(ExitCode::kData, "known to all"); }),
                  ExitCode::kData, "known to all");
+  // What a part of the ranks holds already reaches the others.
+  const auto part_fails = [&] {
+    if (world.rank() == last) {
+      throw AgreedError(ExitCode::kPeer, "known to a part");
+    }
+  };
+  require_agreed(findings, agreed(world, part_fails, agree_on_parts), ExitCode::kPeer,
+                 fmt::format("rank {}: known to a part", last));
 }
 
 void unequal_plans_are_named(Communicator& world, Findings& findings) {
