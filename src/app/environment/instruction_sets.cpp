@@ -24,7 +24,8 @@ CommonInstructionSet common_instruction_set(std::span<const RankInstructionSet> 
                     name_of(asked), rank, name_of(least->set), name_of(least->set)));
   }
   const ops::InstructionSet set = native ? least->set : asked;
-  if (dtype == DType::kBfloat16 && !has_bfloat16(set)) {
+  // What oneDNN has on CPUs without classes is not known here.
+  if (dtype == DType::kBfloat16 && set != ops::InstructionSet::kNative && !has_bfloat16(set)) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         fmt::format("numerics.dtype is bfloat16, which oneDNN computes with AVX-512 alone, but {}; "

@@ -72,6 +72,9 @@ TEST(InstructionSets, Bfloat16NeedsAvx512) {
   EXPECT_THAT(refusal(kMixed, InstructionSet::kAvx2, DType::kBfloat16),
               HasSubstr("numerics.isa is avx2"));
   EXPECT_EQ(refusal(kMixed, InstructionSet::kNative, DType::kBfloat16), "");
+  // A CPU of an architecture without classes.
+  const std::vector<RankInstructionSet> other{{"node4", InstructionSet::kNative}};
+  EXPECT_EQ(refusal(other, InstructionSet::kNative, DType::kBfloat16), "");
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ std::string system_text(std::span<const RankFacts> ranks) {
   return fmt::format(
       "clocks: at most {:.3f} s apart\n"
       "limits: {} open files, {} of locked memory, {} CPUs of time\n"
-      "interfaces of {}: {}; fast networks: {}\n"
+      "interfaces of {}: {}; RDMA devices: {}\n"
       "loaded: {}\n",
       clock_skew_seconds(ranks), limit(first.open_files, count_text(first.open_files)),
       limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)),
