@@ -306,7 +306,8 @@ class Builder {
     add_active("Add", line, {other}, {});
   }
 
-  /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+  /// x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), which is x / 2 (1 + tanh(...)) of half as much.
+  /// OpenCV 4.10 crashes where it replaces the form with tanh by an operation of its own.
   void add_gelu(nn::LayerLine& /*line*/) {
     const std::string x = last_;
     const auto name = [&](const char* part) { return layer_->name() + "." + part; };
@@ -317,11 +318,9 @@ class Builder {
     add("Mul", name("cube"), {x});
     add("Mul", name("part"), {scalar("factor", 0.044715)});
     add("Add", name("inner"), {x});
-    add("Mul", name("scaled"), {scalar("scale", 0.7978845608028654)});
-    add("Tanh", name("tanh"));
-    add("Add", name("above"), {scalar("one", 1.0)});
-    add("Mul", name("weighted"), {x});
-    add("Mul", layer_->name(), {scalar("half", 0.5)});
+    add("Mul", name("scaled"), {scalar("scale", 1.5957691216057308)});
+    add("Sigmoid", name("sigmoid"));
+    add("Mul", layer_->name(), {x});
   }
 
   /// Probabilities, or the data's units.
