@@ -199,6 +199,7 @@ int run(int argc, char** argv, const train::TrainerHooks& hooks) {
       static_cast<void>(::open("/dev/null", O_RDONLY));  // writing fails as before
     }
   }
+  comm::take_signals_from_ucx();
   install_crash_signals(0, nullptr);
   const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv, hooks)); });
   allow_exit();

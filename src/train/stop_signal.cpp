@@ -18,17 +18,6 @@ std::atomic<std::int64_t> first_term = 0;
 std::atomic<std::int64_t> first_int = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-/// Whether SIGHUP was ignored when the program began, as under nohup. UCX, which Open MPI loads,
-/// may set a handler of SIGHUP before main(), whether it is ignored or not; the functions of this
-/// section run before those of libraries.
-bool hangup_was_ignored = false;
-extern "C" void remember_hangup() {
-  struct sigaction action {};
-  sigaction(SIGHUP, nullptr, &action);
-  hangup_was_ignored = action.sa_handler == SIG_IGN;
-}
-[[gnu::section(".preinit_array"), gnu::used]] void (*const kRememberHangup)() = remember_hangup;
-
 extern "C" void on_stop_signal(int signal) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   stop_flag = 1;
@@ -61,9 +50,7 @@ void install_stop_signals() {
   for (const int signal : {SIGHUP, SIGUSR2, SIGALRM, SIGXCPU, SIGPWR}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    if (signal == SIGHUP && hangup_was_ignored) {
-      std::signal(signal, SIG_IGN);
-    } else if (before.sa_handler == SIG_DFL || (signal == SIGHUP && before.sa_handler != SIG_IGN)) {
+    if (before.sa_handler == SIG_DFL) {
       install(signal);
     }
   }

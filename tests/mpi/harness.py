@@ -27,6 +27,7 @@ import numpy as np
 STRATA = os.environ.get("STRATA_BIN", "")
 MPIRUN = os.environ.get("STRATA_MPIRUN", "mpirun")
 RIG = os.path.join(os.path.dirname(STRATA), "strata_rig")
+UCX = "libucs.so.0"  # preloaded, it is there before main() as with Open MPI 5; where it is missing, the loader says so and goes on
 
 
 @contextlib.contextmanager

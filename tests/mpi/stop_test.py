@@ -136,9 +136,9 @@ class Stop(harness.StrataTest):
                 os.kill(job.ranks()[1], number)
                 self.stopped(job, "stopped on request after step")
                 self.assertEqual(len(self.steps_saved(number.name)), 1)
-        # As under nohup; SIGQUIT says where it ended the rank.
+        # As under nohup, where UCX takes SIGHUP before main() too; SIGQUIT says where it ended the rank.
         job = harness.Job(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", harness.STRATA, "train", self.config, "--run.dir=nohup",
-                           *endless], self.directory)
+                           *endless], self.directory, LD_PRELOAD=harness.UCX)
         self.wait_for_steps(job, "nohup")
         os.kill(job.process.pid, signal.SIGHUP)
         self.wait_for_steps(job, "nohup")

@@ -1,10 +1,12 @@
 """Output that cannot be written, data that disappear while they are in use, and a crash: a line and the right code."""
 
+import ctypes.util
 import os
 import signal
 
 import harness
 
+HAS_UCX = ctypes.util.find_library("ucs") is not None
 NETWORK = harness.config_text(["dense 32 relu", "dense 4"], batch={"global": 20}, numerics={"lanes": 2},
                               train={"steps": 10})
 
@@ -64,14 +66,25 @@ class Streams(harness.StrataTest):
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertTrue(any(line.startswith("strata: rank 1: crashed with SIGSEGV in phase training, step ")
                             for line in finished.reports()), finished.text)
-        # Without MPI, whose handler prints the stack.
-        job = harness.Job([harness.STRATA, "train", self.config, "--run.dir=alone", "--train.steps=10000000"], self.directory)
-        lines = self.directory / "alone" / "metrics.jsonl"
-        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
-        os.kill(job.process.pid, signal.SIGSEGV)
-        finished = job.wait(60)
-        self.assertEqual(finished.code, -signal.SIGSEGV, finished.text)
-        self.assertRegex(finished.text, r"rank 0: crashed with SIGSEGV in phase training, step \d+; [^\n]*\n(.*\[0x[0-9a-f]+\]\n)+")
+
+    def test_a_crash_without_mpi_ends_with_strata_s_report(self):
+        report = r"rank 0: crashed with SIGSEGV in phase training, step \d+; [^\n]*\n(.*\[0x[0-9a-f]+\]\n)+"
+        of_ucx = "Caught signal 11"
+        for run, variables in {"alone": {}, "ucx": {"LD_PRELOAD": harness.UCX},
+                               "asked": {"LD_PRELOAD": harness.UCX, "UCX_HANDLE_ERRORS": "bt"}}.items():
+            with self.subTest(run):
+                job = harness.Job([harness.STRATA, "train", self.config, f"--run.dir={run}", "--train.steps=10000000"],
+                                  self.directory, **variables)
+                lines = self.directory / run / "metrics.jsonl"
+                job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
+                os.kill(job.process.pid, signal.SIGSEGV)
+                finished = job.wait(60)
+                self.assertEqual(finished.code, -signal.SIGSEGV, finished.text)
+                if run == "asked" and HAS_UCX:
+                    self.assertIn(of_ucx, finished.text)
+                else:
+                    self.assertRegex(finished.text, report)
+                    self.assertNotIn(of_ucx, finished.text)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,12 @@ struct Launch {
 /// Sets what the library reads when it starts.
 void prepare_mpi_library();
 
+/// Gives signals that UCX took before main() their handlers back, and keeps UCX from taking them
+/// later: those of crashes, of which strata reports, and SIGHUP. UCX, which MPI libraries load,
+/// then does what the variables ask for that the user set (UCX_HANDLE_ERRORS, UCX_ERROR_SIGNALS,
+/// UCX_DEBUG_SIGNO). Pre: the program has set no handler.
+void take_signals_from_ucx();
+
 enum class WhileIdle { kSpin, kYield };
 
 /// Whether a call of MPI that waits for other ranks gives the core to other processes. MPI has no

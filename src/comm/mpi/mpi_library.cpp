@@ -1,6 +1,7 @@
 #include "strata/comm/mpi_library.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <initializer_list>
 #include <optional>
@@ -224,6 +225,29 @@ void prepare_mpi_library() {
     // Otherwise it prints a line for each pair of ranks of a host that has IPv4 and IPv6.
     ::setenv("OMPI_MCA_reachable", "weighted", 0);
   }
+}
+
+// Source of the functions and variables: UCX, src/ucs/debug.
+void take_signals_from_ucx() {
+  static auto* const kGiveBackAll =
+      reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "ucs_debug_disable_signals"));
+  static auto* const kGiveBack =
+      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "ucs_debug_disable_signal"));
+  if (kGiveBackAll != nullptr && kGiveBack != nullptr) {
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    const bool took_hangup = hangup.sa_handler != SIG_DFL && hangup.sa_handler != SIG_IGN;
+    const bool user_set_errors =
+        std::getenv("UCX_HANDLE_ERRORS") != nullptr || std::getenv("UCX_ERROR_SIGNALS") != nullptr;
+    if (!user_set_errors) {
+      kGiveBackAll();
+    } else if (took_hangup && std::getenv("UCX_DEBUG_SIGNO") == nullptr) {
+      kGiveBack(SIGHUP);
+    }
+  }
+  // Where MPI loads UCX when it starts.
+  ::setenv("UCX_HANDLE_ERRORS", "none", 0);
+  ::setenv("UCX_DEBUG_SIGNO", "0", 0);
 }
 
 void set_mpi_idle(WhileIdle does) {
