@@ -160,17 +160,14 @@ void CsvReader::split_quoted(std::string_view record) {
       continue;
     }
     const std::size_t first = unquoted_.size();
-    std::size_t close = quote + 1;
-    for (;; ++close) {
-      close = record.find('"', close);
-      if (close == std::string_view::npos) {
-        fail(ExitCode::kData, "{}:{}: the quote that opens field {} is never closed",
-             path().string(), line_, field_count_ + 1);
-      }
-      if (close + 1 >= record.size() || record[close + 1] != '"') {
-        break;
-      }
-      ++close;
+    std::size_t close = record.find('"', quote + 1);
+    while (close != std::string_view::npos && close + 1 < record.size() &&
+           record[close + 1] == '"') {
+      close = record.find('"', close + 2);
+    }
+    if (close == std::string_view::npos) {
+      fail(ExitCode::kData, "{}:{}: the quote that opens field {} is never closed", path().string(),
+           line_, field_count_ + 1);
     }
     for (std::size_t i = quote + 1; i < close; ++i) {
       unquoted_ += record[i];
