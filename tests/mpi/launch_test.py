@@ -126,6 +126,7 @@ class Launch(harness.StrataTest):
         other = self.directory / "other"
         other.mkdir()
         others = "HYDRA build details:" if OPEN_MPI else "mpirun (Open MPI) 4.1.4"
+        by_other = {f"{'PMI' if OPEN_MPI else 'OMPI_COMM_WORLD'}_{name}": str(value) for name, value in (("RANK", 0), ("SIZE", 2))}
         (other / "mpirun").write_text(f"#!/bin/sh\necho '{others}'\n")
         (other / "mpirun").chmod(0o755)
         train = ["train", self.config, "--run.dir=refused"]
@@ -139,6 +140,7 @@ class Launch(harness.StrataTest):
                 ([*train, "--ranks=2", "--hostfile=."], {}, ["directory"]),
                 ([*train, "--ranks=2"], no_path, ["no mpirun in PATH", "mpirun -n 2 strata"]),
                 ([*train, "--ranks=2"], {"PATH": str(other)}, [f'mpirun is "{others}"', MPI.split("\n")[0]]),
+                (train, by_other, ["2 processes were launched", MPI.split("\n")[0], "each is alone"]),
                 ([*train, "--ranks=2"], {**no_path, "SLURM_JOB_ID": "7"}, ["needs srun"]),
                 ([*train, "--ranks=2", "--hostfile=empty"], {"SLURM_JOB_ID": "7"}, ["empty names no host"]),
                 (["plan", self.config, "--machine=h100", "--hostfile=hosts"], {}, ["is of --calibrate"]),

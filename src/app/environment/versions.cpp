@@ -17,7 +17,14 @@ std::string own_version() {
 std::filesystem::path own_program() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "strata" : self;
+  if (error) {
+    return "strata";
+  }
+  // A release starts it by a script that finds the MPI library (packaging/strata-by-mpi.sh).
+  const std::filesystem::path script = self.parent_path().parent_path() / "bin" / "strata";
+  return self.parent_path().filename() == "libexec" && std::filesystem::exists(script, error)
+             ? script
+             : self;
 }
 
 std::vector<VersionFact> versions() {

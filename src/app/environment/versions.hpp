@@ -20,7 +20,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VersionFact, name, version)
 /// The version of this executable, as in "0.1.0"; loads no library.
 [[nodiscard]] std::string own_version();
 
-/// The path of this executable; "strata" where the system does not tell.
+/// The path that starts this executable; "strata" where the system does not tell.
 [[nodiscard]] std::filesystem::path own_program();
 
 /// Versions of this executable and of the libraries found. Needs no GPU.

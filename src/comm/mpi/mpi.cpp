@@ -353,7 +353,8 @@ bool is_started() {
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
-  if (launch_in_environment().ranks == 1) {
+  const std::int64_t launched = launch_in_environment().ranks;
+  if (launched == 1) {
     world_ = std::make_unique<LoneRank>("world");
     world_->set_activity(activity);
     engine_ = std::make_unique<ProgressEngine>();
@@ -369,6 +370,12 @@ MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
       fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_SERIALIZED)");
     }
     world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world", activity);
+  }
+  if (launched > 1 && world_->size() == 1) {
+    fail(ExitCode::kUsage,
+         "{} processes were launched, and to {}, which strata uses, each is alone: the launcher is "
+         "another MPI library's; take this one's mpirun, or under Slurm srun --mpi=TYPE",
+         launched, mpi_library_text());
   }
   engine_ = std::make_unique<MpiProgress>();
   hosts_ = world_->all_gather_texts(host_name());
