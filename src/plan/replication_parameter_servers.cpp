@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "strata/comm/mpi_library.hpp"
 #include "strata/core/error.hpp"
 #include "strata/optim/parameter_server.hpp"
 
@@ -38,14 +37,6 @@ class ParameterServers final : public ReplicationPlan {
            "parallel.sync is async and a replica has {} stages of {} tensor ranks, whose weights "
            "would be of different ages; set parallel.pipeline and parallel.tensor to 1",
            grid.pipeline, grid.tensor);
-    }
-    const comm::LaunchProgram* const program = comm::launch_program();
-    if (grid.islands > 1 && (program == nullptr || program->family != comm::MpiFamily::kOpenMpi)) {
-      fail(ExitCode::kUsage,
-           "parallel.sync is async, and {}, with which strata was built, is not among the MPI "
-           "libraries "
-           "whose RMA windows passed the tests; set it to step or local, or build with Open MPI",
-           comm::mpi_library_text());
     }
     if (config.numerics.mode == comm::Summation::kLibrary) {
       fail(

@@ -1,6 +1,6 @@
 # The cases of unit_comm between MPI ranks.
 add_executable(comm_mpi_test mpi/comm_mpi_test.cpp unit/comm/comm_cases.cpp
-  unit/comm/comm_sum_cases.cpp)
+  unit/comm/comm_sum_cases.cpp unit/comm/comm_window_cases.cpp)
 target_link_libraries(comm_mpi_test PRIVATE strata_comm strata_options)
 set(strata_mpi_environment
   "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_hwloc_base_binding_policy=none;PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe;PRTE_MCA_hwloc_default_binding_policy=none")

@@ -15,7 +15,7 @@ namespace {
 
 int run_all(Communicator& world) {
   int failures = 0;
-  for (const CommCase& comm_case : comm_cases()) {
+  for (const CommCase& comm_case : comm_and_window_cases()) {
     const std::string report = run_case(comm_case, world);
     failures += report.empty() ? 0 : 1;
     if (world.rank() == 0) {

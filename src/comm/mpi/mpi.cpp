@@ -137,9 +137,15 @@ class MpiReduceScatter final : public Request::Operation {
 class MpiWindow final : public Window {
  public:
   MpiWindow(MPI_Comm communicator, std::int64_t words) : Window({}) {
+    // MPICH puts the shares of a node's ranks next to each other. 4.0 with UCX 1.13 loses the
+    // address of a share that does not begin at a multiple of 16 bytes. Source:
+    // https://github.com/pmodels/mpich/pull/6140
+    constexpr std::int64_t kPageWords = 512;
+    const std::int64_t pages = (words + kPageWords - 1) / kPageWords;
+    const auto bytes =
+        static_cast<MPI_Aint>(pages * kPageWords * static_cast<std::int64_t>(sizeof(Word)));
     const Serial serial;
     void* memory = nullptr;
-    const auto bytes = static_cast<MPI_Aint>(words * static_cast<std::int64_t>(sizeof(Word)));
     check(MPI_Win_allocate(bytes, sizeof(Word), MPI_INFO_NULL, communicator, &memory, &window_),
           "MPI_Win_allocate");
     check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");

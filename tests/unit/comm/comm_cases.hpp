@@ -42,6 +42,8 @@ void sums_have_the_same_bits_on_every_number_of_ranks(Communicator& world, Findi
 void the_library_sums(Communicator& world, Findings& findings);
 
 [[nodiscard]] const std::vector<CommCase>& comm_cases();
+/// The same, and those of communicators that make windows.
+[[nodiscard]] std::vector<CommCase> comm_and_window_cases();
 
 /// Runs a case on this rank and tells every rank what all of them found wrong, one line each.
 /// Communication: collective over the world.

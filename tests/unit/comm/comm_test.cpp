@@ -42,7 +42,7 @@ TEST_P(ThreadRanks, Pass) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ThreadRanks,
-                         testing::Combine(testing::ValuesIn(comm_cases()),
+                         testing::Combine(testing::ValuesIn(comm_and_window_cases()),
                                           testing::Values(1, 2, 3, 4, 6)),
                          [](const auto& test) {
                            return std::get<0>(test.param).name + "_on_" +
@@ -72,7 +72,7 @@ TEST(RotatedGroup, PassesTheCasesOfEveryCommunicator) {
 }
 
 TEST(LoneRank, PassesTheCasesOfEveryCommunicator) {
-  for (const CommCase& comm_case : comm_cases()) {
+  for (const CommCase& comm_case : comm_and_window_cases()) {
     LoneRank world("world");
     EXPECT_EQ(run_case(comm_case, world), "") << comm_case.name;
   }
