@@ -41,11 +41,15 @@ OperationRecord Activity::operation(std::int64_t index) const {
           .microbatch = slot.microbatch};
 }
 
-void Activity::begin_wait(WaitKind kind, std::string what) {
+bool Activity::begin_wait(WaitKind kind, std::string what) {
   const std::scoped_lock lock(mutex_);
+  if (waiting_since_ != 0.0) {
+    return false;
+  }
   wait_kind_ = kind;
   waiting_for_ = std::move(what);
   waiting_since_ = now_seconds();
+  return true;
 }
 
 void Activity::end_wait() {

@@ -11,6 +11,8 @@ cmake --build build/mpich --target strata strata_rig unit_comm comm_mpi_test sta
 # golden_bits compares with a record that was made with Open MPI.
 ctest --test-dir build/mpich --output-on-failure --no-tests=error \
   -R '^(unit\.comm|mpi\.(comm_.|grids|golden_bits|resume|kill|stop|stall|faults|launch|local|async|streams|instruction_sets))$'
+# A job whose ranks Slurm starts by its own PMI, cut off by the time limit, a requeue and a signal.
+tests/slurm/run.sh build/mpich/bin/strata "cuts srun" || [ $? -eq 77 ]
 build/mpich/bin/strata job jobs/mnist-mlp.ini --nodes=2 --ranks-per-node=2 --time=1:00:00 --output=/dev/stdout | grep -F -- '--mpi=pmi2'
 code=0
 build/mpich/bin/strata job jobs/mnist-mlp.ini --nodes=2 --time=1:00:00 --launcher=mpirun --output=/dev/stdout || code=$?

@@ -248,6 +248,7 @@ kind = sgd
 learning_rate = 0.001
 [train]
 steps = 10000000
+metrics_every = 1
 [checkpoint]
 every = 500
 [run]

@@ -70,7 +70,8 @@ class Activity {
   [[nodiscard]] OperationRecord operation(std::int64_t index) const;
 
   /// The main thread begins to wait, as in "complete the barrier with all ranks of the world".
-  void begin_wait(WaitKind kind, std::string what);
+  /// Returns: false where it waits already, for something that it named.
+  [[nodiscard]] bool begin_wait(WaitKind kind, std::string what);
   void end_wait();
   [[nodiscard]] WaitState wait_state() const;
 
@@ -116,8 +117,8 @@ class Activity {
 class WaitMark {
  public:
   WaitMark(Activity* activity, WaitKind kind, std::string what) : activity_(activity) {
-    if (activity_ != nullptr) {
-      activity_->begin_wait(kind, std::move(what));
+    if (activity_ != nullptr && !activity_->begin_wait(kind, std::move(what))) {
+      activity_ = nullptr;
     }
   }
   ~WaitMark() {

@@ -136,7 +136,8 @@ class MpiReduceScatter final : public Request::Operation {
 /// One window of MPI's one-sided communication, in a passive epoch from its beginning to its end.
 class MpiWindow final : public Window {
  public:
-  MpiWindow(MPI_Comm communicator, std::int64_t words) : Window({}) {
+  MpiWindow(MPI_Comm communicator, std::int64_t words, Activity* activity)
+      : Window({}), activity_(activity) {
     // MPICH puts the shares of a node's ranks next to each other. 4.0 with UCX 1.13 loses the
     // address of a share that does not begin at a multiple of 16 bytes. Source:
     // https://github.com/pmodels/mpich/pull/6140
@@ -169,6 +170,7 @@ class MpiWindow final : public Window {
   }
 
   Word fetch_add(std::int64_t rank, std::int64_t word, Word summand) override {
+    const WaitMark mark = mark_for(rank);
     const Serial serial;
     Word before = 0;
     check(MPI_Fetch_and_op(&summand, &before, MPI_UINT64_T, static_cast<int>(rank), word, MPI_SUM,
@@ -191,11 +193,17 @@ class MpiWindow final : public Window {
   }
 
  private:
+  /// The library may need the rank's help, and blocks until it comes.
+  [[nodiscard]] WaitMark mark_for(std::int64_t rank) const {
+    return {activity_, WaitKind::kLibraryCall, fmt::format("reach the memory of rank {}", rank)};
+  }
+
   /// Copies words from or to a rank, in pieces that MPI counts in 32 bits.
   template <typename Call, typename T>
   void transfer(Call* call, const char* name, std::int64_t rank, std::int64_t first,
                 std::span<T> words) {
     constexpr std::size_t kMost = std::size_t{1} << 27U;
+    const WaitMark mark = mark_for(rank);
     const Serial serial;
     for (std::size_t at = 0; at < words.size(); at += kMost) {
       const std::span<T> piece = words.subspan(at, std::min(kMost, words.size() - at));
@@ -207,6 +215,7 @@ class MpiWindow final : public Window {
     check(MPI_Win_flush(static_cast<int>(rank), window_), "MPI_Win_flush");
   }
 
+  Activity* activity_;
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
@@ -268,7 +277,7 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<Window> make_window(std::int64_t words) override {
     const BlockingCalls calls(activity(), "make a window with all ranks");
-    return std::make_unique<MpiWindow>(communicator_, words);
+    return std::make_unique<MpiWindow>(communicator_, words, activity());
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,

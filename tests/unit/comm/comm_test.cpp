@@ -78,6 +78,16 @@ TEST(LoneRank, PassesTheCasesOfEveryCommunicator) {
   }
 }
 
+TEST(WaitMark, InsideAnotherOneMarksNothing) {
+  Activity activity;
+  {
+    const WaitMark outer(&activity, WaitKind::kMessage, "receive");
+    { const WaitMark inner(&activity, WaitKind::kLibraryCall, "reach the memory of rank 1"); }
+    EXPECT_EQ(activity.wait_state().what, "receive");
+  }
+  EXPECT_EQ(activity.wait_state().what, "");
+}
+
 TEST(LoneRank, ReachesTheWordsOfItsWindow) {
   LoneRank world("world");
   const std::unique_ptr<Window> window = world.make_window(3);
