@@ -46,7 +46,7 @@ class Async(harness.StrataTest):
 
     def test_kinds(self):
         for ranks, settings in [
-                (1, []), (4, []), (2, [f"--numerics.dtype={harness.half_dtype()}"]),
+                (1, []), (4, []), (2, ["--numerics.dtype=bfloat16"]),
                 (4, ["--numerics.dtype=float64", "--optimizer.kind=sgd", "--optimizer.momentum=0.9",
                      "--optimizer.learning_rate=0.02"]),
                 (4, ["--async.servers=2", "--async.ahead=2", "--async.rate=divided"]),

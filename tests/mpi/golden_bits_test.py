@@ -72,8 +72,7 @@ class GoldenBits(harness.StrataTest):
         return [[row["loss"], row["grad_norm"]] for row in self.records(run, "train")]
 
     def all_digits(self):
-        return {f"{model} {dtype}": {isa: self.digits(model, dtype, isa) for isa in self.classes
-                                     if dtype != "bfloat16" or isa not in harness.FLOAT32_ALONE}
+        return {f"{model} {dtype}": {isa: self.digits(model, dtype, isa) for isa in self.classes}
                 for model, dtype in RUNS}
 
     def test_digits(self):

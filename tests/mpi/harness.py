@@ -10,7 +10,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import shlex
 import shutil
 import signal
@@ -53,8 +52,6 @@ LAUNCH_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-# Classes of instruction sets without oneDNN's products of bfloat16.
-FLOAT32_ALONE = ["avx2", "neon", "sve"]
 DONE, USAGE, DATA, CHECKPOINT, PEER, DIVERGED, STOPPED_EARLY = 0, 2, 3, 4, 5, 6, 75
 
 
@@ -282,14 +279,6 @@ def config_text(layers=(), *, data="classes", **sections):
     for section, settings in {"data": data, **sections}.items():
         lines += [f"[{section}]", *(f"{key} = {value}" for key, value in settings.items())]
     return "\n".join(lines) + "\n"
-
-
-@functools.cache
-def half_dtype():
-    """bfloat16, or float32 on CPUs that have no products of it."""
-    versions = subprocess.run([STRATA, "--version"], capture_output=True, text=True, check=True).stdout
-    isa = re.search(r"^instruction set: .*?(\w+)$", versions, re.M)[1]
-    return "float32" if isa in FLOAT32_ALONE else "bfloat16"
 
 
 def ranks_of(grid):

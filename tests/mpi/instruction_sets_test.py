@@ -37,9 +37,17 @@ class InstructionSets(language.LanguageTest):
         refused = self.under(["ALL", "AVX2"], "lacks", "--numerics.isa=avx512")
         self.assert_refused(refused, harness.USAGE, "numerics.isa is avx512", "has avx2",
                             "ONEDNN_MAX_CPU_ISA", os.uname().nodename)
-        refused = self.under(["AVX2"], "lacks", "--numerics.dtype=bfloat16")
-        self.assert_refused(refused, harness.USAGE, "bfloat16", "rank 0 on")
         self.assertFalse((self.directory / "lacks").exists())
+
+    def test_bfloat16_under_every_class(self):
+        widened = self.under(["AVX2"], "widened", "--numerics.dtype=bfloat16")
+        self.assertEqual(widened.code, harness.DONE, widened.text)
+        self.assertIn("products of bfloat16 are computed in float32", widened.text)
+        exact = self.under(["AVX2"], "exact")
+        losses = [[row["loss"] for row in self.records(run, "train")] for run in ("widened", "exact")]
+        self.assertNotEqual(*losses)
+        for narrow, wide in zip(*losses):
+            self.assertAlmostEqual(narrow, wide, delta=0.02 * wide)
 
     def test_resume_under_another_class(self):
         if self.native == "avx2":

@@ -29,9 +29,10 @@ constexpr bool is_arm(InstructionSet set) {
   return set >= InstructionSet::kNeon;
 }
 
-/// Whether oneDNN computes products of bfloat16.
-constexpr bool has_bfloat16(InstructionSet set) {
-  return set >= InstructionSet::kAvx512 && !is_arm(set);
+/// Whether products and convolutions of bfloat16 are computed in float32, from widened operands,
+/// and rounded: oneDNN has no kernels for them. On CPUs without classes it is taken to have some.
+constexpr bool widens_bfloat16(InstructionSet set) {
+  return set == InstructionSet::kAvx2 || is_arm(set);
 }
 
 /// The highest class that the CPU and the operating system have, or that ONEDNN_MAX_CPU_ISA allows

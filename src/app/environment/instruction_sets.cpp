@@ -24,19 +24,12 @@ CommonInstructionSet common_instruction_set(std::span<const RankInstructionSet> 
                     name_of(asked), rank, name_of(least->set), name_of(least->set)));
   }
   const ops::InstructionSet set = native ? least->set : asked;
-  // What oneDNN has on CPUs without classes is not known here.
-  if (dtype == DType::kBfloat16 && set != ops::InstructionSet::kNative && !has_bfloat16(set)) {
-    throw comm::AgreedError(
-        ExitCode::kUsage,
-        fmt::format("numerics.dtype is bfloat16, which oneDNN computes with AVX-512 alone, but {}; "
-                    "use float32, or {}",
-                    native ? fmt::format("{} has {}", rank, name_of(set))
-                           : fmt::format("numerics.isa is {}", name_of(set)),
-                    native ? "nodes with AVX-512" : "another numerics.isa"));
-  }
-  return {set, native && least->set != most->set
-                   ? fmt::format("{} ({} has no more)", name_of(set), rank)
-                   : std::string(name_of(set))};
+  const bool is_lowered = native && least->set != most->set;
+  return {set, fmt::format("{}{}{}", name_of(set),
+                           is_lowered ? fmt::format(" ({} has no more)", rank) : "",
+                           dtype == DType::kBfloat16 && widens_bfloat16(set)
+                               ? "; products of bfloat16 are computed in float32, which is slower"
+                               : "")};
 }
 
 std::string set_instruction_set(comm::MpiSession& mpi, ops::InstructionSet asked, DType dtype) {

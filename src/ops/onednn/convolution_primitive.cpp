@@ -101,37 +101,45 @@ Desc packed_weight(const dnnl::engine& engine, const ConvolutionKey& key) {
       .diff_weights_desc();
 }
 
-PrimitiveDescription reorder(const dnnl::engine& engine, const Desc& from, const Desc& to) {
-  const dnnl::reorder::primitive_desc made(engine, from, engine, to, primitive_attributes());
-  return {dnnl::reorder(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, made.scratchpad_desc()};
+PrimitiveDescription reorder(const dnnl::engine& engine, const PrimitiveArgument& from,
+                             const PrimitiveArgument& to) {
+  const dnnl::reorder::primitive_desc made(engine, from.desc, engine, to.desc,
+                                           primitive_attributes());
+  return {dnnl::reorder(made), {from, to}, made.scratchpad_desc()};
 }
 
 }  // namespace
 
 PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& key) {
   const Problem of(key, key.shape.images);
+  // Packed weights stay as the library has them.
   const Desc packed = packed_weight(engine, key);
+  const bool widens = library_widens(key.operands);
+  const bool widens_result = library_widens(key.result);
   switch (key.step) {
     case ConvolutionStep::kPackForward:
     case ConvolutionStep::kPackBackwardInput:
-      return reorder(engine, of.stored(), packed);
+      return reorder(engine, {DNNL_ARG_FROM, of.stored(), widens}, {DNNL_ARG_TO, packed});
     case ConvolutionStep::kUnpackWeight:
-      return reorder(engine, packed, of.stored());
+      return reorder(engine, {DNNL_ARG_FROM, packed}, {DNNL_ARG_TO, of.stored(), widens_result});
     case ConvolutionStep::kForward: {
       const auto made = forward(engine, of, packed, key.has_bias);
-      PrimitiveDescription description{
-          dnnl::convolution_forward(made),
-          {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, of.y}},
-          made.scratchpad_desc()};
+      PrimitiveDescription description{dnnl::convolution_forward(made),
+                                       {{DNNL_ARG_SRC, of.x, widens},
+                                        {DNNL_ARG_WEIGHTS, packed},
+                                        {DNNL_ARG_DST, of.y, widens_result}},
+                                       made.scratchpad_desc()};
       if (key.has_bias) {
-        description.arguments.push_back({DNNL_ARG_BIAS, of.bias});
+        description.arguments.push_back({DNNL_ARG_BIAS, of.bias, widens});
       }
       return description;
     }
     case ConvolutionStep::kBackwardInput: {
       const auto made = backward<dnnl::convolution_backward_data>(engine, key, of, packed);
       return {dnnl::convolution_backward_data(made),
-              {{DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_SRC, of.x}},
+              {{DNNL_ARG_DIFF_DST, of.y, widens},
+               {DNNL_ARG_WEIGHTS, packed},
+               {DNNL_ARG_DIFF_SRC, of.x, widens_result}},
               made.scratchpad_desc()};
     }
     case ConvolutionStep::kBackwardWeight:
@@ -139,7 +147,9 @@ PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& 
   }
   const auto made = backward<dnnl::convolution_backward_weights>(engine, key, of, packed);
   return {dnnl::convolution_backward_weights(made),
-          {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_DIFF_WEIGHTS, packed}},
+          {{DNNL_ARG_SRC, of.x, widens},
+           {DNNL_ARG_DIFF_DST, of.y, widens},
+           {DNNL_ARG_DIFF_WEIGHTS, packed}},
           made.scratchpad_desc()};
 }
 

@@ -166,8 +166,11 @@ InstructionSet class_of_library(unsigned int isa) {
 
 bool same_bits(InstructionSet a, InstructionSet b, DType dtype) {
   // On Arm oneDNN 2 computes what strata asks for without SVE.
-  const bool alike = (has_bfloat16(a) && has_bfloat16(b)) ||
-                     (is_arm(a) && is_arm(b) && dnnl_version()->major == 2);
+  const auto is_avx512 = [](InstructionSet set) {
+    return set >= InstructionSet::kAvx512 && !is_arm(set);
+  };
+  const bool alike =
+      (is_avx512(a) && is_avx512(b)) || (is_arm(a) && is_arm(b) && dnnl_version()->major == 2);
   return a == b || dtype == DType::kFloat64 || (dtype == DType::kFloat32 && alike);
 }
 

@@ -11,7 +11,12 @@
 
 namespace strata::ops {
 
+/// The type of a primitive's operand: float32 where library_widens(dtype).
 [[nodiscard]] dnnl::memory::data_type library_type(DType dtype);
+
+/// Whether primitives of `dtype`, bfloat16, compute in float32 under the instruction set in use,
+/// and convert what they read and write.
+[[nodiscard]] bool library_widens(DType dtype);
 
 /// Attributes of every primitive: the caller provides scratch memory, and neither the environment
 /// nor the library trades bits for speed.
@@ -50,6 +55,8 @@ typename Kind::primitive_desc described_backward(const dnnl::engine& engine, con
 struct PrimitiveArgument {
   int name = 0;  ///< one of DNNL_ARG_...
   dnnl::memory::desc desc;
+  /// Whether the caller's tensor is bfloat16 where `desc` is float32.
+  bool is_converted = false;
 };
 
 /// A oneDNN primitive with its descriptor.
@@ -64,6 +71,7 @@ class Primitive {
  public:
   Primitive(const dnnl::engine& engine, int threads, const PrimitiveDescription& description);
 
+  /// Of one thread: the library's, then converted operands.
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
   /// Bytes of operand `index` of the description.
   [[nodiscard]] std::int64_t operand_bytes(std::size_t index) const {
@@ -81,10 +89,20 @@ class Primitive {
     std::vector<dnnl_exec_arg_t> arguments;
     std::vector<std::byte*> placed;
   };
+  /// An operand that is converted: its float32 numbers in the scratch memory.
+  struct Converted {
+    std::size_t operand = 0;
+    std::int64_t offset_bytes = 0;
+    std::int64_t count = 0;
+    bool is_result = false;
+  };
+  [[nodiscard]] dnnl_status_t execute(int thread, const dnnl::stream& stream, std::byte* scratch,
+                                      std::span<std::byte* const> operands) noexcept;
 
   dnnl::primitive primitive_;
   std::int64_t scratch_bytes_;
   std::vector<std::int64_t> operand_bytes_;
+  std::vector<Converted> converted_;
   std::vector<Operands> of_thread_;
 };
 

@@ -25,11 +25,14 @@ PrimitiveDescription describe(const dnnl::engine& engine, const ProductKey& key)
   }
   const auto made = key.has_bias ? described<dnnl::matmul>(engine, attributes, a, b, bias, c)
                                  : described<dnnl::matmul>(engine, attributes, a, b, c);
+  const bool widens = library_widens(key.operands);
   PrimitiveDescription description{dnnl::matmul(made),
-                                   {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}},
+                                   {{DNNL_ARG_SRC, a, widens},
+                                    {DNNL_ARG_WEIGHTS, b, widens},
+                                    {DNNL_ARG_DST, c, library_widens(key.result)}},
                                    made.scratchpad_desc()};
   if (key.has_bias) {
-    description.arguments.push_back({DNNL_ARG_BIAS, bias});
+    description.arguments.push_back({DNNL_ARG_BIAS, bias, widens});
   }
   return description;
 }

@@ -64,17 +64,17 @@ TEST(InstructionSets, ClassesOfAnotherArchitectureAreRefused) {
                     HasSubstr("set it to avx2 or to native")));
 }
 
-TEST(InstructionSets, Bfloat16NeedsAvx512) {
-  EXPECT_THAT(refusal(kArm, InstructionSet::kNative, DType::kBfloat16),
-              AllOf(HasSubstr("bfloat16"), HasSubstr("rank 1 on node6 has neon")));
-  EXPECT_THAT(refusal(kOld, InstructionSet::kNative, DType::kBfloat16),
-              AllOf(HasSubstr("bfloat16"), HasSubstr("rank 0 on node4 has avx2")));
-  EXPECT_THAT(refusal(kMixed, InstructionSet::kAvx2, DType::kBfloat16),
-              HasSubstr("numerics.isa is avx2"));
-  EXPECT_EQ(refusal(kMixed, InstructionSet::kNative, DType::kBfloat16), "");
+TEST(InstructionSets, SayWhereBfloat16IsComputedInFloat32) {
+  const auto text = [](const std::vector<RankInstructionSet>& ranks, InstructionSet set) {
+    return common_instruction_set(ranks, set, DType::kBfloat16).text;
+  };
+  const std::string widened = "; products of bfloat16 are computed in float32, which is slower";
+  EXPECT_EQ(text(kArm, InstructionSet::kNative), "neon (rank 1 on node6 has no more)" + widened);
+  EXPECT_EQ(text(kOld, InstructionSet::kNative), "avx2" + widened);
+  EXPECT_EQ(text(kMixed, InstructionSet::kAvx2), "avx2" + widened);
+  EXPECT_EQ(text(kMixed, InstructionSet::kAvx512), "avx512");
   // A CPU of an architecture without classes.
-  const std::vector<RankInstructionSet> other{{"node4", InstructionSet::kNative}};
-  EXPECT_EQ(refusal(other, InstructionSet::kNative, DType::kBfloat16), "");
+  EXPECT_EQ(text({{"node4", InstructionSet::kNative}}, InstructionSet::kNative), "native");
 }
 
 }  // namespace
