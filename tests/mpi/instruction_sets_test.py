@@ -44,7 +44,7 @@ class InstructionSets(language.LanguageTest):
         self.assertEqual(widened.code, harness.DONE, widened.text)
         self.assertIn("products of bfloat16 are computed in float32", widened.text)
         exact = self.under(["AVX2"], "exact")
-        losses = [[row["loss"] for row in self.records(run, "train")] for run in ("widened", "exact")]
+        losses = [[float(row["loss"]) for row in self.records(run, "train")] for run in ("widened", "exact")]
         self.assertNotEqual(*losses)
         for narrow, wide in zip(*losses):
             self.assertAlmostEqual(narrow, wide, delta=0.02 * wide)
