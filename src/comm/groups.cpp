@@ -47,12 +47,11 @@ Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid
     group->set_axis(axis);
     return group;
   };
-  groups.data = along(grid::Axis::kData, "data");
+  for (const auto& [axis, name] : enum_table<grid::Axis>()) {
+    groups.axes[static_cast<std::size_t>(axis)] = along(axis, name);
+  }
   groups.lanes = along(grid::Axis::kData, "lane");
-  groups.pipeline = along(grid::Axis::kPipeline, "pipeline");
-  groups.tensor = along(grid::Axis::kTensor, "tensor");
-  groups.islands = along(grid::Axis::kIslands, "island");
-  groups.pipeline->open_routes(routes);
+  groups.along(grid::Axis::kPipeline).open_routes(routes);
   return groups;
 }
 

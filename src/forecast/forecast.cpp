@@ -147,8 +147,8 @@ class Forecaster::Step {
   const LayerPrice& price(const nn::StageSpec& chunk, const grid::Coordinates& at,
                           std::int64_t layer) {
     const nn::PassShape& pass = chunk.pass;
-    const nn::LayerSites sites{.tensor = tensor_site(plan_, at, node_ranks_),
-                               .data = data_site(plan_, at, node_ranks_),
+    const nn::LayerSites sites{.tensor = group_site(plan_, at, grid::Axis::kTensor, node_ranks_),
+                               .data = group_site(plan_, at, grid::Axis::kData, node_ranks_),
                                .summation = plan_.config.numerics.mode};
     const auto accumulate =
         plan_.microbatches_per_lane > 1 ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite;

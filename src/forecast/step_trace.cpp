@@ -29,25 +29,13 @@ void for_layers_backward(const plan::RankPlan& rank, const Use& use) {
 
 }  // namespace
 
-std::int64_t ranks_in_node(std::int64_t ranks, std::int64_t stride, std::int64_t node_ranks) {
-  return std::clamp<std::int64_t>(node_ranks / stride, 1, ranks);
-}
-
-comm::GroupSite data_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
-                          std::int64_t node_ranks) {
-  return {.axis = grid::Axis::kData,
-          .rank = coordinates.data,
-          .ranks = plan.grid.data,
-          .in_node = ranks_in_node(plan.grid.data, plan.grid.tensor, node_ranks),
-          .has_streams = has_streams(plan)};
-}
-
-comm::GroupSite tensor_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
-                            std::int64_t node_ranks) {
-  return {.axis = grid::Axis::kTensor,
-          .rank = coordinates.tensor,
-          .ranks = plan.grid.tensor,
-          .in_node = ranks_in_node(plan.grid.tensor, 1, node_ranks),
+comm::GroupSite group_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
+                           grid::Axis axis, std::int64_t node_ranks) {
+  const std::int64_t ranks = plan.grid[axis];
+  return {.axis = axis,
+          .rank = coordinates[axis],
+          .ranks = ranks,
+          .in_node = std::clamp<std::int64_t>(node_ranks / plan.grid.stride(axis), 1, ranks),
           .has_streams = has_streams(plan)};
 }
 
@@ -56,7 +44,7 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   const grid::Coordinates& at = rank.coordinates;
   comm::Trace trace;
   ops::Context context = ops::Context::planned(trace);
-  comm::PlannedGroup data(trace, data_site(plan, at, node_ranks));
+  comm::PlannedGroup data(trace, group_site(plan, at, grid::Axis::kData, node_ranks));
   const device::Buffer weight_memory(device::Device::planned(),
                                      rank.layout.weight_elements * size_bytes(c.numerics.dtype));
   const TensorView weights =
@@ -89,13 +77,7 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   std::optional<optim::TiedExchange> tie;
   std::optional<comm::PlannedGroup> pipeline;
   if (const auto stages = plan::tied_stages(plan)) {
-    pipeline.emplace(trace, comm::GroupSite{.axis = grid::Axis::kPipeline,
-                                            .rank = at.pipeline,
-                                            .ranks = plan.grid.pipeline,
-                                            .in_node = ranks_in_node(
-                                                plan.grid.pipeline,
-                                                plan.grid.ranks() / plan.grid.pipeline, node_ranks),
-                                            .has_streams = has_streams(plan)});
+    pipeline.emplace(trace, group_site(plan, at, grid::Axis::kPipeline, node_ranks));
     tie.emplace(context, *pipeline, rank.layout, rank.buckets, at.data, *stages, c.numerics.dtype);
     static_cast<void>(tie->combine(reducer.sums()));
   }

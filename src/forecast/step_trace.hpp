@@ -29,17 +29,10 @@ struct StepTrace {
   std::vector<AfterLayer> gather;
 };
 
-/// Consecutive ranks of a group of `ranks`, `stride` apart, that share a node of `node_ranks`.
-[[nodiscard]] std::int64_t ranks_in_node(std::int64_t ranks, std::int64_t stride,
+/// The group of a rank along an axis, on nodes of `node_ranks` ranks.
+[[nodiscard]] comm::GroupSite group_site(const plan::Plan& plan,
+                                         const grid::Coordinates& coordinates, grid::Axis axis,
                                          std::int64_t node_ranks);
-
-/// The data group of a rank on nodes of `node_ranks` ranks.
-[[nodiscard]] comm::GroupSite data_site(const plan::Plan& plan,
-                                        const grid::Coordinates& coordinates,
-                                        std::int64_t node_ranks);
-[[nodiscard]] comm::GroupSite tensor_site(const plan::Plan& plan,
-                                          const grid::Coordinates& coordinates,
-                                          std::int64_t node_ranks);
 
 /// Runs the reduction, the gradient norm, the update and the gather of a rank on planned memory.
 [[nodiscard]] StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank,

@@ -1,7 +1,7 @@
 #include "strata/grid/grid.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -9,43 +9,88 @@
 
 namespace strata::grid {
 
-Coordinates Grid::coordinates_of(std::int64_t rank) const {
-  require(rank >= 0 && rank < ranks(), "rank {} is not on a grid of {}", rank, ranks());
-  return {.data = rank / tensor % data,
-          .pipeline = rank / (tensor * replicas()),
-          .tensor = rank % tensor,
-          .islands = rank / (tensor * data) % islands};
+namespace {
+
+struct AxisMembers {
+  Axis axis;
+  std::int64_t Coordinates::*coordinate;
+  std::int64_t Grid::*extent;
+};
+
+// In the order in which coordinates vary over the ranks, the fastest first.
+constexpr std::array kAxes{
+    AxisMembers{Axis::kTensor, &Coordinates::tensor, &Grid::tensor},
+    AxisMembers{Axis::kData, &Coordinates::data, &Grid::data},
+    AxisMembers{Axis::kIslands, &Coordinates::islands, &Grid::islands},
+    AxisMembers{Axis::kPipeline, &Coordinates::pipeline, &Grid::pipeline},
+};
+static_assert(kAxes.size() == enum_table<Axis>().size());
+
+const AxisMembers& members_of(Axis axis) {
+  return *std::ranges::find(kAxes, axis, &AxisMembers::axis);
 }
 
-std::int64_t Grid::rank_of(const Coordinates& c) const {
-  require(c.data >= 0 && c.data < data && c.pipeline >= 0 && c.pipeline < pipeline &&
-              c.tensor >= 0 && c.tensor < tensor && c.islands >= 0 && c.islands < islands,
-          "({}, {}, {}, {}) is not on the grid {}", c.data, c.pipeline, c.tensor, c.islands,
-          text());
-  return ((c.pipeline * islands + c.islands) * data + c.data) * tensor + c.tensor;
+}  // namespace
+
+std::int64_t& Coordinates::operator[](Axis axis) {
+  return this->*members_of(axis).coordinate;
+}
+
+std::int64_t Coordinates::operator[](Axis axis) const {
+  return this->*members_of(axis).coordinate;
+}
+
+std::int64_t Grid::operator[](Axis axis) const {
+  return this->*members_of(axis).extent;
+}
+
+std::int64_t Grid::ranks() const {
+  std::int64_t ranks = 1;
+  for (const AxisMembers& axis : kAxes) {
+    ranks *= this->*axis.extent;
+  }
+  return ranks;
+}
+
+Coordinates Grid::coordinates_of(std::int64_t rank) const {
+  require(rank >= 0 && rank < ranks(), "rank {} is not on a grid of {}", rank, ranks());
+  Coordinates coordinates;
+  for (const AxisMembers& axis : kAxes) {
+    coordinates.*axis.coordinate = rank % (this->*axis.extent);
+    rank /= this->*axis.extent;
+  }
+  return coordinates;
+}
+
+std::int64_t Grid::rank_of(const Coordinates& coordinates) const {
+  std::int64_t rank = 0;
+  for (const AxisMembers& axis : kAxes) {
+    const std::int64_t coordinate = coordinates.*axis.coordinate;
+    require(coordinate >= 0 && coordinate < this->*axis.extent, "{} {} is not on the grid {}",
+            name_of(axis.axis), coordinate, text());
+    rank += coordinate * stride(axis.axis);
+  }
+  return rank;
 }
 
 std::vector<std::int64_t> Grid::group_of(std::int64_t rank, Axis axis) const {
-  Coordinates coordinates = coordinates_of(rank);
-  const auto [coordinate, extent] = [&]() -> std::pair<std::int64_t Coordinates::*, std::int64_t> {
-    switch (axis) {
-      case Axis::kData:
-        return {&Coordinates::data, data};
-      case Axis::kPipeline:
-        return {&Coordinates::pipeline, pipeline};
-      case Axis::kTensor:
-        return {&Coordinates::tensor, tensor};
-      case Axis::kIslands:
-        break;
-    }
-    return {&Coordinates::islands, islands};
-  }();
+  const std::int64_t first = rank - coordinates_of(rank)[axis] * stride(axis);
   std::vector<std::int64_t> members;
-  for (std::int64_t i = 0; i < extent; ++i) {
-    coordinates.*coordinate = i;
-    members.push_back(rank_of(coordinates));
+  for (std::int64_t i = 0; i < (*this)[axis]; ++i) {
+    members.push_back(first + i * stride(axis));
   }
   return members;
+}
+
+std::int64_t Grid::stride(Axis axis) const {
+  std::int64_t stride = 1;
+  for (const AxisMembers& faster : kAxes) {
+    if (faster.axis == axis) {
+      break;
+    }
+    stride *= this->*faster.extent;
+  }
+  return stride;
 }
 
 std::string Grid::text() const {

@@ -202,7 +202,7 @@ void routes_carry_messages_in_order(Ranks& ranks, Findings& findings) {
   };
   const Groups groups =
       make_groups(ranks.nccl, ranks.engine, {.pipeline = ranks.size()}, routes_of(ranks.size()));
-  Communicator& line = *groups.pipeline;
+  Communicator& line = groups.along(grid::Axis::kPipeline);
   struct Direction {
     std::int64_t to;
     std::int64_t from;
@@ -255,18 +255,18 @@ void groups_work_at_once(Ranks& ranks, Findings& findings) {
   }
   const Groups groups = make_groups(ranks.nccl, ranks.engine,
                                     {.data = ranks.size() / 2, .pipeline = 2}, routes_of(2));
-  groups.data->connect(Summation::kLibrary);
-  groups.pipeline->connect(Summation::kInvariant);
+  groups.along(grid::Axis::kData).connect(Summation::kLibrary);
+  groups.along(grid::Axis::kPipeline).connect(Summation::kInvariant);
   std::vector<float> in_data = numbers<float>(ranks.rank(), 1000);
   std::vector<float> in_pipeline = in_data;
   const OnGpu<float> data(ranks, in_data);
   const OnGpu<float> pipeline(ranks, in_pipeline);
   const Groups on_host_groups =
       make_groups(ranks.mpi, ranks.engine, {.data = ranks.size() / 2, .pipeline = 2}, routes_of(2));
-  on_host_groups.data->all_reduce(on_host(in_data));
-  on_host_groups.pipeline->all_reduce(on_host(in_pipeline));
-  groups.data->all_reduce(data.view());
-  groups.pipeline->all_reduce(pipeline.view());
+  on_host_groups.along(grid::Axis::kData).all_reduce(on_host(in_data));
+  on_host_groups.along(grid::Axis::kPipeline).all_reduce(on_host(in_pipeline));
+  groups.along(grid::Axis::kData).all_reduce(data.view());
+  groups.along(grid::Axis::kPipeline).all_reduce(pipeline.view());
   findings.require_that(data.values() == in_data, "sums of the data group");
   findings.require_that(pipeline.values() == in_pipeline, "sums of the pipeline group");
   groups.world->barrier();

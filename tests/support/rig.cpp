@@ -137,7 +137,8 @@ class Rig {
                                              plan.training.chunks)};
     std::vector<pipeline::ChunkTimes> own;
     for (std::int64_t chunk = 0; chunk < plan.training.chunks; ++chunk) {
-      own.push_back(costs.times_of({.stage = groups.pipeline->rank(), .chunk = chunk}));
+      own.push_back(
+          costs.times_of({.stage = groups.along(grid::Axis::kPipeline).rank(), .chunk = chunk}));
       own.back().forward_seconds *= kSecondsPerMillisecond;
       own.back().backward_input_seconds *= kSecondsPerMillisecond;
       own.back().backward_weight_seconds *= kSecondsPerMillisecond;
@@ -162,9 +163,9 @@ class Rig {
       group = std::make_unique<comm::PacedGroup>(std::move(group), *link_, std::move(across));
     };
     if (groups.grid.islands > 1) {
-      pace(groups.islands);
+      pace(groups.axes[static_cast<std::size_t>(grid::Axis::kIslands)]);
     } else {
-      pace(groups.data);
+      pace(groups.axes[static_cast<std::size_t>(grid::Axis::kData)]);
       pace(groups.lanes);
     }
   }

@@ -19,19 +19,17 @@ struct Groups {
   grid::Coordinates coordinates;
   Communicator* world = nullptr;
   ProgressEngine* engine = nullptr;
-  /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; the
-  /// other groups likewise.
-  std::unique_ptr<Communicator> data;
-  /// The ranks of `data`, for messages that overlap with the gradients in flight there.
+  /// Along each axis, the ranks that differ in no other coordinate, in order of that coordinate.
+  std::array<std::unique_ptr<Communicator>, enum_table<grid::Axis>().size()> axes;
+  /// The ranks of the data group, for messages that overlap with the gradients in flight there.
   std::unique_ptr<Communicator> lanes;
-  std::unique_ptr<Communicator> pipeline;
-  std::unique_ptr<Communicator> tensor;
-  /// Ranks with the same place in different islands.
-  std::unique_ptr<Communicator> islands;
 
+  [[nodiscard]] Communicator& along(grid::Axis axis) const {
+    return *axes[static_cast<std::size_t>(axis)];
+  }
   /// One after the other, all replicas in order.
   [[nodiscard]] std::array<Communicator*, 2> replicas() const {
-    return {data.get(), islands.get()};
+    return {&along(grid::Axis::kData), &along(grid::Axis::kIslands)};
   }
 };
 

@@ -8,7 +8,8 @@
 
 namespace strata::grid {
 
-/// The axes of a grid of ranks.
+/// The axes of a grid of ranks. A further one is an enumerator, its name, a member of Coordinates
+/// and of Grid, and a row of the table in grid.cpp.
 enum class Axis { kData, kPipeline, kTensor, kIslands };
 
 constexpr auto enum_names(Axis) {
@@ -22,6 +23,8 @@ struct Coordinates {
   std::int64_t tensor = 0;
   std::int64_t islands = 0;
 
+  [[nodiscard]] std::int64_t& operator[](Axis axis);
+  [[nodiscard]] std::int64_t operator[](Axis axis) const;
   friend bool operator==(const Coordinates&, const Coordinates&) = default;
 };
 
@@ -33,8 +36,9 @@ struct Grid {
   std::int64_t tensor = 1;
   std::int64_t islands = 1;  ///< that different ranks hold
 
+  [[nodiscard]] std::int64_t operator[](Axis axis) const;
   [[nodiscard]] std::int64_t replicas() const { return data * islands; }
-  [[nodiscard]] std::int64_t ranks() const { return replicas() * pipeline * tensor; }
+  [[nodiscard]] std::int64_t ranks() const;
 
   /// Pre: 0 <= rank < ranks().
   [[nodiscard]] Coordinates coordinates_of(std::int64_t rank) const;
@@ -43,6 +47,8 @@ struct Grid {
   /// Ranks that differ from `rank` at most in the coordinate of `axis`, in order of that
   /// coordinate.
   [[nodiscard]] std::vector<std::int64_t> group_of(std::int64_t rank, Axis axis) const;
+  /// Ranks from one member of a group along `axis` to the next.
+  [[nodiscard]] std::int64_t stride(Axis axis) const;
   /// As in "2 data x 2 pipeline x 1 tensor", with islands in front where there are several.
   [[nodiscard]] std::string text() const;
 

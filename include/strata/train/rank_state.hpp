@@ -38,7 +38,7 @@ class RankState : public StoredState {
   void assign(std::int64_t shift);
   /// The data group in order of the places.
   [[nodiscard]] comm::Communicator& data_group() {
-    return rotated_data_ ? *rotated_data_ : *groups_.data;
+    return rotated_data_ ? *rotated_data_ : groups_.along(grid::Axis::kData);
   }
 
   /// Sums the gradients of a tied table's two uses. Communication: over the pipeline group, where

@@ -241,12 +241,12 @@ void ExecutionEnvironment::connect_groups(comm::Communicator& world, const plan:
   };
   // In the same order on all ranks. Only groups in use: connections take memory.
   if (use == Use::kTraining) {
-    connect(*groups_.data, plan.config.numerics.mode);
+    connect(groups_.along(grid::Axis::kData), plan.config.numerics.mode);
     if (plan.model->joins_lanes()) {
       connect(*groups_.lanes, comm::Summation::kInvariant);
     }
   }
-  connect(*groups_.tensor, plan.config.numerics.mode);
+  connect(groups_.along(grid::Axis::kTensor), plan.config.numerics.mode);
 }
 
 std::int64_t ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const plan::Plan& plan,

@@ -148,7 +148,8 @@ class SampleFigures {
     }
     const auto outputs = static_cast<std::size_t>(plan_.model->output().shape.count());
     round_.resize(static_cast<std::size_t>(samples) * outputs);
-    groups.pipeline->broadcast(comm::payload_of(std::span(round_)), loss_stage(plan_));
+    groups.along(grid::Axis::kPipeline)
+        .broadcast(comm::payload_of(std::span(round_)), loss_stage(plan_));
     for (std::int64_t i = 0; i < samples; ++i) {
       extras_.observer(
           first_sample + i,
@@ -160,18 +161,20 @@ class SampleFigures {
   /// Completes the result on all ranks. Communication: over the pipeline group.
   void give(comm::Groups& groups, std::int64_t last_stage, EvaluationResult& result) const {
     if (extras_.answers != nullptr) {
-      groups.pipeline->broadcast(comm::payload_of(std::span(*extras_.answers)), last_stage);
+      groups.along(grid::Axis::kPipeline)
+          .broadcast(comm::payload_of(std::span(*extras_.answers)), last_stage);
     }
-    const bool is_last = groups.pipeline->rank() == last_stage;
+    const bool is_last = groups.along(grid::Axis::kPipeline).rank() == last_stage;
     if (errors_) {
-      result.values = comm::broadcast_from(
-          *groups.pipeline, is_last ? errors_->figures() : ValueFigures(), last_stage);
+      result.values =
+          comm::broadcast_from(groups.along(grid::Axis::kPipeline),
+                               is_last ? errors_->figures() : ValueFigures(), last_stage);
     }
     if (scores_) {
       constexpr double kNone = -1.0;
       const double area = comm::broadcast_from(
-          *groups.pipeline, is_last ? area_under_curve(*scores_, labels_).value_or(kNone) : kNone,
-          last_stage);
+          groups.along(grid::Axis::kPipeline),
+          is_last ? area_under_curve(*scores_, labels_).value_or(kNone) : kNone, last_stage);
       result.area = area == kNone ? std::nullopt : std::optional(area);
     }
   }
@@ -312,12 +315,13 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     }
     figures.end_round(groups, first_sample, std::min(round_samples, samples - first_sample));
   }
-  groups.pipeline->broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
+  groups.along(grid::Axis::kPipeline)
+      .broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
   if (extras.counts != nullptr) {
     for (comm::Communicator* const group : groups.replicas()) {
       extras.counts->add_up(*group);
     }
-    extras.counts->take_from(*groups.pipeline, loss_stage(plan));
+    extras.counts->take_from(groups.along(grid::Axis::kPipeline), loss_stage(plan));
   }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
   EvaluationResult result{

@@ -83,13 +83,15 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
           std::vector<double> logits = logits_of(outputs, std::ssize(text) - 1, port,
                                                  rank.chunks.back().pass, context.stream());
           if (port.placement == nn::Placement::kFeatures) {
-            groups.tensor->all_reduce(
-                TensorView(std::span(logits), Shape{static_cast<std::int64_t>(logits.size())}));
+            groups.along(grid::Axis::kTensor)
+                .all_reduce(
+                    TensorView(std::span(logits), Shape{static_cast<std::int64_t>(logits.size())}));
           }
           token = sample_token(std::vector<float>(logits.begin(), logits.end()),
                                plan.train_data.classes, options, std::ssize(sampled));
         }));
-    sampled.push_back(comm::broadcast_from(*groups.pipeline, token, loss_stage(plan)));
+    sampled.push_back(
+        comm::broadcast_from(groups.along(grid::Axis::kPipeline), token, loss_stage(plan)));
     text.push_back(sampled.back());
   }
   return sampled;

@@ -38,7 +38,7 @@ class Trainer final : public TrainingLoop {
         config_(setup.plan.config),
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
-        executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
+        executor_(state_.chunks(), setup.groups.along(grid::Axis::kPipeline), *setup.groups.engine),
         replication_(make_replication(setup, rank_, state_, executor_)),
         evaluation_(setup, rank_, executor_),
         saves_(setup, rank_, state_, *replication_, evaluation_, clock_),

@@ -28,7 +28,7 @@ LocalSteps::LocalSteps(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
                        pipeline::Executor& executor)
     : Replication(setup, rank, state, executor),
       context_(setup.context),
-      outer_(*setup.groups.islands, plan::outer_share(plan_, rank)) {
+      outer_(setup.groups.along(grid::Axis::kIslands), plan::outer_share(plan_, rank)) {
   if (!plan_.config.parallel.island_of.empty()) {
     rendezvous_.emplace(setup, rank, state, outer_);
   }
@@ -309,9 +309,9 @@ void LocalSteps::exchange(std::span<StepResult> round) {
       mine.push_back(island.grad_norm * island.grad_norm);
     }
   }
-  const auto ranks = static_cast<std::size_t>(setup_.groups.islands->size());
-  const std::vector<double> all =
-      comm::gathered_rows(*setup_.groups.islands, std::span(std::as_const(mine)));
+  const auto ranks = static_cast<std::size_t>(setup_.groups.along(grid::Axis::kIslands).size());
+  const std::vector<double> all = comm::gathered_rows(setup_.groups.along(grid::Axis::kIslands),
+                                                      std::span(std::as_const(mine)));
   const auto number = [&](std::size_t rank, std::size_t at) {
     return all[rank * mine.size() + at];
   };

@@ -13,16 +13,17 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
                      comm::Groups& groups)
     : StoredState(context, plan, rank, groups),
       groups_(groups),
-      reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
+      reducer_(context, groups.along(grid::Axis::kData), plan.lanes, rank.buckets,
+               rank.reducer_sizes),
       norm_(context, rank.layout, rank.buckets, rank.coordinates.data),
-      gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
+      gather_(groups.along(grid::Axis::kData), rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
   for (nn::Stage* const chunk : chunks()) {
     chunk->set_weight_source(&gather_);
   }
   if (const auto tie = tied_stages(plan)) {
-    tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.coordinates.data, *tie,
-                 plan.config.numerics.dtype);
+    tie_.emplace(context, groups.along(grid::Axis::kPipeline), rank.layout, rank.buckets,
+                 rank.coordinates.data, *tie, plan.config.numerics.dtype);
   }
 }
 
@@ -47,7 +48,7 @@ void RankState::assign(std::int64_t shift) {
       chunk->resume_graphs();
     }
   } else {
-    rotated_data_.emplace(*groups_.data, shift, context_.stream());
+    rotated_data_.emplace(groups_.along(grid::Axis::kData), shift, context_.stream());
     rotated_lanes_.emplace(*groups_.lanes, shift, context_.stream());
     for (nn::Stage* const chunk : chunks()) {
       chunk->suspend_graphs();

@@ -104,7 +104,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
       model[kSquaresAt + slots.of(placed.index, placed.shard)] = slice_squares[p];
     }
   }
-  const Gathered tensors(*groups.tensor, model, summary.communication);
+  const Gathered tensors(groups.along(grid::Axis::kTensor), model, summary.communication);
   // The loss and the squares of replicated parameters are equal on all tensor ranks. The squares of
   // slices are 0 except on the rank that owns the slice.
   for (std::size_t i = 1; i < model.size(); ++i) {
@@ -118,7 +118,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     requests.add_encoded(tensors.row(t)[0]);
   }
   model[0] = requests.encoded();
-  const Gathered stages(*groups.pipeline, model, summary.communication);
+  const Gathered stages(groups.along(grid::Axis::kPipeline), model, summary.communication);
 
   double square = 0.0;
   for (std::size_t i = 0; i < slots.count(); ++i) {

@@ -144,7 +144,7 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
                      rank.frozen.weight_elements * size_bytes(plan.config.numerics.dtype)),
       frozen_weights_(
           frozen_memory_.view(0, Shape{rank.frozen.weight_elements}, plan.config.numerics.dtype)),
-      shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
+      shards_(groups.along(grid::Axis::kTensor), *groups.engine, plan.config.numerics.shards,
               plan.config.numerics.mode),
       lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
       pass_buffers_(nn::Stage::pass_buffers(context.device(), *plan.model, rank.chunks)) {

@@ -189,23 +189,27 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
     const Groups groups = make_groups(world, engine, grid, {});
     findings.require_that(groups.coordinates == grid.coordinates_of(world.rank()),
                           "coordinates on the grid");
-    findings.require_equal(groups.data->rank(), groups.coordinates.data, "rank in the data group");
-    findings.require_equal(groups.pipeline->rank(), groups.coordinates.pipeline, "pipeline rank");
-    findings.require_equal(groups.tensor->size(), 1, "size of the tensor group");
-    findings.require_equal(groups.data->name(), "data group", "name");
+    findings.require_equal(groups.along(grid::Axis::kData).rank(), groups.coordinates.data,
+                           "rank in the data group");
+    findings.require_equal(groups.along(grid::Axis::kPipeline).rank(), groups.coordinates.pipeline,
+                           "pipeline rank");
+    findings.require_equal(groups.along(grid::Axis::kTensor).size(), 1, "size of the tensor group");
+    findings.require_equal(groups.along(grid::Axis::kData).name(), "data group", "name");
     const auto members_of = [&](Communicator& group) {
       const Values mine{world.rank()};
       Values all(static_cast<std::size_t>(group.size()));
       group.all_gather(readable(mine), writable(all));
       return all;
     };
-    findings.require_equal(members_of(*groups.data), grid.group_of(world.rank(), grid::Axis::kData),
+    findings.require_equal(members_of(groups.along(grid::Axis::kData)),
+                           grid.group_of(world.rank(), grid::Axis::kData),
                            fmt::format("data group of {}", grid.text()));
-    findings.require_equal(members_of(*groups.pipeline),
+    findings.require_equal(members_of(groups.along(grid::Axis::kPipeline)),
                            grid.group_of(world.rank(), grid::Axis::kPipeline),
                            fmt::format("pipeline group of {}", grid.text()));
     // All groups pass messages around at the same time, with the same tag.
-    for (Communicator* group : {groups.data.get(), groups.pipeline.get()}) {
+    for (Communicator* group :
+         {&groups.along(grid::Axis::kData), &groups.along(grid::Axis::kPipeline)}) {
       const std::int64_t to = (group->rank() + 1) % group->size();
       const std::int64_t from = (group->rank() + group->size() - 1) % group->size();
       if (group->size() == 1) {
@@ -218,7 +222,7 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
       receive.wait();
       send.wait();
       const grid::Axis axis =
-          group == groups.data.get() ? grid::Axis::kData : grid::Axis::kPipeline;
+          group == &groups.along(grid::Axis::kData) ? grid::Axis::kData : grid::Axis::kPipeline;
       findings.require_equal(received[0],
                              grid.group_of(world.rank(), axis)[static_cast<std::size_t>(from)],
                              "neighbour in the group");

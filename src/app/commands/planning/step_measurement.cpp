@@ -114,10 +114,10 @@ class SilentGroups {
     };
     world_ = group(plan.grid.rank_of(at), plan.grid.ranks());
     groups_ = {.grid = plan.grid, .coordinates = at, .world = world_.get(), .engine = &engine_};
-    groups_.data = group(at.data, plan.grid.data);
+    for (const auto& [axis, name] : enum_table<grid::Axis>()) {
+      groups_.axes[static_cast<std::size_t>(axis)] = group(at[axis], plan.grid[axis]);
+    }
     groups_.lanes = group(at.data, plan.grid.data);
-    groups_.pipeline = group(at.pipeline, plan.grid.pipeline);
-    groups_.tensor = group(at.tensor, plan.grid.tensor);
   }
 
   [[nodiscard]] comm::Groups& groups() { return groups_; }

@@ -19,7 +19,7 @@ LoadedModel::LoadedModel(comm::MpiSession& mpi, const RunInputs& inputs, plan::P
       state_->load_weights(*inputs.checkpoint);
     });
   }
-  executor_.emplace(state_->chunks(), *groups.pipeline, *groups.engine);
+  executor_.emplace(state_->chunks(), groups.along(grid::Axis::kPipeline), *groups.engine);
   groups.world->enter(comm::Phase::kEvaluation);
 }
 
