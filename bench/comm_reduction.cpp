@@ -43,8 +43,7 @@ class Bench {
  public:
   Bench(comm::Communicator& world, std::int64_t elements)
       : world_(world),
-        lanes_(world.size()),
-        reduction_(world, lanes_),
+        reduction_(world, grid::Assignment::blocked(grid::SumTree(world.size()), world.size())),
         gradients_(device::Device::cpu(), elements * 4),
         sums_(device::Device::cpu(), elements * 4),
         received_(device::Device::cpu(), elements * 8),
@@ -131,7 +130,6 @@ class Bench {
   }
 
   comm::Communicator& world_;
-  grid::SumTree lanes_;
   comm::OrderedReduction reduction_;
   ops::Context context_{1};
   device::Buffer gradients_;

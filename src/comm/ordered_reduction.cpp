@@ -29,27 +29,14 @@ std::vector<ReductionStep> steps_ending_at(std::span<const ReductionStep> steps,
   return result;
 }
 
-/// The lanes of some consecutive ranks.
-grid::Range lanes_of(const grid::SumTree& tree, std::int64_t ranks, const grid::Range& of) {
-  return {grid::even_part(tree.leaves(), ranks, of.begin).begin,
-          grid::even_part(tree.leaves(), ranks, of.end - 1).end};
-}
-
-/// The tree nodes that the lanes of some consecutive ranks complete.
-std::vector<grid::Range> nodes_of(const grid::SumTree& tree, std::int64_t ranks,
-                                  const grid::Range& of) {
-  return tree.nodes_within(lanes_of(tree, ranks, of));
-}
-
 }  // namespace
 
-std::vector<std::int64_t> received_parts(const grid::SumTree& tree, std::int64_t ranks,
-                                         std::int64_t node_ranks) {
+std::vector<std::int64_t> received_parts(const grid::Assignment& lanes, std::int64_t node_ranks) {
   // The sums of some ranks, of each group of so many.
   const auto sums_of = [&](std::int64_t together) {
     std::vector<std::int64_t> sums;
-    for (std::int64_t r = 0; r < ranks; r += together) {
-      sums.push_back(std::ssize(nodes_of(tree, ranks, {r, r + together})));
+    for (std::int64_t r = 0; r < lanes.ranks(); r += together) {
+      sums.push_back(std::ssize(lanes.nodes_of({r, r + together})));
     }
     return sums;
   };
@@ -89,13 +76,12 @@ OrderedReduction::Level OrderedReduction::make_level(
   return level;
 }
 
-OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree,
+OrderedReduction::OrderedReduction(Communicator& group, const grid::Assignment& lanes,
                                    std::int64_t node_ranks)
     : group_(&group),
-      received_parts_(
-          received_parts(tree, group.size(), node_ranks)[static_cast<std::size_t>(group.rank())]) {
+      received_parts_(received_parts(lanes, node_ranks)[static_cast<std::size_t>(group.rank())]) {
   const std::int64_t size = group.size();
-  require(tree.leaves() % size == 0, "{} lanes for {} ranks", tree.leaves(), size);
+  require(lanes.ranks() == size, "lanes of {} ranks for {} ranks", lanes.ranks(), size);
   require(size % node_ranks == 0, "nodes of {} ranks for {} ranks", node_ranks, size);
   const std::int64_t node = group.rank() / node_ranks;
   const std::int64_t number = group.rank() % node_ranks;
@@ -106,20 +92,20 @@ OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tre
   std::vector<std::vector<grid::Range>> nodes;
   for (std::int64_t r = ranks_of(node).begin; r < ranks_of(node).end; ++r) {
     ranks.push_back(r);
-    nodes.push_back(nodes_of(tree, size, {r, r + 1}));
+    nodes.push_back(lanes.nodes_of(r));
   }
   const auto self = static_cast<std::size_t>(number);
-  inside_ = make_level(ranks, self, nodes, nodes_of(tree, size, ranks_of(node)), 0);
+  inside_ = make_level(ranks, self, nodes, lanes.nodes_of(ranks_of(node)), 0);
   const std::int64_t first_own =
       std::accumulate(inside_.parts.begin(), inside_.parts.begin() + number, std::int64_t{0});
   ranks.clear();
   nodes.clear();
   for (std::int64_t n = 0; n < size / node_ranks; ++n) {
     ranks.push_back(n * node_ranks + number);
-    nodes.push_back(nodes_of(tree, size, ranks_of(n)));
+    nodes.push_back(lanes.nodes_of(ranks_of(n)));
   }
   const auto home = std::ranges::find(inside_.sums, first_own);
-  const grid::Range all{0, tree.leaves()};
+  const grid::Range all{0, lanes.tree().leaves()};
   across_ = make_level(ranks, static_cast<std::size_t>(node), nodes, std::span(&all, 1),
                        home - inside_.sums.begin());
 }

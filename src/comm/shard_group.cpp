@@ -15,8 +15,8 @@ ShardGroup::ShardGroup(Communicator& group, const ProgressEngine& engine, std::i
                        Summation summation)
     : PartitionedGroup(group, engine, shards),
       summation_(summation),
-      fold_(grid::running_reduction(tree(), own())),
-      reduction_(std::in_place, group, tree()) {
+      fold_(grid::running_reduction(tree().nodes_within(own()))),
+      reduction_(std::in_place, group, grid::Assignment::blocked(tree(), group.size())) {
   require(summation == Summation::kInvariant || shards == group.size(),
           "{} shards on {} ranks under the library's sums", shards, group.size());
 }
@@ -24,7 +24,7 @@ ShardGroup::ShardGroup(Communicator& group, const ProgressEngine& engine, std::i
 ShardGroup::ShardGroup(std::int64_t shards)
     : PartitionedGroup(shards),
       summation_(Summation::kInvariant),
-      fold_(grid::running_reduction(tree(), own())) {}
+      fold_(grid::running_reduction(tree().nodes_within(own()))) {}
 
 grid::Range ShardGroup::own_rows(std::int64_t rows) const {
   return group() == nullptr ? grid::Range{0, rows}
@@ -32,16 +32,16 @@ grid::Range ShardGroup::own_rows(std::int64_t rows) const {
 }
 
 std::int64_t ShardGroup::accumulators(std::int64_t shards, const grid::Range& own) {
-  return grid::running_reduction(grid::SumTree(shards), own).accumulators;
+  return grid::running_reduction(grid::SumTree(shards).nodes_within(own)).accumulators;
 }
 
 std::int64_t ShardGroup::receive_elements(std::int64_t shards, const grid::Range& own,
                                           std::int64_t rows, std::int64_t columns) {
   const std::int64_t ranks = shards / own.count();
   const std::int64_t most_rows = (rows + ranks - 1) / ranks;
-  return received_parts(grid::SumTree(shards),
-                        ranks)[static_cast<std::size_t>(own.begin / own.count())] *
-         most_rows * columns;
+  const auto lanes = grid::Assignment::blocked(grid::SumTree(shards), ranks);
+  return received_parts(lanes)[static_cast<std::size_t>(own.begin / own.count())] * most_rows *
+         columns;
 }
 
 void ShardGroup::fold_after(ops::Context& context, std::span<const TensorView> accumulators,

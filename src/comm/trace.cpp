@@ -4,6 +4,24 @@
 
 namespace strata::comm {
 
+TracedMessages& TracedMessages::operator+=(const TracedMessages& other) {
+  messages += other.messages;
+  bytes += other.bytes;
+  messages_between_nodes += other.messages_between_nodes;
+  bytes_between_nodes += other.bytes_between_nodes;
+  return *this;
+}
+
+TracedMessages sent(std::span<const TraceEvent> events, grid::Axis axis) {
+  TracedMessages all{.axis = axis};
+  for (const TraceEvent& event : events) {
+    if (event.kind == TraceEvent::Kind::kStart && event.messages.axis == axis) {
+      all += event.messages;
+    }
+  }
+  return all;
+}
+
 /// Complete at the first test, which is the wait.
 class PlannedGroup::Started final : public Request::Operation {
  public:

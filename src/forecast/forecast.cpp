@@ -14,9 +14,9 @@
 #include "strata/nn/layer_trace.hpp"
 #include "strata/plan/memory_fit.hpp"
 #include "strata/plan/replication.hpp"
+#include "strata/plan/step_trace.hpp"
 
 #include "replay.hpp"
-#include "step_trace.hpp"
 
 // Forecaster::Step is one class on more than 400 lines: each of its steps reads what those before
 // it found.
@@ -147,9 +147,10 @@ class Forecaster::Step {
   const LayerPrice& price(const nn::StageSpec& chunk, const grid::Coordinates& at,
                           std::int64_t layer) {
     const nn::PassShape& pass = chunk.pass;
-    const nn::LayerSites sites{.tensor = group_site(plan_, at, grid::Axis::kTensor, node_ranks_),
-                               .data = group_site(plan_, at, grid::Axis::kData, node_ranks_),
-                               .summation = plan_.config.numerics.mode};
+    const nn::LayerSites sites{
+        .tensor = plan::group_site(plan_, at, grid::Axis::kTensor, node_ranks_),
+        .data = plan::group_site(plan_, at, grid::Axis::kData, node_ranks_),
+        .summation = plan_.config.numerics.mode};
     const auto accumulate =
         plan_.microbatches_per_lane > 1 ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite;
     const std::string key = fmt::format(
@@ -238,12 +239,12 @@ class Forecaster::Step {
   };
 
   StageTail tail(const plan::RankPlan& rank) {
-    const StepTrace trace = trace_step(plan_, rank, node_ranks_);
+    const plan::StepTrace trace = plan::trace_step(plan_, rank, node_ranks_);
     StageTail result;
     Replay replay(site_);
     double passes = 0.0;
     replay.run(trace.own_lanes);
-    for (const StepTrace::AfterLayer& after : trace.reduction) {
+    for (const plan::StepTrace::AfterLayer& after : trace.reduction) {
       const LayerPrice& layer = price(rank, after.layer);
       const double seconds = plan_.backward == nn::BackwardOrder::kFused ? layer.backward_input
                                                                          : layer.backward_weight;
@@ -270,7 +271,7 @@ class Forecaster::Step {
     result.parts[kGather] = replay.exposed() - exposed;
 
     exposed = replay.exposed();
-    for (const StepTrace::AfterLayer& after : trace.gather) {
+    for (const plan::StepTrace::AfterLayer& after : trace.gather) {
       replay.run(after.events);
       replay.compute(price(rank, after.layer).forward);
     }
@@ -434,7 +435,7 @@ class Forecaster::Step {
     if (!plan::replication_of(plan_).traits(plan_).waits) {
       return 0.0;
     }
-    const plan::Traffic& round = rank.traffic.back();
+    const plan::Traffic round = *plan::replication_of(plan_).traffic(plan_, rank);
     const Link& link = plan_.grid.ranks() > node_ranks_ ? machine_.network : machine_.node;
     return seconds_of(machine_, link, round.messages, round.bytes, nodes());
   }

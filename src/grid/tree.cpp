@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "strata/core/error.hpp"
 
@@ -11,35 +12,50 @@ SumTree::SumTree(std::int64_t leaves) : leaves_(leaves) {
   require(leaves >= 1, "a sum of {} lanes", leaves);
 }
 
-std::vector<Range> SumTree::nodes_within(const Range& range) const {
-  require(range.begin >= 0 && range.begin < range.end && range.end <= leaves_,
-          "lanes [{}, {}) of {}", range.begin, range.end, leaves_);
+std::vector<Range> SumTree::nodes_of(std::span<const std::int64_t> leaves) const {
+  require(!leaves.empty() && leaves.front() >= 0 && leaves.back() < leaves_ &&
+              std::ranges::adjacent_find(leaves, std::greater_equal{}) == leaves.end(),
+          "{} lanes of {}", leaves.size(), leaves_);
   std::vector<Range> nodes;
-  collect({0, leaves_}, range, nodes);
+  const std::function<void(const Range&, std::span<const std::int64_t>)> collect =
+      [&](const Range& node, std::span<const std::int64_t> within) {
+        if (within.empty()) {
+          return;
+        }
+        if (std::ssize(within) == node.count()) {
+          nodes.push_back(node);
+          return;
+        }
+        const std::int64_t middle = node.begin + node.count() / 2;
+        const auto left =
+            static_cast<std::size_t>(std::ranges::lower_bound(within, middle) - within.begin());
+        collect({node.begin, middle}, within.first(left));
+        collect({middle, node.end}, within.subspan(left));
+      };
+  collect({0, leaves_}, leaves);
   return nodes;
 }
 
-void SumTree::collect(const Range& node, const Range& range, std::vector<Range>& nodes) const {
-  if (node.end <= range.begin || node.begin >= range.end) {
-    return;
-  }
-  if (node.begin >= range.begin && node.end <= range.end) {
-    nodes.push_back(node);
-    return;
-  }
-  const std::int64_t middle = node.begin + node.count() / 2;
-  collect({node.begin, middle}, range, nodes);
-  collect({middle, node.end}, range, nodes);
+std::vector<Range> SumTree::nodes_within(const Range& range) const {
+  std::vector<std::int64_t> leaves(
+      static_cast<std::size_t>(std::max<std::int64_t>(0, range.count())));
+  std::iota(leaves.begin(), leaves.end(), range.begin);
+  return nodes_of(leaves);
 }
 
 std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
                                            std::span<const Range> sums) {
   std::vector<ReductionStep> steps;
-  std::size_t next = 0;  // the traversal visits the parts from left to right
+  // The traversal visits the parts from left to right.
+  std::vector<std::int64_t> order(nodes.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto node_at = [&](std::int64_t part) { return nodes[static_cast<std::size_t>(part)]; };
+  std::ranges::sort(order, {}, [&](std::int64_t part) { return node_at(part).begin; });
+  auto next = order.begin();
   // Reduces a subtree; returns the part that then holds its sum, the part of its first leaf.
   const std::function<std::int64_t(const Range&)> reduce = [&](const Range& node) {
-    if (next < nodes.size() && nodes[next] == node) {
-      return static_cast<std::int64_t>(next++);
+    if (next != order.end() && node_at(*next) == node) {
+      return *next++;
     }
     require(node.count() > 1, "leaf {} of the sum is not covered by any part", node.begin);
     const std::int64_t middle = node.begin + node.count() / 2;
@@ -64,10 +80,9 @@ std::vector<ReductionStep> reduction_steps(const SumTree& tree) {
   return reduction_steps(leaves, std::span(&all, 1));
 }
 
-RunningReduction running_reduction(const SumTree& tree, const Range& leaves) {
+RunningReduction running_reduction(std::span<const Range> nodes) {
   RunningReduction reduction;
-  reduction.nodes = tree.nodes_within(leaves);
-  for (std::size_t n = 0; n < reduction.nodes.size(); ++n) {
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
     // Leaves arrive in order, so the pending partial sums (left siblings) form a stack.
     const std::function<void(const Range&, std::int64_t)> visit = [&](const Range& node,
                                                                       std::int64_t slot) {
@@ -82,23 +97,24 @@ RunningReduction running_reduction(const SumTree& tree, const Range& leaves) {
       visit({middle, node.end}, slot + 1);
       reduction.after.back().push_back({slot, slot + 1});
     };
-    visit(reduction.nodes[n], static_cast<std::int64_t>(n));
+    visit(nodes[n], static_cast<std::int64_t>(n));
   }
   return reduction;
 }
 
-RunningReduction joint_reduction(const SumTree& tree, const Range& leaves) {
+RunningReduction joint_reduction(std::span<const Range> nodes) {
   RunningReduction reduction;
-  reduction.nodes = tree.nodes_within(leaves);
-  reduction.accumulators = leaves.count();
-  reduction.after.resize(static_cast<std::size_t>(leaves.count()));
+  for (const Range& node : nodes) {
+    reduction.accumulators += node.count();
+  }
+  reduction.after.resize(static_cast<std::size_t>(reduction.accumulators));
   // The first leaf of a node uses the accumulator of the node's sum; the other leaves follow the
   // nodes.
-  std::int64_t next = std::ssize(reduction.nodes);
-  for (std::size_t n = 0; n < reduction.nodes.size(); ++n) {
+  std::int64_t next = std::ssize(nodes);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
     const std::function<std::int64_t(const Range&)> reduce = [&](const Range& node) {
       if (node.count() == 1) {
-        const bool first = node.begin == reduction.nodes[n].begin;
+        const bool first = node.begin == nodes[n].begin;
         reduction.accumulator.push_back(first ? static_cast<std::int64_t>(n) : next++);
         return reduction.accumulator.back();
       }
@@ -108,7 +124,7 @@ RunningReduction joint_reduction(const SumTree& tree, const Range& leaves) {
       reduction.after.back().push_back({left, right});
       return left;
     };
-    reduce(reduction.nodes[n]);
+    reduce(nodes[n]);
   }
   return reduction;
 }

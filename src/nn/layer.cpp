@@ -47,12 +47,6 @@ LogitBlocks logit_blocks(const Port& port, const PassShape& pass) {
           .multiple = port.is_logits ? pass.logit_multiple : 1};
 }
 
-LayerTraffic exchange_of(const PassShape& pass, double bytes, std::int64_t pieces) {
-  const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
-  const auto others = static_cast<double>(ranks - 1);
-  return {others * static_cast<double>(pieces), bytes * others / static_cast<double>(ranks)};
-}
-
 LayerCost Layer::cost() const {
   // An elementwise layer: reads its input and writes its output, forward and backward.
   const auto elements = static_cast<double>(input_.shape.count() + output_.shape.count());

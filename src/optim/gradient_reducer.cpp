@@ -9,39 +9,37 @@ namespace strata::optim {
 namespace {
 
 /// Elements of the receive buffer for one bucket, of the rank in `ranks` with the most.
-std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
-                              const grid::Range& ranks, const BucketPlan& plan,
-                              const GradientReducer::Sizes& sizes) {
+std::int64_t receive_elements(const grid::Assignment& lanes, const grid::Range& ranks,
+                              const BucketPlan& plan, const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {
     return 0;
   }
-  const std::vector<std::int64_t> parts = comm::received_parts(lanes, data_ranks, sizes.node_ranks);
+  const std::vector<std::int64_t> parts = comm::received_parts(lanes, sizes.node_ranks);
   return *std::max_element(parts.begin() + ranks.begin, parts.begin() + ranks.end) *
          plan.largest_slice();
 }
 
 /// The reduction of a rank's own lanes.
-grid::RunningReduction fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
-                               std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
+grid::RunningReduction fold_of(const grid::Assignment& lanes, std::int64_t data_rank,
+                               const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {
-    return grid::running_reduction(grid::SumTree(1), {0, 1});
+    return grid::running_reduction(grid::SumTree(1).nodes_within({0, 1}));
   }
-  const grid::Range own = grid::even_part(lanes.leaves(), data_ranks, data_rank);
-  return sizes.joins_lanes ? grid::joint_reduction(lanes, own)
-                           : grid::running_reduction(lanes, own);
+  const std::vector<grid::Range> nodes = lanes.nodes_of(data_rank);
+  return sizes.joins_lanes ? grid::joint_reduction(nodes) : grid::running_reduction(nodes);
 }
 
 }  // namespace
 
-std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
-                                                    std::int64_t data_ranks, std::int64_t data_rank,
-                                                    const BucketPlan& plan, const Sizes& sizes) {
-  const grid::Range ranks = sizes.reach == Reach::kAnyLanes ? grid::Range{0, data_ranks}
+std::vector<nn::MemoryItem> GradientReducer::memory(const grid::Assignment& lanes,
+                                                    std::int64_t data_rank, const BucketPlan& plan,
+                                                    const Sizes& sizes) {
+  const grid::Range ranks = sizes.reach == Reach::kAnyLanes ? grid::Range{0, lanes.ranks()}
                                                             : grid::Range{data_rank, data_rank + 1};
   std::int64_t accumulators = 0;
-  const std::int64_t received = receive_elements(lanes, data_ranks, ranks, plan, sizes);
+  const std::int64_t received = receive_elements(lanes, ranks, plan, sizes);
   for (std::int64_t r = ranks.begin; r < ranks.end; ++r) {
-    accumulators = std::max(accumulators, fold_of(lanes, data_ranks, r, sizes).accumulators);
+    accumulators = std::max(accumulators, fold_of(lanes, r, sizes).accumulators);
   }
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", accumulators * sizes.elements * element_bytes},
@@ -49,7 +47,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
 }
 
 GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data_group,
-                                 const grid::SumTree& lanes, const BucketPlan& plan,
+                                 const grid::Assignment& lanes, const BucketPlan& plan,
                                  const Sizes& sizes)
     : context_(context),
       data_group_(&data_group),
@@ -59,10 +57,9 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
       sizes_(sizes),
       microbatches_per_lane_(sizes.microbatches_per_lane) {
   if (sizes.summation == comm::Summation::kLibrary) {
-    microbatches_per_lane_ *= lanes.leaves() / data_group.size();
+    microbatches_per_lane_ *= lanes.rounds();
   }
-  const std::vector<nn::MemoryItem> items =
-      memory(lanes, data_group.size(), data_group.rank(), plan, sizes);
+  const std::vector<nn::MemoryItem> items = memory(lanes, data_group.rank(), plan, sizes);
   gradient_memory_ = device::Buffer(context.device(), items[0].bytes);
   receive_memory_ = device::Buffer(context.device(), items[1].bytes);
   assign(data_group);
@@ -71,7 +68,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
 void GradientReducer::assign(comm::Communicator& data_group) {
   data_group_ = &data_group;
   reduction_ = comm::OrderedReduction(data_group, lanes_, sizes_.node_ranks);
-  fold_ = fold_of(lanes_, data_group.size(), data_group.rank(), sizes_);
+  fold_ = fold_of(lanes_, data_group.rank(), sizes_);
   const DType dtype = compute_dtype(sizes_.dtype);
   const std::int64_t element_bytes = size_bytes(dtype);
   accumulators_.clear();
@@ -80,8 +77,7 @@ void GradientReducer::assign(comm::Communicator& data_group) {
         gradient_memory_.view(a * sizes_.elements * element_bytes, Shape{sizes_.elements}, dtype));
   }
   const std::int64_t rank = data_group.rank();
-  const std::int64_t slot_elements =
-      receive_elements(lanes_, data_group.size(), {rank, rank + 1}, plan_, sizes_);
+  const std::int64_t slot_elements = receive_elements(lanes_, {rank, rank + 1}, plan_, sizes_);
   receive_slots_.clear();
   for (std::int64_t s = 0; s < sizes_.in_flight; ++s) {
     receive_slots_.push_back(

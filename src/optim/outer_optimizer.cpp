@@ -98,13 +98,14 @@ std::vector<nn::MemoryItem> OuterOptimizer::memory(std::int64_t ranks, const Out
                                       packed(f.largest)}};
 }
 
-nn::LayerTraffic OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_rank,
-                                         const OuterShare& share) {
-  nn::LayerTraffic sent;
+comm::TracedMessages OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_rank,
+                                             const OuterShare& share) {
+  comm::TracedMessages sent{.axis = grid::Axis::kIslands, .ranks = ranks};
   const auto add = [&](std::int64_t elements, std::int64_t times) {
     const std::int64_t bytes = ops::packed_bytes(share.options.exchange, share.dtype, elements);
     const std::int64_t messages = (bytes + kMostMessageBytes - 1) / kMostMessageBytes;
-    sent += {static_cast<double>(times * messages), static_cast<double>(times * bytes)};
+    sent.messages += times * messages;
+    sent.bytes += static_cast<double>(times * bytes);
   };
   for (const grid::Range& range : fragments_of(share).element_ranges) {
     for (std::int64_t to = 0; to < ranks; ++to) {

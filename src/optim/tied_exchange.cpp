@@ -56,27 +56,6 @@ nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t pipelin
           kInFlight * elements * size_bytes(compute_dtype(weights_dtype))};
 }
 
-nn::LayerTraffic TiedExchange::traffic(const BucketPlan& plan, std::int64_t data_rank,
-                                       std::int64_t pipeline_rank, const Stages& stages,
-                                       DType weights_dtype) {
-  nn::LayerTraffic traffic;
-  if (stages.owner == stages.borrower) {
-    return traffic;
-  }
-  const auto add = [&](Bucket::Use use, DType dtype) {
-    for (const grid::Range& slice : own_slices(plan, use, data_rank)) {
-      traffic += {1.0, static_cast<double>(slice.count() * size_bytes(dtype))};
-    }
-  };
-  if (pipeline_rank == stages.borrower) {
-    add(Bucket::Use::kBorrowed, compute_dtype(weights_dtype));
-  }
-  if (pipeline_rank == stages.owner) {
-    add(Bucket::Use::kShared, weights_dtype);
-  }
-  return traffic;
-}
-
 TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_group,
                            const nn::ParameterLayout& layout, const BucketPlan& plan,
                            std::int64_t data_rank, const Stages& stages, DType weights_dtype)

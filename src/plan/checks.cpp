@@ -189,7 +189,11 @@ void check_stages(const Plan& plan) {
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
     const nn::Layer& layer = plan.model->layer(i);
     layer.check(pass);
-    if (layer.traffic(pass).messages > 0.0) {
+    const bool is_split =
+        std::ranges::any_of(plan.model->parameters(), [i](const nn::ParameterSpec& spec) {
+          return spec.layer == i && spec.split != nn::kNotSplit;
+        });
+    if (plan.grid.tensor > 1 && is_split) {
       check_sum(plan, layer, layer.input());
       check_sum(plan, layer, layer.output());
     }

@@ -101,9 +101,10 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   }
   const ReplicationPlan& replication = replication_of(plan);
   replication.divide(plan);
-  plan.lanes = grid::SumTree(plan.config.numerics.lanes / plan.parts);
+  plan.lanes = grid::Assignment::blocked(grid::SumTree(plan.config.numerics.lanes / plan.parts),
+                                         plan.grid.data);
   const std::int64_t step_microbatches = part_batch(plan) / plan.config.batch.micro;
-  plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
+  plan.microbatches_per_lane = step_microbatches / plan.lanes.tree().leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
   plan.token_rows = resolve_token_rows(plan.config, train_data);
   plan.model = make_model(plan.config, train_data, model_grid(plan));
@@ -123,7 +124,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   }
   replication.check(plan);
   if (plan.model->joins_lanes()) {
-    plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
+    plan.concurrent_lanes = plan.lanes.rounds();
   }
   const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
   TrainingSchedule training =

@@ -281,9 +281,12 @@ std::vector<Rows> memory_rows(const Plan& plan, const std::vector<RankPlan>& ran
           memory_table("host memory per rank", ranks, &RankPlan::host_memory)};
 }
 
-Rows traffic_rows(const std::vector<RankPlan>& ranks) {
+Rows traffic_rows(const Plan& plan, const std::vector<RankPlan>& ranks) {
+  std::vector<std::vector<Traffic>> sent;
+  std::ranges::transform(ranks, std::back_inserter(sent),
+                         [&](const RankPlan& rank) { return traffic_of(plan, rank); });
   const auto cell = [&](std::int64_t stage, std::size_t row) {
-    const Traffic& traffic = ranks[static_cast<std::size_t>(stage)].traffic[row];
+    const Traffic& traffic = sent[static_cast<std::size_t>(stage)][row];
     return traffic.messages == 0.0
                ? "-"
                : fmt::format("{} messages, {}",
@@ -291,7 +294,7 @@ Rows traffic_rows(const std::vector<RankPlan>& ranks) {
                                                      : fmt::format("{:.0f}", traffic.messages),
                              bytes_text(static_cast<std::int64_t>(traffic.bytes)));
   };
-  const std::size_t kinds = ranks.front().traffic.size();
+  const std::size_t kinds = sent.front().size();
   const std::vector<grid::Range> columns =
       columns_of(std::ssize(ranks), [&](std::int64_t a, std::int64_t b) {
         for (std::size_t row = 0; row < kinds; ++row) {
@@ -302,7 +305,7 @@ Rows traffic_rows(const std::vector<RankPlan>& ranks) {
         return true;
       });
   std::vector<std::string> names;
-  std::ranges::transform(ranks.front().traffic, std::back_inserter(names), &Traffic::name);
+  std::ranges::transform(sent.front(), std::back_inserter(names), &Traffic::name);
   return stage_table(
       "traffic per rank and step", names, columns,
       [&](std::size_t row, const grid::Range& stages) { return cell(stages.begin, row); });
@@ -337,7 +340,7 @@ std::string plan_text(const Plan& plan) {
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
   text += optimizer_text(plan) + grid_lines(plan) + going_on_text(plan) + batch_text(plan) +
           schedule_text(plan) + memory_tables(plan, ranks);
-  return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(ranks));
+  return plan.grid.ranks() == 1 ? text : text + "\n" + table_text(traffic_rows(plan, ranks));
 }
 
 std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {

@@ -11,7 +11,7 @@
 
 #include "resolve.hpp"
 
-// One rank's part of a plan: its memory and its messages.
+// One rank's part of a plan, and its memory.
 namespace strata::plan {
 
 namespace {
@@ -71,8 +71,8 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const auto add = [&](std::vector<nn::MemoryItem> items) {
     std::move(items.begin(), items.end(), std::back_inserter(memory));
   };
-  add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
-                                     rank.buckets, rank.reducer_sizes));
+  add(optim::GradientReducer::memory(plan.lanes, rank.coordinates.data, rank.buckets,
+                                     rank.reducer_sizes));
   add(optim::Optimizer::memory(replication_of(plan).rank_optimizer(plan), rank.layout, rank.buckets,
                                rank.coordinates.data, c.numerics.dtype));
   if (plan.device == device::DeviceKind::kCpu) {
@@ -133,97 +133,7 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   return memory;
 }
 
-/// All messages that the rank sends in a training step, on average.
-std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
-  const config::RunConfig& c = plan.config;
-  const auto microbatches = static_cast<double>(plan.microbatches);
-  const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
-  const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
-  Traffic neighbours{"activations and their gradients, between stages"};
-  const auto add_crossing = [&](std::int64_t layer, const nn::PassShape& pass, bool gradients) {
-    const Traffic crossing = crossing_traffic(plan, layer, pass, gradients);
-    neighbours.messages += microbatches * crossing.messages;
-    neighbours.bytes += microbatches * crossing.bytes;
-  };
-  nn::LayerTraffic shards;
-  nn::LayerTraffic lanes;
-  for (std::size_t i = 0; i < rank.chunks.size(); ++i) {
-    const nn::StageSpec& chunk = rank.chunks[i];
-    const pipeline::StageChunk here{.stage = rank.coordinates.pipeline,
-                                    .chunk = static_cast<std::int64_t>(i)};
-    const auto crosses = [&](const std::optional<pipeline::StageChunk>& other) {
-      return other && other->stage != here.stage;
-    };
-    if (crosses(pipeline::downstream(plan.training, here))) {
-      add_crossing(chunk.layers.end, chunk.pass, false);
-    }
-    if (crosses(pipeline::upstream(plan.training, here))) {
-      add_crossing(chunk.layers.begin, chunk.pass, true);
-    }
-    shards += nn::Stage::traffic(*plan.model, chunk);
-    lanes += nn::Stage::lane_traffic(*plan.model, chunk, plan.grid.data);
-  }
-  const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
-                       microbatches * shards.bytes};
-  const double gathers = replication_of(plan).gathers(plan);
-  // Exchanges of partial sums, then gathers of weights: of slices inside nodes, and across them.
-  const std::int64_t nodes = plan.grid.data / plan.node_replicas;
-  const auto data = [&](const std::string& name, std::int64_t peers, std::int64_t slices,
-                        std::int64_t replicas) {
-    const std::int64_t added = plan.lanes.leaves() / plan.grid.data * replicas;
-    const auto parts = static_cast<double>(std::ssize(plan.lanes.nodes_within({0, added})));
-    const auto sent = static_cast<double>(peers * slices);
-    return Traffic{name,
-                   static_cast<double>(rank.buckets.buckets().size()) * sent * (parts + gathers),
-                   sent / static_cast<double>(plan.grid.data) *
-                       (static_cast<double>(rank.layout.elements) * gradient * parts +
-                        static_cast<double>(rank.layout.weight_elements) * element * gathers)};
-  };
-  std::vector<Traffic> all{neighbours, tensor};
-  if (plan.node_replicas == 1) {
-    all.push_back(data("gradients and weights, between replicas", nodes - 1, 1, 1));
-  } else {
-    all.push_back(data("gradients and weights, inside a node", plan.node_replicas - 1, nodes, 1));
-    all.push_back(data("gradients and weights, between nodes", nodes - 1, 1, plan.node_replicas));
-  }
-  if (plan.model->joins_lanes()) {
-    const auto executions = static_cast<double>(plan.training.microbatches);
-    all.push_back({"batch statistics, between replicas", executions * lanes.messages,
-                   executions * lanes.bytes});
-  }
-  if (const auto tie = tied_stages(plan)) {
-    const nn::LayerTraffic tied = optim::TiedExchange::traffic(
-        rank.buckets, rank.coordinates.data, rank.coordinates.pipeline, *tie, c.numerics.dtype);
-    const double times = rank.coordinates.pipeline == tie->owner ? gathers : 1.0;
-    all.push_back(
-        {"gradients or weights of a tied table", times * tied.messages, times * tied.bytes});
-  }
-  for (Traffic& traffic : all) {
-    traffic.messages *= static_cast<double>(plan.parts_per_rank);
-    traffic.bytes *= static_cast<double>(plan.parts_per_rank);
-  }
-  if (auto parts = replication_of(plan).traffic(plan, rank)) {
-    all.push_back(*std::move(parts));
-  }
-  return all;
-}
-
 }  // namespace
-
-Traffic crossing_traffic(const Plan& plan, std::int64_t layer, const nn::PassShape& pass,
-                         bool gradients) {
-  Traffic crossing;
-  for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
-    if (tensor == nn::kModelInput && gradients) {
-      continue;  // the model's input has no gradient
-    }
-    const nn::Port& port = plan.model->port_of(tensor);
-    crossing.messages += 1.0;
-    crossing.bytes += static_cast<double>(nn::local_shape(port, pass).count() *
-                                          size_bytes(plan.config.numerics.dtype));
-  }
-  return crossing;
-}
 
 std::vector<std::int64_t> chunk_stages(const Plan& plan) {
   std::vector<std::int64_t> stages;
@@ -308,14 +218,16 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                           .node_ranks = plan.node_replicas};
   result.server_buckets = replication_of(plan).server_buckets(plan, result.layout, bucket_elements);
   for (std::int64_t part = result.own_parts.begin; part < result.own_parts.end; ++part) {
-    const std::int64_t replica = part * plan.grid.data + coordinates.data;
-    for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-      result.offsets.push_back((replica * plan.microbatches + m) * c.batch.micro);
+    for (std::int64_t round = 0; round < plan.lanes.rounds(); ++round) {
+      const std::int64_t lane =
+          part * plan.lanes.tree().leaves() + plan.lanes.leaf(coordinates.data, round);
+      for (std::int64_t m = 0; m < plan.microbatches_per_lane; ++m) {
+        result.offsets.push_back((lane * plan.microbatches_per_lane + m) * c.batch.micro);
+      }
     }
   }
   result.memory = memory_of(plan, result);
   result.host_memory = host_memory_of(plan, result);
-  result.traffic = traffic_of(plan, result);
   return result;
 }
 

@@ -203,11 +203,11 @@ class LocalSteps final : public ReplicationPlan {
 
   [[nodiscard]] std::optional<Traffic> traffic(const Plan& plan,
                                                const RankPlan& rank) const override {
-    const nn::LayerTraffic round = optim::OuterOptimizer::traffic(
+    const comm::TracedMessages round = optim::OuterOptimizer::traffic(
         plan.grid.islands, rank.coordinates.islands, outer_share(plan, rank));
     const auto steps = static_cast<double>(plan.config.local.steps);
-    return Traffic{"differences and averages, between islands", round.messages / steps,
-                   round.bytes / steps};
+    return Traffic{"differences and averages, between islands",
+                   static_cast<double>(round.messages) / steps, round.bytes / steps};
   }
 
   [[nodiscard]] std::vector<std::string> state_tensors(

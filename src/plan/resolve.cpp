@@ -61,7 +61,7 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
 
 ModelGrid model_grid(const Plan& plan) {
   return {.step_microbatches = part_batch(plan) / plan.config.batch.micro,
-          .lanes = plan.lanes.leaves(),
+          .lanes = plan.lanes.tree().leaves(),
           .shards = plan.config.numerics.shards,
           .token_rows = plan.token_rows};
 }

@@ -153,7 +153,7 @@ void ordered_sums_have_the_cpus_bits(Ranks& ranks, Findings& findings) {
   constexpr std::int64_t kNodeRanks = 2;
   const std::int64_t count = 10'007;
   const std::vector<grid::Range> slices = slices_of(count, ranks.size(), false);
-  const grid::SumTree tree(2 * ranks.size());
+  const auto tree = grid::Assignment::blocked(grid::SumTree(2 * ranks.size()), ranks.size());
   OrderedReduction on_cpu(ranks.mpi, tree);
   OrderedReduction on_gpu(ranks.nccl, tree);
   OrderedReduction in_nodes(ranks.nccl, tree, kNodeRanks);

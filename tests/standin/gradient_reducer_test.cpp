@@ -172,7 +172,8 @@ void expect_one_wait(comm::Summation summation, std::int64_t node_ranks = 1) {
   StreamGroup group(context.stream());
   const BucketPlan plan(layout, kRanks, nn::ParameterLayout::kBlock * kRanks);
   ASSERT_GT(std::ssize(plan.buckets()), 4);
-  GradientReducer reducer(context, group, grid::SumTree(kRanks), plan,
+  GradientReducer reducer(context, group, grid::Assignment::blocked(grid::SumTree(kRanks), kRanks),
+                          plan,
                           {.elements = layout.elements,
                            .summation = summation,
                            .in_flight = 1,

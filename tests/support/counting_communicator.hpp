@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "strata/comm/communicator.hpp"
-#include "strata/nn/layer.hpp"
+#include "strata/comm/trace.hpp"
 
 namespace strata::nn::test {
 
@@ -24,7 +24,7 @@ class CountingCommunicator final : public comm::Communicator {
     inner_.broadcast(payload, root);
   }
   void all_gather(ConstTensorView mine, TensorView all) override {
-    count(comm::Tag::kGather, static_cast<double>(size() - 1), mine.bytes());
+    count(comm::Tag::kGather, size() - 1, mine.bytes());
     inner_.all_gather(mine, all);
   }
   void all_reduce(TensorView sum) override { inner_.all_reduce(sum); }
@@ -39,16 +39,16 @@ class CountingCommunicator final : public comm::Communicator {
     observer_ = std::move(observer);
   }
 
-  [[nodiscard]] LayerTraffic sent() const {
-    LayerTraffic all;
+  [[nodiscard]] comm::TracedMessages sent() const {
+    comm::TracedMessages all;
     for (const auto& [tag, traffic] : sent_) {
       all += traffic;
     }
     return all;
   }
-  [[nodiscard]] LayerTraffic sent(comm::Tag tag) const {
+  [[nodiscard]] comm::TracedMessages sent(comm::Tag tag) const {
     const auto found = sent_.find(tag);
-    return found == sent_.end() ? LayerTraffic() : found->second;
+    return found == sent_.end() ? comm::TracedMessages() : found->second;
   }
 
  private:
@@ -68,13 +68,14 @@ class CountingCommunicator final : public comm::Communicator {
     std::function<void()> before_;
   };
 
-  void count(comm::Tag tag, double messages, std::int64_t bytes) {
-    sent_[tag] += {messages, messages * static_cast<double>(bytes)};
+  void count(comm::Tag tag, std::int64_t messages, std::int64_t bytes) {
+    sent_[tag].messages += messages;
+    sent_[tag].bytes += static_cast<double>(messages * bytes);
   }
 
   std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                        comm::Tag tag) override {
-    count(tag, 1.0, payload.bytes());
+    count(tag, 1, payload.bytes());
     return std::make_unique<Passed>(inner_.send(payload, peer, tag));
   }
   std::unique_ptr<comm::Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
@@ -88,7 +89,7 @@ class CountingCommunicator final : public comm::Communicator {
   }
 
   comm::Communicator& inner_;
-  std::map<comm::Tag, LayerTraffic> sent_;
+  std::map<comm::Tag, comm::TracedMessages> sent_;
   comm::Tag observed_ = comm::Tag::kSetup;
   std::function<void()> observer_;
 };

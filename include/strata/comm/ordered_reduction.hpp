@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
-#include "strata/grid/tree.hpp"
+#include "strata/grid/assignment.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/reduce.hpp"
 
@@ -13,8 +13,7 @@ namespace strata::comm {
 
 /// Number of slices of partial sums that each rank receives in a reduction. Pre: as
 /// OrderedReduction's.
-[[nodiscard]] std::vector<std::int64_t> received_parts(const grid::SumTree& tree,
-                                                       std::int64_t ranks,
+[[nodiscard]] std::vector<std::int64_t> received_parts(const grid::Assignment& lanes,
                                                        std::int64_t node_ranks = 1);
 
 /// Reduce-scatter in the order of the sum tree (design law 1): an all-to-all of partial sums, then
@@ -27,10 +26,9 @@ namespace strata::comm {
 /// bytes of an all-to-all. The additions are the same.
 class OrderedReduction {
  public:
-  /// Lanes are distributed evenly over the ranks of the group. `node_ranks`: consecutive ranks that
-  /// are added first; 1 for one level. Pre: tree.leaves() % group.size() == 0; group.size() %
-  /// node_ranks == 0.
-  OrderedReduction(Communicator& group, const grid::SumTree& tree, std::int64_t node_ranks = 1);
+  /// `lanes`: what each rank of the group computes. `node_ranks`: consecutive ranks that are added
+  /// first; 1 for one level. Pre: lanes.ranks() == group.size(); group.size() % node_ranks == 0.
+  OrderedReduction(Communicator& group, const grid::Assignment& lanes, std::int64_t node_ranks = 1);
 
   /// Number of partial sums that this rank contributes: one per tree node that its lanes complete.
   [[nodiscard]] std::int64_t own_parts() const { return inside_.parts[inside_.self]; }

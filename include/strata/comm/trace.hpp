@@ -20,6 +20,9 @@ struct TracedMessages {
   double bytes = 0.0;         ///< of those
   std::int64_t messages_between_nodes = 0;
   double bytes_between_nodes = 0.0;
+
+  /// Adds messages of the same group.
+  TracedMessages& operator+=(const TracedMessages& other);
 };
 
 /// What a rank does in a pass, in order.
@@ -36,6 +39,9 @@ struct TraceEvent {
   /// An operation that follows these messages on their stream, beside those of the compute stream.
   bool on_stream = false;
 };
+
+/// All messages that were started along an axis.
+[[nodiscard]] TracedMessages sent(std::span<const TraceEvent> events, grid::Axis axis);
 
 /// Records the operations of a planned context, and the messages of planned groups, without doing
 /// them.

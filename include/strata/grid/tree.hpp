@@ -19,40 +19,38 @@ class SumTree {
 
   [[nodiscard]] std::int64_t leaves() const { return leaves_; }
 
-  /// The fewest nodes of the tree that together cover the leaves [range.begin, range.end), in
-  /// order. What a holder of these leaves can add up by itself is one partial sum a node.
+  /// The fewest nodes of the tree that together cover some leaves, in order. What a holder of these
+  /// leaves can add up by itself is one partial sum a node. Pre: ascending; at least one.
+  [[nodiscard]] std::vector<Range> nodes_of(std::span<const std::int64_t> leaves) const;
+  /// The same of consecutive leaves.
   [[nodiscard]] std::vector<Range> nodes_within(const Range& range) const;
 
  private:
-  void collect(const Range& node, const Range& range, std::vector<Range>& nodes) const;
-
   std::int64_t leaves_;
 };
 
 /// The additions, in order, that bring partial sums of the given tree nodes together, each of
-/// `sums` in its first part. Pre: `nodes` are disjoint nodes of the tree, in order, and cover the
-/// leaves of `sums`, which are nodes too.
+/// `sums` in its first part. Pre: `nodes` are disjoint nodes of the tree, in any order, and cover
+/// the leaves of `sums`, which are nodes too.
 [[nodiscard]] std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
                                                          std::span<const Range> sums);
 /// The same for the sum of one part a leaf, in part 0.
 [[nodiscard]] std::vector<ReductionStep> reduction_steps(const SumTree& tree);
 
-/// How a holder of consecutive leaves adds them as they come, one after the other, with few
-/// accumulators: leaf i is accumulated in accumulator[i]; after it, the additions after[i] are
-/// done.
+/// How a holder of the leaves of some nodes adds them as they come, in ascending order, with few
+/// accumulators: the i-th is accumulated in accumulator[i]; after it, the additions after[i] are
+/// done. The sum of node k is left in accumulator k.
 struct RunningReduction {
   std::vector<std::int64_t> accumulator;
   std::vector<std::vector<ReductionStep>> after;
   std::int64_t accumulators = 0;
-  /// The tree nodes that are left at the end; node k lies in accumulator k.
-  std::vector<Range> nodes;
 };
 
-[[nodiscard]] RunningReduction running_reduction(const SumTree& tree, const Range& leaves);
+[[nodiscard]] RunningReduction running_reduction(std::span<const Range> nodes);
 
 /// The same for leaves that come all at a time: each has an accumulator of its own, and all
 /// additions are done after the last.
-[[nodiscard]] RunningReduction joint_reduction(const SumTree& tree, const Range& leaves);
+[[nodiscard]] RunningReduction joint_reduction(std::span<const Range> nodes);
 
 /// The sum of one value a leaf, added in the tree's order.
 [[nodiscard]] double sum_in_tree(const SumTree& tree, std::span<const double> leaves);

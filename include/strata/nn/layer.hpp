@@ -141,22 +141,6 @@ struct LayerCost {
   double elements_moved = 0.0;
 };
 
-/// Traffic of one rank on its tensor group for one microbatch of training.
-struct LayerTraffic {
-  double messages = 0.0;
-  double bytes = 0.0;
-
-  LayerTraffic& operator+=(const LayerTraffic& other) {
-    messages += other.messages;
-    bytes += other.bytes;
-    return *this;
-  }
-};
-
-/// Traffic of one reduce-scatter or all-gather of `bytes` in total, in `pieces` pieces.
-[[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes,
-                                       std::int64_t pieces = 1);
-
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
 /// Three dimensions are an image, which lies channels last: height x width x channels.
 struct Port {
@@ -271,14 +255,11 @@ class Layer {
   /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
   virtual void check(const PassShape& /*pass*/) const {}
   [[nodiscard]] virtual LayerCost cost() const;
-  [[nodiscard]] virtual LayerTraffic traffic(const PassShape& /*pass*/) const { return {}; }
   /// Whether the layer computes one microbatch of every lane at once. All stages then run their own
   /// lanes concurrently.
   [[nodiscard]] virtual bool joins_lanes() const { return false; }
   /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
   [[nodiscard]] virtual bool counts_microbatches() const { return false; }
-  /// Bytes that each lane sends to every other in a forward pass, and again in a backward pass.
-  [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& /*pass*/) const { return 0; }
   /// The key cache of `capacity` tokens, one tensor for each own shard; the value cache is alike.
   /// Empty for layers that process rows independently.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& /*pass*/,

@@ -94,12 +94,6 @@ class Stage {
   [[nodiscard]] static std::vector<device::Buffer> pass_buffers(const device::Device& device,
                                                                 const Model& model,
                                                                 std::span<const StageSpec> chunks);
-  /// Traffic of a Stage on its tensor group for one microbatch of training.
-  [[nodiscard]] static LayerTraffic traffic(const Model& model, const StageSpec& spec);
-  /// Traffic of a Stage on its data group for one training microbatch of each lane.
-  [[nodiscard]] static LayerTraffic lane_traffic(const Model& model, const StageSpec& spec,
-                                                 std::int64_t replicas);
-
   [[nodiscard]] const grid::Range& layers() const { return spec_.layers; }
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
   [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }

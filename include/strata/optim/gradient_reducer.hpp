@@ -10,7 +10,6 @@
 #include "strata/comm/ordered_reduction.hpp"
 #include "strata/comm/summation.hpp"
 #include "strata/device/buffer.hpp"
-#include "strata/grid/tree.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/optim/buckets.hpp"
@@ -43,12 +42,11 @@ class GradientReducer final : public nn::GradientSink {
     std::int64_t node_ranks = 1;
   };
 
-  GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
-                  const BucketPlan& plan, const Sizes& sizes);
+  GradientReducer(ops::Context& context, comm::Communicator& data_group,
+                  const grid::Assignment& lanes, const BucketPlan& plan, const Sizes& sizes);
 
   /// The bytes that a GradientReducer of this rank allocates.
-  [[nodiscard]] static std::vector<nn::MemoryItem> memory(const grid::SumTree& lanes,
-                                                          std::int64_t data_ranks,
+  [[nodiscard]] static std::vector<nn::MemoryItem> memory(const grid::Assignment& lanes,
                                                           std::int64_t data_rank,
                                                           const BucketPlan& plan,
                                                           const Sizes& sizes);
@@ -82,7 +80,7 @@ class GradientReducer final : public nn::GradientSink {
 
   ops::Context& context_;
   comm::Communicator* data_group_;
-  grid::SumTree lanes_;
+  grid::Assignment lanes_;
   comm::OrderedReduction reduction_;
   const BucketPlan& plan_;
   Sizes sizes_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/comm/trace.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/nn/parameter.hpp"
@@ -66,8 +67,8 @@ class OuterOptimizer {
                                                           const OuterShare& share);
   /// What a rank of the group sends in a round, in which each fragment is exchanged once by all
   /// islands.
-  [[nodiscard]] static nn::LayerTraffic traffic(std::int64_t ranks, std::int64_t group_rank,
-                                                const OuterShare& share);
+  [[nodiscard]] static comm::TracedMessages traffic(std::int64_t ranks, std::int64_t group_rank,
+                                                    const OuterShare& share);
 
   /// Of a fragment, or of all, in the order of the tensors below.
   [[nodiscard]] std::span<const Piece> pieces(std::size_t fragment) const;

@@ -36,11 +36,6 @@ class TiedExchange {
   /// Exchanges the slices of another data rank from now on.
   void assign(std::int64_t data_rank);
 
-  /// The messages of a TiedExchange of this pipeline rank in a step.
-  [[nodiscard]] static nn::LayerTraffic traffic(const BucketPlan& plan, std::int64_t data_rank,
-                                                std::int64_t pipeline_rank, const Stages& stages,
-                                                DType weights_dtype);
-
   /// shared += borrowed in the own slices of the gradients. Pre: both are reduced over the data
   /// group. Communication: between two stages, one message per bucket from the borrower to the
   /// owner. Returns: seconds spent waiting for it.

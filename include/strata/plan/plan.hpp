@@ -66,7 +66,8 @@ struct Plan {
   std::unique_ptr<nn::Model> model;
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
-  grid::SumTree lanes{1};  ///< of one part
+  grid::Assignment lanes =
+      grid::Assignment::blocked(grid::SumTree(1), 1);  ///< of one part, over the data group
   /// The checkpoint's, where the run goes on with other lanes or shards by consent.
   std::optional<VirtualGrid> former;
   /// The settings that strata chose, in neither the config nor the checkpoint, of numerics.lanes
@@ -160,7 +161,6 @@ struct RankPlan {
   std::vector<nn::MemoryItem> memory;
   /// Its allocations in host memory where the device is a GPU; else empty.
   std::vector<nn::MemoryItem> host_memory;
-  std::vector<Traffic> traffic;
 };
 
 [[nodiscard]] VirtualGrid virtual_grid_of(const Plan& plan);
@@ -253,6 +253,10 @@ void set_target_units(Plan& plan, const std::vector<double>& mean,
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
+/// All messages that the rank sends in a training step, on average. Runs its passes, reduction and
+/// update on planned memory.
+[[nodiscard]] std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank);
+
 /// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for
 /// a run whose saves wait for the files.
 [[nodiscard]] std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank);
@@ -292,7 +296,7 @@ void set_target_units(Plan& plan, const std::vector<double>& mean,
     const Plan& plan, const std::vector<RankPlan>& ranks);
 /// The same of what they send in a step.
 [[nodiscard]] std::vector<std::vector<std::string>> traffic_rows(
-    const std::vector<RankPlan>& ranks);
+    const Plan& plan, const std::vector<RankPlan>& ranks);
 /// Tables of the memory that a rank of each stage takes.
 [[nodiscard]] std::string memory_text(const Plan& plan);
 

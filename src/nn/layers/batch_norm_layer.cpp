@@ -78,10 +78,6 @@ class BatchNorm final : public Layer {
   bool backward_reads_output() const override { return has_relu(); }
   bool joins_lanes() const override { return lanes_ > 1; }
   bool counts_microbatches() const override { return true; }
-  std::int64_t lane_bytes(const PassShape& pass) const override {
-    return joins_lanes() ? 2 * held_channels(pass) * size_bytes(compute_dtype(pass.dtype)) : 0;
-  }
-
   void check(const PassShape& pass) const override {
     if (rows_at(input(), pass.microbatch) * lanes_ == 1) {
       fail(ExitCode::kUsage,

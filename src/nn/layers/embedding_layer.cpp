@@ -71,10 +71,6 @@ class Embedding final : public Layer {
     return {.elements_moved = 6.0 * static_cast<double>(output_shape().count())};
   }
 
-  LayerTraffic traffic(const PassShape& pass) const override {
-    return ShardSum::traffic(pass, output(), options_.width);
-  }
-
   void forward(const LayerPass& pass) const override {
     const TensorView rows =
         pass.output.reshaped(Shape{pass.output.count() / options_.width, options_.width});

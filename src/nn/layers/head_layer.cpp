@@ -72,15 +72,6 @@ class Head final : public Layer {
     return most;
   }
 
-  LayerTraffic traffic(const PassShape& pass) const override {
-    LayerTraffic traffic = ShardSum::traffic(pass, input(), width());
-    // In pieces, training gathers for the backward pass only.
-    if (is_split() && pass.recompute != Recompute::kNone && pass.loss_pieces == 1) {
-      traffic += ShardSum::gather_traffic(pass, input(), width());
-    }
-    return traffic;
-  }
-
   void forward(const LayerPass& pass) const override {
     RowGather gather = begin_gather(pass);
     if (pass.loss_pieces == 1) {

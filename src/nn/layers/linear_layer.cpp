@@ -103,18 +103,6 @@ LayerCost LinearLayer::cost() const {
   return cost;
 }
 
-LayerTraffic LinearLayer::traffic(const PassShape& pass) const {
-  if (options_.parallel == Parallel::kNone) {
-    return {};
-  }
-  const Port& summed = is_row() ? output() : input();
-  const auto elements = static_cast<double>(pass.microbatch * summed.shape.count());
-  LayerTraffic traffic = exchange_of(pass, ShardSum::bytes(pass, elements));
-  traffic +=
-      exchange_of(pass, elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype))));
-  return traffic;
-}
-
 void LinearLayer::forward(const LayerPass& pass) const {
   const std::int64_t rows = rows_out(pass);
   if (is_row() && pass.shards.shards() > 1) {

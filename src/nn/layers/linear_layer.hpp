@@ -54,7 +54,6 @@ class LinearLayer : public Layer {
   std::vector<TensorSpec> workspace(const PassShape& pass) const override;
   bool backward_reads_output() const override;
   LayerCost cost() const override;
-  LayerTraffic traffic(const PassShape& pass) const override;
   void forward(const LayerPass& pass) const override;
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override;

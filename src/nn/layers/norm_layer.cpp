@@ -29,10 +29,6 @@ class NormLayer final : public Layer {
 
   bool backward_reads_output() const override { return false; }
 
-  LayerTraffic traffic(const PassShape& pass) const override {
-    return norm_.traffic(pass, input().placement);
-  }
-
   void forward(const LayerPass& pass) const override {
     norm_.forward(pass.context, pass.weights, pass.input, pass.output, statistics(pass));
   }

@@ -45,14 +45,6 @@ ShardParts<TensorSpec> NormPart::workspace(const PassShape& pass) const {
   return shard_parts(pass, parameter_count() * width_);
 }
 
-LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const {
-  if (kind_ == NormKind::kNone || placement != Placement::kTokens) {
-    return {};
-  }
-  return exchange_of(pass, static_cast<double>(parameter_count() * width_ * pass.shards.count *
-                                               size_bytes(compute_dtype(pass.dtype))));
-}
-
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        const NormStatistics<TensorView>& statistics) const {

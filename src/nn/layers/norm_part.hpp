@@ -43,8 +43,6 @@ class NormPart {
   [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// Memory for backward_weight.
   [[nodiscard]] ShardParts<TensorSpec> workspace(const PassShape& pass) const;
-  /// Traffic of backward_weight().
-  [[nodiscard]] LayerTraffic traffic(const PassShape& pass, Placement placement) const;
 
   /// Shapes: x, y rows x width. `weights` begins with this part's parameters.
   void forward(ops::Context& context, std::span<const ParameterViews> weights,

@@ -31,28 +31,6 @@ class ShardSum {
     return specs;
   }
 
-  /// Traffic of a gather of all rows of a tensor that lies on the ranks as the port does.
-  [[nodiscard]] static LayerTraffic gather_traffic(const PassShape& pass, const Port& port,
-                                                   std::int64_t columns) {
-    const DType dtype =
-        port.placement == Placement::kTokens ? pass.dtype : compute_dtype(pass.dtype);
-    return exchange_of(pass, elements_of(pass, port, columns) * bytes_of(dtype), pass.row_pieces);
-  }
-  /// Traffic of a sum in one direction and of a gather in the other.
-  [[nodiscard]] static LayerTraffic traffic(const PassShape& pass, const Port& port,
-                                            std::int64_t columns) {
-    LayerTraffic traffic =
-        exchange_of(pass, bytes(pass, elements_of(pass, port, columns)), pass.row_pieces);
-    traffic += gather_traffic(pass, port, columns);
-    return traffic;
-  }
-  /// Bytes of all partial sums of `elements` elements that a rank sends.
-  [[nodiscard]] static double bytes(const PassShape& pass, double elements) {
-    const DType dtype = sends_rounded(pass.shard_sums, pass.shards.own) ? DType::kBfloat16
-                                                                        : compute_dtype(pass.dtype);
-    return elements * bytes_of(dtype);
-  }
-
   /// Pre: `workspace` is as listed for at least as many rows.
   ShardSum(const LayerPass& pass, const TensorSlots& workspace, std::vector<RowPiece> pieces,
            std::int64_t columns)
@@ -122,14 +100,6 @@ class ShardSum {
  private:
   /// kRounded: one shard's contribution in bfloat16.
   enum class Workspace { kReceived, kRounded, kAccumulators };
-
-  [[nodiscard]] static double bytes_of(DType dtype) {
-    return static_cast<double>(size_bytes(dtype));
-  }
-  [[nodiscard]] static double elements_of(const PassShape& pass, const Port& port,
-                                          std::int64_t columns) {
-    return static_cast<double>(rows_at(port, pass.microbatch)) * static_cast<double>(columns);
-  }
 
   /// Whether what a rank sends is one rounded contribution. A sum of several is float32, which
   /// takes no more bytes than they do.

@@ -246,20 +246,4 @@ LayerCost Sublayer::cost() const {
   return cost;
 }
 
-LayerTraffic Sublayer::traffic(const PassShape& pass) const {
-  LayerTraffic traffic = ShardSum::traffic(pass, input(), width());
-  traffic += ShardSum::traffic(pass, input(), width());
-  if (is_split_by_tokens()) {
-    if (pass.recompute != Recompute::kNone) {
-      traffic += ShardSum::gather_traffic(pass, input(), width());
-    }
-    traffic += norm_.traffic(pass, input().placement);
-  }
-  if (!adapted_.empty()) {
-    traffic += exchange_of(pass, static_cast<double>(adapter_elements() * pass.shards.count *
-                                                     size_bytes(compute_dtype(pass.dtype))));
-  }
-  return traffic;
-}
-
 }  // namespace strata::nn

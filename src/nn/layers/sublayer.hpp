@@ -52,7 +52,6 @@ class Sublayer : public Layer {
   [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const final;
   [[nodiscard]] bool backward_reads_output() const final { return false; }
   [[nodiscard]] LayerCost cost() const final;
-  [[nodiscard]] LayerTraffic traffic(const PassShape& pass) const final;
 
   void forward(const LayerPass& pass) const final;
   void recompute(const LayerPass& pass) const final;

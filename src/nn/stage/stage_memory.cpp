@@ -169,36 +169,6 @@ TensorView Stage::allocate_units(const Model& model, const StageSpec& spec, Aren
                                                DType::kFloat64);
 }
 
-LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
-  LayerTraffic traffic;
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    traffic += model.layer(i).traffic(spec.pass);
-  }
-  if (holds_last(model, spec) && model.output().placement == Placement::kFeatures) {
-    for (std::int64_t p = 0; p < spec.pass.loss_pieces; ++p) {
-      traffic += exchange_of(spec.pass,
-                             static_cast<double>(spec.pass.shards.count * logit_rows(model, spec) *
-                                                 ops::kCrossEntropyParts *
-                                                 size_bytes(compute_dtype(spec.pass.dtype))));
-    }
-  }
-  return traffic;
-}
-
-LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std::int64_t replicas) {
-  LayerTraffic traffic;
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    if (model.layer(i).joins_lanes()) {
-      // Forward, and backward where the input has a gradient.
-      const std::int64_t gathers = model.sources(i).input == kModelInput ? 1 : 2;
-      traffic.messages += static_cast<double>(gathers * (replicas - 1));
-      traffic.bytes += static_cast<double>(gathers * (replicas - 1) * spec.pass.concurrent_lanes *
-                                           model.layer(i).lane_bytes(spec.pass));
-    }
-  }
-  return traffic;
-}
-
 std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& spec) {
   struct Item {
     const char* name;

@@ -68,9 +68,8 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const std::span<const double> squares = state.norm().partials();
 
   // Over the data group: the requests, the loss of each own lane, the partial sums of the norm.
-  const std::int64_t own_lanes = plan.lanes.leaves() / plan.grid.data;
   const auto lanes_at = std::size_t{1};
-  const auto partials_at = lanes_at + static_cast<std::size_t>(own_lanes);
+  const auto partials_at = lanes_at + static_cast<std::size_t>(plan.lanes.rounds());
   std::vector<double> mine(partials_at);
   mine[0] = requests.encoded();
   for (std::size_t m = 0; m < losses.size(); ++m) {
@@ -80,13 +79,15 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   StepSummary summary;
   const Gathered data(state.data_group(), mine, summary.communication);
 
-  std::vector<double> lane_losses;
+  std::vector<double> lane_losses(static_cast<std::size_t>(plan.lanes.tree().leaves()));
   std::vector<std::span<const double>> partials;
   for (std::int64_t r = 0; r < plan.grid.data; ++r) {
     const std::span<const double> row = data.row(r);
     requests.add_encoded(row[0]);
-    lane_losses.insert(lane_losses.end(), row.begin() + lanes_at,
-                       row.begin() + static_cast<std::ptrdiff_t>(partials_at));
+    for (std::int64_t round = 0; round < plan.lanes.rounds(); ++round) {
+      lane_losses[static_cast<std::size_t>(plan.lanes.leaf(r, round))] =
+          row[lanes_at + static_cast<std::size_t>(round)];
+    }
     partials.push_back(row.subspan(partials_at));
   }
 
@@ -95,7 +96,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const NormSlots slots(plan);
   std::vector<double> model(kSquaresAt + slots.count());
   model[0] = requests.encoded();
-  model[1] = grid::sum_in_tree(plan.lanes, lane_losses);
+  model[1] = grid::sum_in_tree(plan.lanes.tree(), lane_losses);
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
     const nn::PlacedParameter& placed = rank.layout.parameters[p];

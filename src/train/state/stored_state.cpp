@@ -146,7 +146,7 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
           frozen_memory_.view(0, Shape{rank.frozen.weight_elements}, plan.config.numerics.dtype)),
       shards_(groups.along(grid::Axis::kTensor), *groups.engine, plan.config.numerics.shards,
               plan.config.numerics.mode),
-      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
+      lanes_(*groups.lanes, *groups.engine, plan.lanes.tree().leaves()),
       pass_buffers_(nn::Stage::pass_buffers(context.device(), *plan.model, rank.chunks)) {
   for (const nn::StageSpec& chunk : rank.chunks) {
     chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,

@@ -41,13 +41,13 @@ std::vector<grid::Range> uneven_slices(std::int64_t elements, std::int64_t ranks
   return slices;
 }
 
-void require_ordered_sum(Communicator& world, std::int64_t lanes, std::int64_t node_ranks,
-                         const std::vector<grid::Range>& slices, Findings& findings) {
-  const grid::SumTree tree(lanes);
+void require_ordered_sum(Communicator& world, const grid::Assignment& assignment,
+                         std::int64_t node_ranks, const std::vector<grid::Range>& slices,
+                         Findings& findings) {
+  const std::int64_t lanes = assignment.tree().leaves();
   const std::int64_t elements = slices.back().end;
-  OrderedReduction reduction(world, tree, node_ranks);
-  const std::vector<grid::Range> nodes =
-      tree.nodes_within(grid::even_part(lanes, world.size(), world.rank()));
+  OrderedReduction reduction(world, assignment, node_ranks);
+  const std::vector<grid::Range> nodes = assignment.nodes_of(world.rank());
   findings.require_equal(reduction.own_parts(), static_cast<std::int64_t>(nodes.size()), "parts");
   std::vector<std::vector<float>> partials;
   for (const grid::Range& node : nodes) {
@@ -86,17 +86,33 @@ void sums_have_the_same_bits_on_every_number_of_ranks(Communicator& world, Findi
     if (world.size() % node_ranks != 0) {
       continue;
     }
+    const std::vector<grid::Range> uneven = uneven_slices(kElements, world.size());
+    const auto blocked = [](std::int64_t lanes, std::int64_t ranks) {
+      return grid::Assignment::blocked(grid::SumTree(lanes), ranks);
+    };
     for (std::int64_t lanes = world.size(); lanes <= 24; lanes += world.size()) {
-      require_ordered_sum(world, lanes, node_ranks, uneven_slices(kElements, world.size()),
-                          findings);
+      require_ordered_sum(world, blocked(lanes, world.size()), node_ranks, uneven, findings);
+      require_ordered_sum(world, grid::Assignment::interleaved(grid::SumTree(lanes), world.size()),
+                          node_ranks, uneven, findings);
+    }
+    for (std::int64_t outer = 1; outer <= world.size(); ++outer) {
+      if (world.size() % outer == 0) {
+        require_ordered_sum(world,
+                            grid::Assignment::product(
+                                blocked(2 * outer, outer),
+                                grid::Assignment::interleaved(
+                                    grid::SumTree(3 * world.size() / outer), world.size() / outer)),
+                            node_ranks, uneven, findings);
+      }
     }
     // All elements in one slice, the others empty; and fewer elements than ranks.
     std::vector<grid::Range> slices(static_cast<std::size_t>(world.size()), {0, 0});
     slices.back() = {0, kElements};
-    require_ordered_sum(world, 2 * world.size(), node_ranks, slices, findings);
+    require_ordered_sum(world, blocked(2 * world.size(), world.size()), node_ranks, slices,
+                        findings);
     slices.assign(slices.size(), {1, 1});
     slices.front() = {0, 1};
-    require_ordered_sum(world, world.size(), node_ranks, slices, findings);
+    require_ordered_sum(world, blocked(world.size(), world.size()), node_ranks, slices, findings);
   }
 }
 

@@ -14,7 +14,6 @@
 #include "strata/nn/layer_trace.hpp"
 
 #include "error_of.hpp"
-#include "step_trace.hpp"
 
 namespace strata::forecast::forecast_test {
 namespace {
@@ -62,112 +61,6 @@ Machine machine() {
   machine.node = machine.network = {.latency_seconds = 1e-6, .bytes_per_second = 1e10};
   machine.file_write_bytes_per_second = 1e9;
   return machine;
-}
-
-struct Sums {
-  double messages = 0.0;
-  double bytes = 0.0;
-};
-
-void add(const std::vector<comm::TraceEvent>& events, grid::Axis axis, double times, Sums& sums) {
-  for (const comm::TraceEvent& event : events) {
-    if (event.kind == comm::TraceEvent::Kind::kStart && event.messages.axis == axis) {
-      sums.messages += times * static_cast<double>(event.messages.messages +
-                                                   event.messages.messages_between_nodes);
-      sums.bytes += times * (event.messages.bytes + event.messages.bytes_between_nodes);
-    }
-  }
-}
-
-Sums planned(const plan::RankPlan& rank, const std::vector<std::string>& names) {
-  Sums sums;
-  for (const plan::Traffic& traffic : rank.traffic) {
-    if (std::ranges::find(names, traffic.name) != names.end()) {
-      sums.messages += traffic.messages;
-      sums.bytes += traffic.bytes;
-    }
-  }
-  return sums;
-}
-
-// The traffic that the plan prints is counted by formulas; the trace runs what a rank runs.
-TEST(StepTrace, HasTheMessagesOfThePlan) {
-  struct Case {
-    const char* name;
-    grid::Grid grid;
-    std::int64_t lanes = 0;
-    std::int64_t node_ranks = 0;
-    std::int64_t row_pieces = 1;
-    DType dtype = DType::kFloat32;
-    device::DeviceKind device = device::DeviceKind::kCpu;
-  };
-  const std::vector<Case> cases{
-      {.name = "data", .grid = {4, 1, 1}},
-      {.name = "more lanes than replicas", .grid = {2, 1, 1}, .lanes = 8},
-      {.name = "tensor", .grid = {1, 1, 4}},
-      {.name = "tensor, two pieces", .grid = {1, 1, 2}, .row_pieces = 2},
-      {.name = "all axes, tied over stages", .grid = {2, 2, 2}, .lanes = 4},
-      {.name = "nodes of two replicas", .grid = {4, 1, 1}, .node_ranks = 2},
-      {.name = "bfloat16", .grid = {2, 2, 2}, .dtype = DType::kBfloat16},
-      {.name = "streams", .grid = {4, 2, 2}, .node_ranks = 4, .device = device::DeviceKind::kCuda}};
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.name);
-    config::RunConfig config = gpt(c.grid);
-    config.numerics.lanes = c.lanes;
-    config.numerics.row_pieces = c.row_pieces;
-    config.numerics.dtype = c.dtype;
-    config.parallel.node_ranks = c.node_ranks;
-    const plan::Plan plan = plan::prepare(config, c.grid.ranks(), tokens(), {}, c.device);
-    const std::int64_t node_ranks = c.node_ranks > 0 ? c.node_ranks : c.grid.ranks();
-    // The plan takes slices as even and as full, so that only all ranks together have its bytes.
-    Sums data;
-    Sums expected;
-    for (std::int64_t r = 0; r < plan.grid.ranks(); ++r) {
-      const plan::RankPlan rank = plan::rank_plan(plan, r);
-      const StepTrace step = trace_step(plan, rank, node_ranks);
-      Sums tied;
-      for (const auto& events : {step.own_lanes, step.finish, step.update}) {
-        add(events, grid::Axis::kData, 1.0, data);
-      }
-      for (const auto& after : {step.reduction, step.gather}) {
-        for (const StepTrace::AfterLayer& of : after) {
-          add(of.events, grid::Axis::kData, 1.0, data);
-        }
-      }
-      const Sums even = planned(
-          rank, {"gradients and weights, between replicas", "gradients and weights, inside a node",
-                 "gradients and weights, between nodes"});
-      expected.messages += even.messages;
-      expected.bytes += even.bytes;
-
-      for (const auto& events : {step.tied, step.update}) {
-        add(events, grid::Axis::kPipeline, 1.0, tied);
-      }
-      const Sums table = planned(rank, {"gradients or weights of a tied table"});
-      EXPECT_DOUBLE_EQ(tied.messages, table.messages);
-      EXPECT_DOUBLE_EQ(tied.bytes, table.bytes);
-
-      Sums shards;
-      for (const nn::StageSpec& chunk : rank.chunks) {
-        for (std::int64_t layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
-          const nn::LayerTrace trace =
-              nn::trace_layer(*plan.model, layer, chunk,
-                              {.tensor = tensor_site(plan, rank.coordinates, node_ranks),
-                               .data = data_site(plan, rank.coordinates, node_ranks)},
-                              ops::Accumulate::kAdd);
-          for (const auto& events : {trace.forward, trace.backward_input, trace.backward_weight}) {
-            add(events, grid::Axis::kTensor, static_cast<double>(plan.microbatches), shards);
-          }
-        }
-      }
-      const Sums tensor = planned(rank, {"tensor-parallel reductions"});
-      EXPECT_DOUBLE_EQ(shards.messages, tensor.messages);
-      EXPECT_DOUBLE_EQ(shards.bytes, tensor.bytes);
-    }
-    EXPECT_DOUBLE_EQ(data.bytes, expected.bytes);
-    EXPECT_LE(data.messages, expected.messages);
-    EXPECT_GE(data.messages, 0.4 * expected.messages);
-  }
 }
 
 double sum_of(const std::vector<StepPart>& parts) {

@@ -1,11 +1,11 @@
-#include "strata/grid/tree.hpp"
-
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "strata/grid/assignment.hpp"
 
 namespace strata::grid::tree_test {
 namespace {
@@ -28,14 +28,15 @@ void add(std::vector<std::string>& parts, const ReductionStep& step) {
   from.clear();
 }
 
-/// What a holder of `leaves` has in its accumulators after the last of them.
-std::vector<std::string> run(const RunningReduction& fold, const Range& leaves) {
+/// What a rank has in its accumulators after the last of its leaves.
+std::vector<std::string> run(const RunningReduction& fold, const Assignment& assignment,
+                             std::int64_t rank) {
   std::vector<std::string> accumulators(static_cast<std::size_t>(fold.accumulators));
-  for (std::int64_t i = 0; i < leaves.count(); ++i) {
+  for (std::int64_t i = 0; i < assignment.rounds(); ++i) {
     std::string& slot =
         accumulators.at(static_cast<std::size_t>(fold.accumulator.at(static_cast<std::size_t>(i))));
     EXPECT_TRUE(slot.empty()) << "leaf " << i << " overwrites " << slot;
-    slot = std::to_string(leaves.begin + i);
+    slot = std::to_string(assignment.leaf(rank, i));
     for (const ReductionStep& step : fold.after.at(static_cast<std::size_t>(i))) {
       add(accumulators, step);
     }
@@ -43,7 +44,34 @@ std::vector<std::string> run(const RunningReduction& fold, const Range& leaves) 
   return accumulators;
 }
 
-/// The sums that ranks make of their leaves, and of each other's, for all numbers of both.
+/// The sums that ranks make of their leaves, and of each other's.
+template <typename FoldOf>
+void expect_one_expression(const Assignment& assignment, const FoldOf& fold_of) {
+  const std::int64_t lanes = assignment.tree().leaves();
+  std::vector<Range> nodes;
+  std::vector<std::string> parts;
+  for (std::int64_t rank = 0; rank < assignment.ranks(); ++rank) {
+    const std::vector<Range> own = assignment.nodes_of(rank);
+    const std::vector<std::string> accumulators = run(fold_of(own), assignment, rank);
+    for (std::size_t n = 0; n < accumulators.size(); ++n) {
+      if (n < own.size()) {
+        EXPECT_EQ(accumulators[n], expression(own[n].begin, own[n].end));
+        parts.push_back(accumulators[n]);
+      } else {
+        EXPECT_EQ(accumulators[n], "");
+      }
+    }
+    nodes.insert(nodes.end(), own.begin(), own.end());
+  }
+  const Range all{0, lanes};
+  for (const ReductionStep& step : reduction_steps(nodes, std::span(&all, 1))) {
+    add(parts, step);
+  }
+  EXPECT_EQ(parts.front(), expression(0, lanes))
+      << lanes << " lanes on " << assignment.ranks() << " ranks";
+}
+
+/// For all numbers of lanes and ranks, and every kind of assignment.
 template <typename FoldOf>
 void expect_one_expression(const FoldOf& fold_of) {
   for (std::int64_t lanes = 1; lanes <= 24; ++lanes) {
@@ -52,38 +80,43 @@ void expect_one_expression(const FoldOf& fold_of) {
       if (lanes % ranks != 0) {
         continue;
       }
-      std::vector<Range> nodes;
-      std::vector<std::string> parts;
-      for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const Range own = even_part(lanes, ranks, rank);
-        const RunningReduction fold = fold_of(tree, own);
-        const std::vector<std::string> accumulators = run(fold, own);
-        for (std::size_t n = 0; n < accumulators.size(); ++n) {
-          if (n < fold.nodes.size()) {
-            EXPECT_EQ(accumulators[n], expression(fold.nodes[n].begin, fold.nodes[n].end));
-            parts.push_back(accumulators[n]);
-          } else {
-            EXPECT_EQ(accumulators[n], "");
-          }
-        }
-        EXPECT_EQ(fold.nodes, tree.nodes_within(own));
-        nodes.insert(nodes.end(), fold.nodes.begin(), fold.nodes.end());
-      }
-      const Range all{0, lanes};
-      for (const ReductionStep& step : reduction_steps(nodes, std::span(&all, 1))) {
-        add(parts, step);
-      }
-      EXPECT_EQ(parts.front(), expression(0, lanes)) << lanes << " lanes on " << ranks << " ranks";
+      expect_one_expression(Assignment::blocked(tree, ranks), fold_of);
+      expect_one_expression(Assignment::interleaved(tree, ranks), fold_of);
+      expect_one_expression(Assignment::product(Assignment::blocked(tree, ranks),
+                                                Assignment::interleaved(SumTree(6), 3)),
+                            fold_of);
+      expect_one_expression(Assignment::product(Assignment::interleaved(SumTree(6), 2),
+                                                Assignment::blocked(tree, ranks)),
+                            fold_of);
     }
   }
 }
 
-TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
-  expect_one_expression(running_reduction);
+TEST(Assignment, IsOneExpressionForEveryNumberOfRanks) {
+  expect_one_expression([](std::span<const Range> nodes) { return running_reduction(nodes); });
 }
 
-TEST(SumTree, IsTheSameForConcurrentLeaves) {
-  expect_one_expression(joint_reduction);
+TEST(Assignment, IsTheSameForConcurrentLeaves) {
+  expect_one_expression([](std::span<const Range> nodes) { return joint_reduction(nodes); });
+}
+
+TEST(Assignment, DealsEachLeafOnce) {
+  const auto leaves_of = [](const Assignment& assignment, std::int64_t rank) {
+    std::vector<std::int64_t> leaves;
+    for (std::int64_t round = 0; round < assignment.rounds(); ++round) {
+      leaves.push_back(assignment.leaf(rank, round));
+    }
+    return leaves;
+  };
+  using Leaves = std::vector<std::int64_t>;
+  const Assignment blocked = Assignment::blocked(SumTree(6), 3);
+  EXPECT_EQ(leaves_of(blocked, 1), (Leaves{2, 3}));
+  EXPECT_EQ(blocked.nodes_of({1, 3}), (std::vector<Range>{{2, 3}, {3, 6}}));
+  EXPECT_EQ(leaves_of(Assignment::interleaved(SumTree(6), 3), 1), (Leaves{1, 4}));
+  const Assignment both = Assignment::product(Assignment::interleaved(SumTree(4), 2), blocked);
+  EXPECT_EQ(both.ranks(), 6);
+  EXPECT_EQ(leaves_of(both, 4), (Leaves{1 * 6 + 2, 1 * 6 + 3, 3 * 6 + 2, 3 * 6 + 3}));
+  EXPECT_THROW(static_cast<void>(Assignment::blocked(SumTree(6), 4)), std::logic_error);
 }
 
 TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {
@@ -110,7 +143,7 @@ TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {
 TEST(RunningReduction, NeedsAboutTheLogarithmOfTheLeaves) {
   const std::vector<std::int64_t> expected{1, 2, 3, 3, 4, 4, 4, 4, 5};
   for (std::int64_t leaves = 1; leaves <= 9; ++leaves) {
-    EXPECT_EQ(running_reduction(SumTree(leaves), {0, leaves}).accumulators,
+    EXPECT_EQ(running_reduction(SumTree(leaves).nodes_within({0, leaves})).accumulators,
               expected[static_cast<std::size_t>(leaves) - 1])
         << leaves;
   }

@@ -108,20 +108,21 @@ std::vector<Execution> executions_of(std::int64_t lanes, Order order) {
 }
 
 /// The gradient of microbatch m of a rank.
-std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const grid::Range& lanes,
+std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout,
+                                    const grid::Assignment& lanes, std::int64_t rank,
                                     std::int64_t m) {
-  return gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
+  return gradient_of(layout, lanes.leaf(rank, m / kMicrobatchesPerLane), m % kMicrobatchesPerLane);
 }
 
 /// Hands the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
 void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
-               const grid::Range& lanes, const Execution& execution) {
+               const grid::Assignment& lanes, std::int64_t rank, const Execution& execution) {
   const auto& [concurrent, layers] = execution;
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
   for (const std::int64_t m : concurrent) {
     targets.push_back(reducer.begin_microbatch(m, layers));
-    gradients.push_back(gradient_of_rank(layout, lanes, m));
+    gradients.push_back(gradient_of_rank(layout, lanes, rank, m));
   }
   for (std::int64_t layer = layers.end; layer-- > layers.begin;) {
     for (std::size_t k = 0; k < concurrent.size(); ++k) {
@@ -141,10 +142,10 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
 /// Two steps of the own lanes, so that what the first leaves in the accumulators must not show in
 /// the second.
 void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
-                  const grid::Range& lanes, Order order) {
+                  const grid::Assignment& lanes, std::int64_t rank, Order order) {
   for (int step = 0; step < 2; ++step) {
-    for (const Execution& execution : executions_of(lanes.count(), order)) {
-      hand_over(reducer, layout, lanes, execution);
+    for (const Execution& execution : executions_of(lanes.rounds(), order)) {
+      hand_over(reducer, layout, lanes, rank, execution);
     }
     reducer.finish();
   }
@@ -155,6 +156,7 @@ struct Reduction {
   std::int64_t ranks;
   std::int64_t bucket;
   Order order;
+  bool interleaved = false;
 };
 
 /// Reduces the lanes' gradients on threads. wrong(sums, owned) counts a rank's wrong elements,
@@ -163,15 +165,17 @@ template <typename Wrong>
 void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::Summation summation,
                  const Wrong& wrong) {
   const BucketPlan plan(layout, of.ranks, of.bucket);
-  const grid::SumTree tree(of.lanes);
+  const auto lanes = of.interleaved
+                         ? grid::Assignment::interleaved(grid::SumTree(of.lanes), of.ranks)
+                         : grid::Assignment::blocked(grid::SumTree(of.lanes), of.ranks);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
                                      .summation = summation,
                                      .joins_lanes = of.order == Order::kConcurrentLanes};
   comm::run_in_process_ranks(of.ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
-    GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(of.lanes, of.ranks, world.rank()), of.order);
+    GradientReducer reducer(context, world, lanes, plan, sizes);
+    reduce_twice(reducer, layout, lanes, world.rank(), of.order);
     std::vector<std::size_t> owned;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
       for (std::int64_t i = 0; i < piece.range.count(); ++i) {
@@ -179,8 +183,8 @@ void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::S
       }
     }
     EXPECT_EQ(wrong(reducer.sums().host<float>(), owned), 0)
-        << of.lanes << " lanes, rank " << world.rank() << " of " << of.ranks << ", buckets of "
-        << of.bucket;
+        << of.lanes << (of.interleaved ? " interleaved" : "") << " lanes, rank " << world.rank()
+        << " of " << of.ranks << ", buckets of " << of.bucket;
   });
 }
 
@@ -208,6 +212,7 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
       for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
         if (lanes % ranks == 0) {
           expect_tree_sums({lanes, ranks, bucket, GetParam()});
+          expect_tree_sums({lanes, ranks, bucket, GetParam(), true});
         }
       }
     }
@@ -225,7 +230,8 @@ void expect_library_sums(const Reduction& of) {
       continue;  // the other chunk has its microbatches in the same order
     }
     for (const std::int64_t m : execution.microbatches) {
-      const std::vector<float> gradient = gradient_of_rank(layout, {0, of.lanes}, m);
+      const std::vector<float> gradient =
+          gradient_of(layout, m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(gradient[i]);
         magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
@@ -269,7 +275,7 @@ TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const BucketPlan plan(layout, 2, 4096);
   const std::vector<nn::MemoryItem> items = GradientReducer::memory(
-      grid::SumTree(8), 2, 1, plan,
+      grid::Assignment::blocked(grid::SumTree(8), 2), 1, plan,
       {.elements = layout.elements, .summation = comm::Summation::kLibrary});
   EXPECT_EQ(items[0].bytes, layout.elements * 4);
   EXPECT_EQ(items[1].bytes, 0);
@@ -281,8 +287,8 @@ TEST(GradientReducer, MemoryIsAnAccumulatorALaneOfConcurrentLanes) {
     for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
       if (lanes % ranks == 0) {
         const std::vector<nn::MemoryItem> items = GradientReducer::memory(
-            grid::SumTree(lanes), ranks, ranks - 1, BucketPlan(layout, ranks, 4096),
-            {.elements = layout.elements, .joins_lanes = true});
+            grid::Assignment::blocked(grid::SumTree(lanes), ranks), ranks - 1,
+            BucketPlan(layout, ranks, 4096), {.elements = layout.elements, .joins_lanes = true});
         EXPECT_EQ(items[0].bytes, lanes / ranks * layout.elements * 4);
       }
     }
@@ -292,10 +298,9 @@ TEST(GradientReducer, MemoryIsAnAccumulatorALaneOfConcurrentLanes) {
 TEST(GradientReducer, MemoryFollowsTheReductionSteps) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const GradientReducer::Sizes sizes{.elements = layout.elements};
-  const grid::SumTree tree(4);
   const auto bytes = [&](std::int64_t ranks, std::size_t item) {
-    return GradientReducer::memory(tree, ranks, 0, BucketPlan(layout, ranks, 4096), sizes)[item]
-        .bytes;
+    const auto lanes = grid::Assignment::blocked(grid::SumTree(4), ranks);
+    return GradientReducer::memory(lanes, 0, BucketPlan(layout, ranks, 4096), sizes)[item].bytes;
   };
   // Three accumulators add up four lanes, two add up two, one holds one.
   EXPECT_EQ(bytes(1, 0), 3 * layout.elements * 4);

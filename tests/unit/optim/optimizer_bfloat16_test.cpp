@@ -152,8 +152,9 @@ TEST(OptimizerBfloat16, HasFloat32StateAndMasters) {
   EXPECT_EQ(items[0].bytes, plan.owned_elements(1) * 8);
   EXPECT_EQ(items[1].name, "master weights");
   EXPECT_EQ(items[1].bytes, plan.owned_elements(1) * 4);
-  const std::vector<nn::MemoryItem> gradients = GradientReducer::memory(
-      grid::SumTree(1), 1, 0, plan, {.elements = layout.elements, .dtype = DType::kBfloat16});
+  const std::vector<nn::MemoryItem> gradients =
+      GradientReducer::memory(grid::Assignment::blocked(grid::SumTree(1), 1), 0, plan,
+                              {.elements = layout.elements, .dtype = DType::kBfloat16});
   EXPECT_EQ(gradients[0].bytes, layout.elements * 4);
 }
 

@@ -64,9 +64,9 @@ void for_elements(const OuterOptimizer::Piece& piece, const Use& use) {
 /// What a rank has after each round, by element of the arena; float64.
 struct Result {
   std::vector<std::vector<double>> weights;
-  std::vector<double> sent;  ///< sums over rounds and islands of the differences
-  std::vector<double> kept;  ///< the errors at the end, of all
-  nn::LayerTraffic traffic;  ///< of all rounds
+  std::vector<double> sent;      ///< sums over rounds and islands of the differences
+  std::vector<double> kept;      ///< the errors at the end, of all
+  comm::TracedMessages traffic;  ///< of all rounds
 };
 
 template <typename T>
@@ -126,8 +126,8 @@ Result train(comm::Communicator& world, const Case& c, const nn::ParameterLayout
     }
   }
   result.traffic = group.sent();
-  const nn::LayerTraffic planned = OuterOptimizer::traffic(world.size(), world.rank(), share);
-  EXPECT_EQ(result.traffic.messages, static_cast<double>(c.rounds) * planned.messages);
+  const comm::TracedMessages planned = OuterOptimizer::traffic(world.size(), world.rank(), share);
+  EXPECT_EQ(result.traffic.messages, c.rounds * planned.messages);
   EXPECT_EQ(result.traffic.bytes, static_cast<double>(c.rounds) * planned.bytes);
   EXPECT_EQ(planned.bytes > 0.0, world.size() > 1);
   // Each element is summed by one rank.

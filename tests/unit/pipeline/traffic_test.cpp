@@ -60,8 +60,9 @@ void PrintTo(const Sent& sent, std::ostream* out) {
   *out << sent.tensors << " tensors of " << sent.elements << " elements";
 }
 
-void expect_sent(const nn::LayerTraffic& counted, const Sent& expected, std::int64_t microbatches) {
-  EXPECT_EQ(counted.messages, static_cast<double>(microbatches * expected.tensors));
+void expect_sent(const comm::TracedMessages& counted, const Sent& expected,
+                 std::int64_t microbatches) {
+  EXPECT_EQ(counted.messages, microbatches * expected.tensors);
   EXPECT_EQ(counted.bytes,
             static_cast<double>(microbatches * kRows * expected.elements * kFloatBytes));
 }

@@ -544,9 +544,10 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
   config::RunConfig config = gpt_on({1, 2, 2});
   config.parallel.split = "embedding, norm";
   config.parallel.sequence = Switch::kOff;
-  const auto traffic_of = [](const config::RunConfig& run, std::int64_t rank) {
+  const auto lines_of = [](const config::RunConfig& run, std::int64_t rank) {
     std::vector<std::string> lines;
-    for (const Traffic& traffic : rank_plan(prepare(run, 4, tokens(), {}), rank).traffic) {
+    const Plan plan = prepare(run, 4, tokens(), {});
+    for (const Traffic& traffic : traffic_of(plan, rank_plan(plan, rank))) {
       lines.push_back(fmt::format("{} messages, {} bytes", traffic.messages, traffic.bytes));
     }
     return lines;
@@ -559,14 +560,14 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
   const std::string tied = line(1, 1024 * 4);
   const std::string nothing = line(0, 0);
   // An all-reduce of the embedding's rows, and two of each sublayer, are two messages each.
-  EXPECT_EQ(traffic_of(config, 0),
+  EXPECT_EQ(lines_of(config, 0),
             (std::vector<std::string>{line(kMicrobatches, kMicrobatches * 1024),
                                       line(kMicrobatches * 10, kMicrobatches * 10 * 512), nothing,
                                       tied}));
   // The all-reduce of the head's input gradient; the parts of the loss, 4 floats for each row and
   // shard.
   const int loss_bytes = 16 * 4 * 4;
-  EXPECT_EQ(traffic_of(config, 2),
+  EXPECT_EQ(lines_of(config, 2),
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 1024),
                 line(kMicrobatches * 3, kMicrobatches * (2 * 512 + loss_bytes)), nothing, tied}));
@@ -575,11 +576,11 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
   // each sublayer gathers the gradients of its norm, 2 x 16 floats a shard.
   const int norm_bytes = 2 * 16 * 4;
   EXPECT_EQ(
-      traffic_of(config, 1),
+      lines_of(config, 1),
       (std::vector<std::string>{
           line(kMicrobatches, kMicrobatches * 512),
           line(kMicrobatches * 12, kMicrobatches * (10 * 512 + 2 * norm_bytes)), nothing, tied}));
-  EXPECT_EQ(traffic_of(config, 3),
+  EXPECT_EQ(lines_of(config, 3),
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 512),
                 line(kMicrobatches * 4, kMicrobatches * (2 * 512 + norm_bytes + loss_bytes)),
@@ -614,8 +615,9 @@ TEST(RankPlan, SumsItsChunks) {
       if (rank.loads) {
         EXPECT_EQ(rank.loaded_parts, c.parts[static_cast<std::size_t>(stage)]);
       }
-      EXPECT_EQ(rank.traffic.front().messages, c.crossings * kMicrobatches);
-      EXPECT_EQ(rank.traffic.front().bytes, c.crossings * kMicrobatches * 1024);
+      const Traffic crossing = traffic_of(plan, rank).front();
+      EXPECT_EQ(crossing.messages, c.crossings * kMicrobatches);
+      EXPECT_EQ(crossing.bytes, c.crossings * kMicrobatches * 1024);
       ASSERT_EQ(rank.chunks.size(), 2U);
       const std::span<const nn::StageSpec> chunks(rank.chunks);
       const auto first = nn::Stage::memory(*plan.model, chunks.first(1));
@@ -700,9 +702,14 @@ TEST(Plan, NodesHoldWholeReplicasAndCarryTheirShareOfTheTraffic) {
     EXPECT_EQ(plan.node_replicas, c.replicas);
     config.parallel.node_ranks = 1;
     const auto sent = [](const Plan& of, const std::string& where) {
-      const std::vector<Traffic> all = rank_plan(of, 0).traffic;
-      const auto row = std::ranges::find(all, "gradients and weights, " + where, &Traffic::name);
-      return row == all.end() ? 0.0 : row->bytes;
+      // Slices are as even as whole blocks allow: those of all ranks add up.
+      double bytes = 0.0;
+      for (std::int64_t r = 0; r < of.grid.ranks(); ++r) {
+        const std::vector<Traffic> all = traffic_of(of, rank_plan(of, r));
+        const auto row = std::ranges::find(all, "gradients and weights, " + where, &Traffic::name);
+        bytes += row == all.end() ? 0.0 : row->bytes;
+      }
+      return bytes;
     };
     const double flat = sent(prepare(config, c.grid.ranks(), tokens(), {}), "between replicas");
     EXPECT_NEAR(
@@ -962,7 +969,7 @@ TEST(Local, ListsMemoryTrafficAndRounds) {
   EXPECT_EQ(bytes("islands not in use"), 2 * island_slot_bytes(plan, rank));
   EXPECT_EQ(island_slot_bytes(plan, rank), owned * 4);
   // Differences of 2 islands and a sum, of half of the weights each, in 68 bytes for 128 numbers.
-  const Traffic& traffic = rank.traffic.back();
+  const Traffic traffic = traffic_of(plan, rank).back();
   EXPECT_EQ(traffic.name, "differences and averages, between islands");
   EXPECT_NEAR(traffic.bytes, 3.0 * static_cast<double>(owned) / 2.0 * 68.0 / 128.0 / 4.0, 1024.0);
   EXPECT_EQ(traffic.messages, 2.0 * 3.0 / 4.0);
@@ -982,8 +989,8 @@ TEST(Local, ListsMemoryTrafficAndRounds) {
   config.local = {};
   const Plan synchronous = prepare(config, 2, tokens(), {});
   for (std::int64_t stage = 0; stage < 2; ++stage) {
-    const auto local = rank_plan(alone, stage).traffic;
-    const auto step = rank_plan(synchronous, stage).traffic;
+    const auto local = traffic_of(alone, rank_plan(alone, stage));
+    const auto step = traffic_of(synchronous, rank_plan(synchronous, stage));
     EXPECT_EQ(local.front().bytes, step.front().bytes);
     EXPECT_EQ(local.at(3).bytes, step.at(3).bytes * 2.0 * (stage == 0 ? 1.5 : 1.0));
     EXPECT_EQ(local.back().bytes, 0.0);

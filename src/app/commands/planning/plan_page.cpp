@@ -365,7 +365,7 @@ std::string tables_section(const PlanView& view) {
   for (const Rows& rows : plan::memory_rows(view.plan, ranks)) {
     text += html_table(rows);
   }
-  text += view.plan.grid.ranks() > 1 ? html_table(plan::traffic_rows(ranks)) : "";
+  text += view.plan.grid.ranks() > 1 ? html_table(plan::traffic_rows(view.plan, ranks)) : "";
   return "<h2>Memory and traffic of each stage</h2>\n" + text;
 }
 

@@ -191,7 +191,7 @@ std::string forecast_text(const PlanView& view) {
   }
   text += fit_line(view) + "\n\n";
   if (view.plan.grid.ranks() > 1) {
-    text += table_text(plan::traffic_rows(ranks)) + "\n";
+    text += table_text(plan::traffic_rows(view.plan, ranks)) + "\n";
   }
   add(completion_lines(view));
   return text;

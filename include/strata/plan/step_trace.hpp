@@ -6,7 +6,7 @@
 #include "strata/comm/trace.hpp"
 #include "strata/plan/plan.hpp"
 
-namespace strata::forecast {
+namespace strata::plan {
 
 /// What a rank does in a step besides the passes of its layers, in order.
 struct StepTrace {
@@ -30,12 +30,10 @@ struct StepTrace {
 };
 
 /// The group of a rank along an axis, on nodes of `node_ranks` ranks.
-[[nodiscard]] comm::GroupSite group_site(const plan::Plan& plan,
-                                         const grid::Coordinates& coordinates, grid::Axis axis,
-                                         std::int64_t node_ranks);
+[[nodiscard]] comm::GroupSite group_site(const Plan& plan, const grid::Coordinates& coordinates,
+                                         grid::Axis axis, std::int64_t node_ranks);
 
 /// Runs the reduction, the gradient norm, the update and the gather of a rank on planned memory.
-[[nodiscard]] StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank,
-                                   std::int64_t node_ranks);
+[[nodiscard]] StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_ranks);
 
-}  // namespace strata::forecast
+}  // namespace strata::plan

@@ -1,4 +1,4 @@
-#include "step_trace.hpp"
+#include "strata/plan/step_trace.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -10,16 +10,16 @@
 #include "strata/optim/weight_gather.hpp"
 #include "strata/plan/replication.hpp"
 
-namespace strata::forecast {
+namespace strata::plan {
 namespace {
 
-bool has_streams(const plan::Plan& plan) {
+bool has_streams(const Plan& plan) {
   return plan.device == device::DeviceKind::kCuda;
 }
 
 /// Lists the layers of all chunks from the last to the first.
 template <typename Use>
-void for_layers_backward(const plan::RankPlan& rank, const Use& use) {
+void for_layers_backward(const RankPlan& rank, const Use& use) {
   for (auto chunk = rank.chunks.rbegin(); chunk != rank.chunks.rend(); ++chunk) {
     for (std::int64_t layer = chunk->layers.end; layer-- > chunk->layers.begin;) {
       use(chunk->layers, layer);
@@ -29,8 +29,8 @@ void for_layers_backward(const plan::RankPlan& rank, const Use& use) {
 
 }  // namespace
 
-comm::GroupSite group_site(const plan::Plan& plan, const grid::Coordinates& coordinates,
-                           grid::Axis axis, std::int64_t node_ranks) {
+comm::GroupSite group_site(const Plan& plan, const grid::Coordinates& coordinates, grid::Axis axis,
+                           std::int64_t node_ranks) {
   const std::int64_t ranks = plan.grid[axis];
   return {.axis = axis,
           .rank = coordinates[axis],
@@ -39,7 +39,7 @@ comm::GroupSite group_site(const plan::Plan& plan, const grid::Coordinates& coor
           .has_streams = has_streams(plan)};
 }
 
-StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::int64_t node_ranks) {
+StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_ranks) {
   const config::RunConfig& c = plan.config;
   const grid::Coordinates& at = rank.coordinates;
   comm::Trace trace;
@@ -76,7 +76,7 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
 
   std::optional<optim::TiedExchange> tie;
   std::optional<comm::PlannedGroup> pipeline;
-  if (const auto stages = plan::tied_stages(plan)) {
+  if (const auto stages = tied_stages(plan)) {
     pipeline.emplace(trace, group_site(plan, at, grid::Axis::kPipeline, node_ranks));
     tie.emplace(context, *pipeline, rank.layout, rank.buckets, at.data, *stages, c.numerics.dtype);
     static_cast<void>(tie->combine(reducer.sums()));
@@ -87,7 +87,7 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   norm.begin(reducer.sums());
   result.norm = trace.take();
 
-  optim::Optimizer optimizer(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
+  optim::Optimizer optimizer(context, replication_of(plan).rank_optimizer(plan), rank.layout,
                              rank.buckets, at.data, weights);
   static_cast<void>(trace.take());
   optim::WeightGather gather(data, rank.layout, rank.buckets, weights, plan.node_replicas);
@@ -119,4 +119,4 @@ StepTrace trace_step(const plan::Plan& plan, const plan::RankPlan& rank, std::in
   return result;
 }
 
-}  // namespace strata::forecast
+}  // namespace strata::plan
