@@ -108,7 +108,8 @@ MUTANTS = [
            "a tied table, pipeline > 1: its receive buffers are not in the plan",
            "unit.plan grids mpi.memory mpi.plan"),
     Mutant("samples-of-islands", "src/plan/rank_plan.cpp",
-           "part * plan.grid.data + coordinates.data;", "coordinates.data * plan.parts + part;",
+           "part * plan.lanes.tree().leaves() + plan.lanes.leaf(coordinates.data, round);",
+           "part + plan.parts * plan.lanes.leaf(coordinates.data, round);",
            "islands > 1 with data > 1: an island trains on another one's samples",
            "unit.plan grids mpi.local mpi.plan"),
     # train
