@@ -185,7 +185,8 @@ double do_steps(ops::Context& context, OperationTimer& timer, const plan::Plan& 
                 const plan::RankPlan& rank, const Repetitions& repetitions) {
   SilentGroups silent(plan, rank.coordinates);
   train::RankState state(context, plan, rank, silent.groups());
-  pipeline::Executor executor(state.chunks(), *silent.groups().pipeline, *silent.groups().engine);
+  pipeline::Executor executor(state.chunks(), silent.groups().along(grid::Axis::kPipeline),
+                              *silent.groups().engine);
   RandomSamples samples(context, plan);
   const double scale = 1.0 / static_cast<double>(job_batch(plan) * plan.targets_per_sample);
   std::vector<double> steps;
