@@ -6,8 +6,6 @@
 #include "strata/core/error.hpp"
 #include "strata/ops/instruction_set.hpp"
 
-#include "simd/to_storage.hpp"
-
 namespace strata::ops {
 namespace {
 
@@ -99,7 +97,7 @@ dnnl_status_t Primitive::run(int thread, const dnnl::stream& stream, std::byte* 
     if (of.is_result) {
 #pragma omp simd
       for (std::int64_t i = 0; i < of.count; ++i) {
-        to[i] = to_storage<BFloat16>(from[i]);
+        to[i] = static_cast<BFloat16>(from[i]);
       }
     }
   }
