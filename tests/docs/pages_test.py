@@ -186,7 +186,9 @@ def aside(line, same_numbers):
         line = re.sub(pattern, kept, line)
     if not same_numbers:
         line = re.sub(r"-?\d[\d,.]*\d", "N", line)
-    return re.sub(r"-{5,}", "-----", re.sub(r"\s+", " ", line).strip())
+    line = re.sub(r"-{5,}", "-----", re.sub(r"\s+", " ", line).strip())
+    # With which class one is confused follows from the numbers.
+    return line if same_numbers else re.sub(r"^(\S+ N N %) \S+ (-|N %)$", r"\1 C N", line)
 
 
 def agrees(shown, printed, same_numbers):
