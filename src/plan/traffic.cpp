@@ -126,9 +126,11 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const StepMessages step = step_messages(plan, rank, node_ranks);
 
   std::vector<Traffic> all{stage_traffic(plan, rank)};
-  add(all.emplace_back("tensor-parallel reductions"), pass.tensor, executions);
+  all.push_back({"tensor-parallel reductions"});
+  add(all.back(), pass.tensor, executions);
   if (plan.node_replicas == 1) {
-    Traffic& between = all.emplace_back("gradients and weights, between replicas");
+    all.push_back({"gradients and weights, between replicas"});
+    Traffic& between = all.back();
     add(between, step.reduction, 1.0);
     add(between, step.gather, gathers);
   } else {
@@ -142,10 +144,12 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
                    step.reduction.bytes_between_nodes + gathers * step.gather.bytes_between_nodes});
   }
   if (plan.model->joins_lanes()) {
-    add(all.emplace_back("batch statistics, between replicas"), pass.data, executions);
+    all.push_back({"batch statistics, between replicas"});
+    add(all.back(), pass.data, executions);
   }
   if (tied_stages(plan)) {
-    Traffic& tied = all.emplace_back("gradients or weights of a tied table");
+    all.push_back({"gradients or weights of a tied table"});
+    Traffic& tied = all.back();
     add(tied, step.tied_gradients, 1.0);
     add(tied, step.tied_weights, gathers);
   }
