@@ -52,6 +52,19 @@ LAUNCH_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
+
+@functools.cache
+def mpi_library():
+    """The MPI library of the executable with its version, as in "Open MPI v4.1.4"."""
+    text = subprocess.run([STRATA, "--version"], capture_output=True, text=True, check=True).stdout
+    return text.split("MPI: ")[1].splitlines()[0]
+
+
+def has_open_mpi():
+    """Otherwise the executable has MPICH, whose launcher is Hydra."""
+    return mpi_library().startswith("Open MPI")
+
+
 DONE, USAGE, DATA, CHECKPOINT, PEER, DIVERGED, STOPPED_EARLY = 0, 2, 3, 4, 5, 6, 75
 
 
@@ -387,6 +400,10 @@ class StrataTest(unittest.TestCase):
         """The metrics of one kind as dictionaries of texts."""
         return [dict(row) for row in metrics(self.directory / run)
                 if ("kind", kind) in row]
+
+    def assert_lost_peer(self, finished):
+        """A rank ended the job because of another one. Hydra, which then kills that one, may end with its signal."""
+        self.assertEqual(finished.code, signal.SIGKILL if "EXIT CODE: 9" in finished.text else PEER, finished.text)
 
     def assert_refused(self, finished, code, *words):
         """Ended with this code after one report, which holds all the words."""

@@ -13,8 +13,7 @@ NETWORK = harness.config_text(
     ["dense 16 relu", "dense 4"], batch={"global": 8}, numerics={"lanes": 2}, optimizer={"kind": "sgd"},
     parallel={"pipeline": 2}, train={"steps": 20, "evaluate_every": 10})
 LONG = "--train.steps=1000000"
-MPI = harness.subprocess.run([STRATA, "--version"], capture_output=True, text=True, check=True).stdout.split("MPI: ")[1]
-OPEN_MPI = MPI.startswith("Open MPI")
+OPEN_MPI = harness.has_open_mpi()
 # What mpirun says beside the ranks.
 OF_MPIRUN = ("mpirun", "prterun", "PRTE", "MPI_ABORT", "Primary job", "orte_", "help message")
 
@@ -139,8 +138,8 @@ class Launch(harness.StrataTest):
                 ([*train, "--ranks=2", "--hostfile=empty"], {}, ["empty names no host"]),
                 ([*train, "--ranks=2", "--hostfile=."], {}, ["directory"]),
                 ([*train, "--ranks=2"], no_path, ["no mpirun in PATH", "mpirun -n 2 strata"]),
-                ([*train, "--ranks=2"], {"PATH": str(other)}, [f'mpirun is "{others}"', MPI.split("\n")[0]]),
-                (train, by_other, ["2 processes were launched", MPI.split("\n")[0], "each is alone"]),
+                ([*train, "--ranks=2"], {"PATH": str(other)}, [f'mpirun is "{others}"', harness.mpi_library()]),
+                (train, by_other, ["2 processes were launched", harness.mpi_library(), "each is alone"]),
                 ([*train, "--ranks=2"], {**no_path, "SLURM_JOB_ID": "7"}, ["needs srun"]),
                 ([*train, "--ranks=2", "--hostfile=empty"], {"SLURM_JOB_ID": "7"}, ["empty names no host"]),
                 (["plan", self.config, "--machine=h100", "--hostfile=hosts"], {}, ["is of --calibrate"]),

@@ -69,7 +69,7 @@ class Stall(harness.StrataTest):
     @harness.on_a_running_machine
     def stall(self, run, grid, victim, words, attempt):
         finished = self.end_by_signal(f"{run}-{attempt}", grid, victim, signal.SIGSTOP, TIMEOUT + 5)
-        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assert_lost_peer(finished)
         lines = [line for line in finished.reports() if "timed out after" in line]
         self.assertEqual(len(lines), 1, finished.text)  # one for the job
         for word in [f"after {TIMEOUT} s waiting to", "run.timeout sets", f"Rank {victim} ", *words]:
@@ -114,7 +114,7 @@ class Stall(harness.StrataTest):
         sent = time.monotonic()
         finished = job.wait(40)
         self.assertLess(time.monotonic() - sent, TIMEOUT + 5)
-        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assert_lost_peer(finished)
         reports = [line for line in finished.reports() if "timed out" in line]
         self.assertEqual([line.count("Rank 1 ") for line in reports], [1], finished.text)
         self.assertRegex(reports[0], waiting)
@@ -140,7 +140,7 @@ class Stall(harness.StrataTest):
         sent = time.monotonic()
         finished = job.wait(40)
         self.assertLess(time.monotonic() - sent, TIMEOUT + 7)  # up to 2 s for files
-        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assert_lost_peer(finished)
         self.assertRegex(finished.text, "rank 0: timed out after [0-9]+ s waiting to")
 
     def test_a_peer_hangs_while_files_do(self):
@@ -148,10 +148,10 @@ class Stall(harness.StrataTest):
             with self.subTest(path=path):
                 self.file_system_hangs(run, path)
 
-    def hang_in_each_file(self, run, peer, limit, words):
-        """Rank 0 hangs in a call on a file, and `peer` does something to its peer. All jobs run beside each other."""
+    def hang_in_each_file(self, run, files, peer, limit, words):
+        """Rank 0 hangs in a call on each of `files`, and `peer` does something to its peer. All jobs run beside each other."""
         jobs = {}
-        for name, fault in FILES.items():
+        for name, fault in files.items():
             met = self.directory / f"{run}-{name}.met"
             jobs[name] = harness.Job(
                 [harness.MPIRUN, "-n", "2", harness.STRATA, "train", self.config, f"--run.dir={run}-{name}",
@@ -164,18 +164,20 @@ class Stall(harness.StrataTest):
         for name, job in jobs.items():
             with self.subTest(call=name):
                 finished = job.wait(40)
-                self.assertEqual(finished.code, harness.PEER, finished.text)
+                self.assert_lost_peer(finished)
                 self.assertRegex(finished.text, f"rank {words}: timed out after [0-9]+ s waiting to")
         self.assertLess(time.monotonic() - begin, limit)
 
     @unittest.skipUnless("STRATA_TEST_LONG" in os.environ, "takes minutes; STRATA_TEST_LONG is not set")
     @harness.on_a_running_machine
     def test_a_rank_hangs_in_a_file(self, attempt):
-        self.hang_in_each_file(f"file-{attempt}", lambda _: None, 10 * TIMEOUT + 5, "[01]")
+        self.hang_in_each_file(f"file-{attempt}", FILES, lambda _: None, 10 * TIMEOUT + 5, "[01]")
 
     @harness.on_a_running_machine
     def test_a_rank_hangs_in_a_file_beside_a_stopped_peer(self, attempt):
-        self.hang_in_each_file(f"both-{attempt}", lambda pid: os.kill(pid, signal.SIGSTOP), TIMEOUT + 7, "0")
+        # Hydra lets the job go on when a rank ends before it has started MPI, and the stopped peer cannot end by itself.
+        files = {name: fault for name, fault in FILES.items() if name != "config" or harness.has_open_mpi()}
+        self.hang_in_each_file(f"both-{attempt}", files, lambda pid: os.kill(pid, signal.SIGSTOP), TIMEOUT + 7, "0")
 
     def test_a_run_ends_while_files_hang(self):
         """The watchdog of rank 0 no longer comes back from its heartbeat; the process ends 10 s after its work."""

@@ -66,6 +66,7 @@ class Streams(harness.StrataTest):
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertTrue(any(line.startswith("strata: rank 1: crashed with SIGSEGV in phase training, step ")
                             for line in finished.reports()), finished.text)
+        self.assertNotIn("UCX  WARN", finished.text)
 
     def test_a_crash_without_mpi_ends_with_strata_s_report(self):
         report = r"rank 0: crashed with SIGSEGV in phase training, step \d+; [^\n]*\n(.*\[0x[0-9a-f]+\]\n)+"

@@ -244,6 +244,7 @@ void take_signals_from_ucx() {
     } else if (took_hangup && std::getenv("UCX_DEBUG_SIGNO") == nullptr) {
       kGiveBack(SIGHUP);
     }
+    return;  // It has read its variables, and would warn of later ones.
   }
   // Where MPI loads UCX when it starts.
   ::setenv("UCX_HANDLE_ERRORS", "none", 0);
