@@ -74,8 +74,12 @@ class Stall(harness.StrataTest):
         self.assertEqual(len(lines), 1, finished.text)  # one for the job
         for word in [f"after {TIMEOUT} s waiting to", "run.timeout sets", f"Rank {victim} ", *words]:
             self.assertIn(word, lines[0])
-        for rank in set(range(math.prod(grid))) - {victim}:
-            report = (self.directory / f"{run}-{attempt}/report-rank-{rank}.txt").read_text()
+        reports = [self.directory / f"{run}-{attempt}/report-rank-{rank}.txt" for rank in range(math.prod(grid)) if rank != victim]
+        if not harness.has_open_mpi():  # Hydra kills the others when the first ends
+            reports = [path for path in reports if path.exists()]
+            self.assertTrue(reports)
+        for path in reports:
+            report = path.read_text()
             self.assertIn("timed out after", report)
             if grid[1] > 1:
                 self.assertRegex(report, r"pipeline group, rank \d there, \d+ bytes, during [a-z-]+ of microbatch \d")
