@@ -283,11 +283,12 @@ def differing_tensors(left, right):
 
 
 def config_text(layers=(), *, data="classes", **sections):
-    """A config of these layers and sections, on the data set `data` and one thread a rank."""
+    """A config of these layers and sections, on the data set `data`, one thread a rank and no checkpoints by time."""
     model = [("layer", line) for line in layers] + [*sections.pop("model", {}).items()]
     if isinstance(data, str):
         data = {"train": f"{data}/train.h5", "test": f"{data}/test.h5"}
     sections["run"] = {"threads": 1, **sections.get("run", {})}
+    sections["checkpoint"] = {"minutes": 0, **sections.get("checkpoint", {})}
     lines = ["[model]", *(f"{key} = {value}" for key, value in model)]
     for section, settings in {"data": data, **sections}.items():
         lines += [f"[{section}]", *(f"{key} = {value}" for key, value in settings.items())]

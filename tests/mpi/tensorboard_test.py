@@ -18,7 +18,7 @@ import language
 EVERY = 4  # steps between histograms
 NETWORK = harness.config_text(
     ["dense 30 relu", "dense 4"], batch={"global": 16, "micro": 4}, numerics={"lanes": 2},
-    train={"steps": 40, "evaluate_every": 10}, checkpoint={"every": 4, "keep": 2, "minutes": 0},
+    train={"steps": 40, "evaluate_every": 10}, checkpoint={"every": 4, "keep": 2},
     run={"resume": "auto", "tensorboard": "on", "tensorboard_histograms": EVERY})
 
 
