@@ -57,46 +57,12 @@ void Layer::forward(const LayerPass& /*pass*/) const {
   require(is_view(), "layer {} has no forward pass", name_);
 }
 
-void Layer::forward_lanes(std::span<const LayerPass> passes) const {
-  for (const LayerPass& pass : passes) {
-    forward(pass);
-    pass.engine.progress();
-  }
-}
-
-void Layer::backward_input_lanes(std::span<const LayerPass> passes,
-                                 std::span<const TensorView> output_gradients,
-                                 std::span<const TensorView> input_gradients) const {
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    backward_input(passes[i], output_gradients[i], input_gradients[i]);
-    passes[i].engine.progress();
-  }
-}
-
 void Layer::recompute(const LayerPass& pass) const {
   forward(pass);
 }
 
-void Layer::backward_input(const LayerPass& /*pass*/, const TensorView& /*output_gradient*/,
-                           const TensorView& /*input_gradient*/) const {
+void Layer::backward(const LayerPass& /*pass*/, Wants /*wants*/) const {
   require(is_view(), "layer {} has no backward pass", name_);
-}
-
-void Layer::backward_weight(const LayerPass& /*pass*/, const TensorView& /*output_gradient*/,
-                            std::span<const ParameterViews> weight_gradients,
-                            ops::Accumulate /*accumulate*/) const {
-  require(weight_gradients.empty(), "layer {} has no weight gradient", name_);
-}
-
-void Layer::backward(const LayerPass& pass, const TensorView& output_gradient,
-                     const TensorView& input_gradient,
-                     std::span<const ParameterViews> weight_gradients,
-                     ops::Accumulate accumulate) const {
-  backward_input(pass, output_gradient, input_gradient);
-  pass.engine.progress();
-  if (!weight_gradients.empty()) {
-    backward_weight(pass, output_gradient, weight_gradients, accumulate);
-  }
 }
 
 }  // namespace strata::nn

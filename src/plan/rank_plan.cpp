@@ -8,6 +8,7 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/plan/replication.hpp"
+#include "strata/plan/step_trace.hpp"
 
 #include "resolve.hpp"
 
@@ -62,6 +63,27 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
                .bytes}};
 }
 
+/// Bytes that a GPU's libraries need besides tensors, of the operations that need most.
+struct LibraryScratch {
+  std::int64_t attention = 0;
+  std::int64_t products = 0;
+};
+
+LibraryScratch library_scratch(const Plan& plan, const RankPlan& rank) {
+  LibraryScratch most;
+  for (const PassTrace& pass : trace_passes(plan, rank, plan.node_replicas * plan.grid.tensor)) {
+    for (const auto* events :
+         {&pass.trace.forward, &pass.trace.backward_input, &pass.trace.backward_weight}) {
+      for (const comm::TraceEvent& event : *events) {
+        std::int64_t& bytes =
+            event.work.name.starts_with("attention") ? most.attention : most.products;
+        bytes = std::max(bytes, event.work.scratch);
+      }
+    }
+  }
+  return most;
+}
+
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const config::RunConfig& c = plan.config;
@@ -96,20 +118,12 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
     memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
   } else {
     memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
-    std::int64_t gpu_scratch_bytes = 0;
-    std::int64_t gpu_workspace_bytes = 0;
-    for (const nn::StageSpec& chunk : rank.chunks) {
-      for (std::int64_t i = chunk.layers.begin; i < chunk.layers.end; ++i) {
-        const nn::Layer& layer = plan.model->layer(i);
-        gpu_workspace_bytes = std::max(gpu_workspace_bytes, layer.gpu_workspace_bytes(chunk.pass));
-        gpu_scratch_bytes = std::max(gpu_scratch_bytes, layer.gpu_scratch_bytes(chunk.pass));
-      }
+    const auto [attention, products] = library_scratch(plan, rank);
+    if (products > 0) {
+      memory.push_back({"padded copy of the head's weights", products});
     }
-    if (gpu_scratch_bytes > 0) {
-      memory.push_back({"padded copy of the head's weights", gpu_scratch_bytes});
-    }
-    if (c.numerics.attention == ops::LibraryKernels::kLibrary && gpu_workspace_bytes > 0) {
-      memory.push_back({"cuDNN's attention, at most", gpu_workspace_bytes});
+    if (c.numerics.attention == ops::LibraryKernels::kLibrary && attention > 0) {
+      memory.push_back({"cuDNN's attention, at most", attention});
     }
   }
   return memory;

@@ -1,7 +1,9 @@
 #include "strata/plan/step_trace.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "strata/optim/gradient_norm.hpp"
 #include "strata/optim/gradient_reducer.hpp"
@@ -37,6 +39,28 @@ comm::GroupSite group_site(const Plan& plan, const grid::Coordinates& coordinate
           .ranks = ranks,
           .in_node = std::clamp<std::int64_t>(node_ranks / plan.grid.stride(axis), 1, ranks),
           .has_streams = has_streams(plan)};
+}
+
+std::vector<PassTrace> trace_passes(const Plan& plan, const RankPlan& rank,
+                                    std::int64_t node_ranks) {
+  const nn::LayerSites sites{
+      .tensor = group_site(plan, rank.coordinates, grid::Axis::kTensor, node_ranks),
+      .data = group_site(plan, rank.coordinates, grid::Axis::kData, node_ranks),
+      .summation = plan.config.numerics.mode};
+  std::map<std::string, std::size_t> known;
+  std::vector<PassTrace> passes;
+  for (const nn::StageSpec& chunk : rank.chunks) {
+    for (std::int64_t layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
+      const auto [found, is_new] =
+          known.try_emplace(nn::trace_key(*plan.model, layer), passes.size());
+      if (is_new) {
+        passes.push_back(
+            {nn::trace_layer(*plan.model, layer, chunk, sites, ops::Accumulate::kAdd), 0});
+      }
+      ++passes[found->second].layers;
+    }
+  }
+  return passes;
 }
 
 StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_ranks) {

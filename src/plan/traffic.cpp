@@ -1,8 +1,6 @@
-#include <map>
-#include <string>
-#include <utility>
+#include <span>
+#include <vector>
 
-#include "strata/nn/layer_trace.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/plan/step_trace.hpp"
@@ -11,37 +9,15 @@
 namespace strata::plan {
 namespace {
 
-/// Of all layers of a rank, for one microbatch of each concurrent lane.
-struct PassMessages {
-  comm::TracedMessages tensor;
-  comm::TracedMessages data;
-
-  PassMessages& operator+=(const PassMessages& other) {
-    tensor += other.tensor;
-    data += other.data;
-    return *this;
-  }
-};
-
-PassMessages pass_messages(const Plan& plan, const RankPlan& rank, std::int64_t node_ranks) {
-  const nn::LayerSites sites{
-      .tensor = group_site(plan, rank.coordinates, grid::Axis::kTensor, node_ranks),
-      .data = group_site(plan, rank.coordinates, grid::Axis::kData, node_ranks),
-      .summation = plan.config.numerics.mode};
-  PassMessages all;
-  std::map<std::string, PassMessages> known;
-  for (const nn::StageSpec& chunk : rank.chunks) {
-    for (std::int64_t layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
-      const auto [found, is_new] = known.try_emplace(nn::trace_key(*plan.model, layer));
-      if (is_new) {
-        const nn::LayerTrace trace =
-            nn::trace_layer(*plan.model, layer, chunk, sites, ops::Accumulate::kAdd);
-        for (const auto* events : {&trace.forward, &trace.backward_input, &trace.backward_weight}) {
-          found->second +=
-              {comm::sent(*events, grid::Axis::kTensor), comm::sent(*events, grid::Axis::kData)};
-        }
+/// Along an axis, of all layers of a rank, for one microbatch of each concurrent lane.
+comm::TracedMessages pass_messages(std::span<const PassTrace> passes, grid::Axis axis) {
+  comm::TracedMessages all;
+  for (const auto& [trace, layers] : passes) {
+    for (const auto* events : {&trace.forward, &trace.backward_input, &trace.backward_weight}) {
+      const comm::TracedMessages once = comm::sent(*events, axis);
+      for (std::int64_t i = 0; i < layers; ++i) {
+        all += once;
       }
-      all += found->second;
     }
   }
   return all;
@@ -122,12 +98,12 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const std::int64_t node_ranks = plan.node_replicas * plan.grid.tensor;
   const auto executions = static_cast<double>(plan.training.microbatches);
   const double gathers = replication_of(plan).gathers(plan);
-  const PassMessages pass = pass_messages(plan, rank, node_ranks);
+  const std::vector<PassTrace> passes = trace_passes(plan, rank, node_ranks);
   const StepMessages step = step_messages(plan, rank, node_ranks);
 
   std::vector<Traffic> all{stage_traffic(plan, rank)};
   all.push_back({"tensor-parallel reductions"});
-  add(all.back(), pass.tensor, executions);
+  add(all.back(), pass_messages(passes, grid::Axis::kTensor), executions);
   if (plan.node_replicas == 1) {
     all.push_back({"gradients and weights, between replicas"});
     Traffic& between = all.back();
@@ -145,7 +121,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   }
   if (plan.model->joins_lanes()) {
     all.push_back({"batch statistics, between replicas"});
-    add(all.back(), pass.data, executions);
+    add(all.back(), pass_messages(passes, grid::Axis::kData), executions);
   }
   if (tied_stages(plan)) {
     all.push_back({"gradients or weights of a tied table"});

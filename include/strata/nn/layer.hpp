@@ -35,6 +35,16 @@ constexpr auto enum_names(Placement) {
   return names_in_order("replicated", "features", "tokens");
 }
 
+/// Which gradients a call of backward computes. kWeights follows kInput of the same microbatch.
+enum class Wants { kInput, kWeights, kBoth };
+
+[[nodiscard]] constexpr bool wants_input(Wants wants) {
+  return wants != Wants::kWeights;
+}
+[[nodiscard]] constexpr bool wants_weights(Wants wants) {
+  return wants != Wants::kInput;
+}
+
 /// Which activations forward discards and backward recomputes.
 enum class Recompute { kNone, kSelective, kFull };
 
@@ -101,13 +111,8 @@ struct LayerPass {
   ops::Context& context;
   comm::ProgressEngine& engine;
   comm::ShardGroup& shards;
+  const PassShape& shape;
   Mode mode = Mode::kTraining;
-  Recompute recompute = Recompute::kNone;
-  /// As PassShape's.
-  std::int64_t logit_multiple = 1;
-  std::int64_t row_pieces = 1;
-  DType shard_sums = DType::kFloat32;
-  std::int64_t loss_pieces = 1;
   /// With several loss_pieces, the loss of the head's logits: records it and in training replaces
   /// the logits by their gradient.
   std::function<void(std::int64_t piece, const TensorView& logits)> loss = {};
@@ -126,6 +131,14 @@ struct LayerPass {
   TensorSlots workspace;
   /// The layer's parameters, in the order of parameters().
   std::span<const ParameterViews> weights;
+  /// What backward reads: the gradient of the output. It may change it in place to what it reads
+  /// later for kWeights. A layer with two inputs leaves the gradient of the second there.
+  TensorView output_gradient = {};
+  /// What backward writes: the gradients of the input, empty where nobody reads it, and of
+  /// `weights`, that of a frozen matrix empty (has_gradient()).
+  TensorView input_gradient = {};
+  std::vector<ParameterViews> weight_gradients = {};
+  ops::Accumulate accumulate = ops::Accumulate::kOverwrite;
   /// Null except during generation, where the input is the new tokens of one sequence and forward
   /// saves nothing.
   const Decoding* decoding = nullptr;
@@ -213,6 +226,26 @@ struct LogitBlocks {
 /// Of a model's output.
 [[nodiscard]] LogitBlocks logit_blocks(const Port& port, const PassShape& pass);
 
+/// What a stage knows of a layer besides its tensors.
+struct LayerTraits {
+  /// Whether the output is a reshaped view of the input; such a layer has no passes.
+  bool is_view = false;
+  /// Whether backward reads the output; if not, the output's gradient may overwrite it.
+  bool backward_reads_output = true;
+  /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
+  bool counts_microbatches = false;
+};
+
+/// The training passes of a layer that computes one microbatch of every lane at once. Passes are
+/// those of the own lanes, in order.
+class JoinedPasses {
+ public:
+  virtual ~JoinedPasses() = default;
+  virtual void forward_lanes(std::span<const LayerPass> passes) const = 0;
+  /// Layer::backward() with Wants::kInput.
+  virtual void backward_lanes(std::span<const LayerPass> passes) const = 0;
+};
+
 /// One layer of a model: its shapes, parameters and passes. A layer holds neither tensors nor
 /// state.
 class Layer {
@@ -232,7 +265,7 @@ class Layer {
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Tensors that forward writes for backward.
   [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& /*pass*/) const { return {}; }
-  /// Tensors that backward_input writes for backward_weight, besides the input's gradient.
+  /// Tensors that backward writes for its call for the weights, besides the gradients.
   [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& /*pass*/) const {
     return {};
   }
@@ -240,26 +273,15 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& /*pass*/) const {
     return {};
   }
-  /// Bytes of workspace that a GPU library's kernels need, besides workspace().
-  [[nodiscard]] virtual std::int64_t gpu_workspace_bytes(const PassShape& /*pass*/) const {
-    return 0;
-  }
-  /// Bytes of scratch memory that a GPU's passes need at once, where they are large and known.
-  [[nodiscard]] virtual std::int64_t gpu_scratch_bytes(const PassShape& /*pass*/) const {
-    return 0;
-  }
-  /// Whether the output is a reshaped view of the input; such a layer has no passes.
-  [[nodiscard]] virtual bool is_view() const { return false; }
-  /// Whether backward reads the output; if not, the output's gradient may overwrite it.
-  [[nodiscard]] virtual bool backward_reads_output() const { return true; }
+  [[nodiscard]] bool is_view() const { return traits_.is_view; }
+  [[nodiscard]] bool backward_reads_output() const { return traits_.backward_reads_output; }
+  [[nodiscard]] bool counts_microbatches() const { return traits_.counts_microbatches; }
   /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
   virtual void check(const PassShape& /*pass*/) const {}
   [[nodiscard]] virtual LayerCost cost() const;
-  /// Whether the layer computes one microbatch of every lane at once. All stages then run their own
-  /// lanes concurrently.
-  [[nodiscard]] virtual bool joins_lanes() const { return false; }
-  /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
-  [[nodiscard]] virtual bool counts_microbatches() const { return false; }
+  /// Where the layer computes one microbatch of every lane at once, else null. All stages then run
+  /// their own lanes concurrently.
+  [[nodiscard]] virtual const JoinedPasses* joined() const { return nullptr; }
   /// The key cache of `capacity` tokens, one tensor for each own shard; the value cache is alike.
   /// Empty for layers that process rows independently.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& /*pass*/,
@@ -268,39 +290,21 @@ class Layer {
   }
 
   virtual void forward(const LayerPass& pass) const;
-  /// forward() of one microbatch of each own lane, in lane order.
-  virtual void forward_lanes(std::span<const LayerPass> passes) const;
   /// Recomputes the tensors that saved() lists as kRecomputed.
   virtual void recompute(const LayerPass& pass) const;
-  /// Computes the input's gradient from the output's, unless input_gradient is empty. May change
-  /// output_gradient in place to what backward_weight() reads later. A layer with two inputs leaves
-  /// the gradient of the second in output_gradient.
-  virtual void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                              const TensorView& input_gradient) const;
-  /// backward_input() of one microbatch of each own lane, in lane order.
-  virtual void backward_input_lanes(std::span<const LayerPass> passes,
-                                    std::span<const TensorView> output_gradients,
-                                    std::span<const TensorView> input_gradients) const;
-  /// Computes the parameters' gradients, in the order of pass.weights; that of a frozen matrix is
-  /// empty and left out (has_gradient()).
-  virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                               std::span<const ParameterViews> weight_gradients,
-                               ops::Accumulate accumulate) const;
-  /// backward_input() and backward_weight(). A layer may compute weight gradients while messages of
-  /// the input's gradient are in flight.
-  virtual void backward(const LayerPass& pass, const TensorView& output_gradient,
-                        const TensorView& input_gradient,
-                        std::span<const ParameterViews> weight_gradients,
-                        ops::Accumulate accumulate) const;
+  /// Computes gradients of the pass. Only layers with parameters are asked for more than kInput.
+  /// With kBoth, messages of the input's gradient may travel while those of weights are computed.
+  virtual void backward(const LayerPass& pass, Wants wants) const;
 
  protected:
-  Layer(std::string name, const Port& input, const Port& output)
-      : name_(std::move(name)), input_(input), output_(output) {}
+  Layer(std::string name, const Port& input, const Port& output, const LayerTraits& traits = {})
+      : name_(std::move(name)), input_(input), output_(output), traits_(traits) {}
 
  private:
   std::string name_;
   Port input_;
   Port output_;
+  LayerTraits traits_;
 };
 
 }  // namespace strata::nn

@@ -272,18 +272,15 @@ class Stage {
   void run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent,
            const grid::Range& layers, const std::function<void()>& work);
   void recompute(const LayerPass& pass, std::int64_t layer);
-  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent);
-  /// Both gradients of a layer.
-  void layer_backward(std::int64_t layer, const Microbatch& microbatch,
-                      const GradientSink::Target& target);
+  void layer_forward(std::int64_t layer, std::span<const Microbatch> concurrent, Mode mode);
+  /// The gradients of a layer that are wanted and that it has; those of its parameters go to
+  /// `targets`, one for each of `concurrent`.
+  void layer_backward(std::int64_t layer, std::span<const Microbatch> concurrent, Wants wants,
+                      std::span<const GradientSink::Target> targets);
   /// Sums the gradients of inputs that several layers read.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
-  void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
-                             const GradientSink::Target& target);
   /// Computes weight gradients, and under kFused input gradients too.
   void backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink);
-  /// Whether the fused backward pass of a layer is at most its input gradient.
-  [[nodiscard]] bool computes_only_input_gradient(std::int64_t layer) const;
   [[nodiscard]] static bool acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,
                                        const GradientSink& sink);
   /// Progresses messages, except during capture.

@@ -22,6 +22,9 @@ struct OperationWork {
   double flops = 0.0;
   /// Of its tensors, each once.
   double bytes = 0.0;
+  /// Bytes that a GPU's libraries need for it besides its tensors, where they are large: at most
+  /// cuDNN's workspace of attention, or a copy of a product's padded operand.
+  std::int64_t scratch = 0;
 };
 
 /// Sees the operations of a Context: one that measures lets them run, one that plans does not.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strata/comm/trace.hpp"
+#include "strata/nn/layer_trace.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::plan {
@@ -32,6 +33,17 @@ struct StepTrace {
 /// The group of a rank along an axis, on nodes of `node_ranks` ranks.
 [[nodiscard]] comm::GroupSite group_site(const Plan& plan, const grid::Coordinates& coordinates,
                                          grid::Axis axis, std::int64_t node_ranks);
+
+/// The passes of layers that do the same.
+struct PassTrace {
+  nn::LayerTrace trace;
+  std::int64_t layers = 0;  ///< of the rank
+};
+
+/// Runs the passes of a rank's layers, for one microbatch of each concurrent lane, on planned
+/// memory.
+[[nodiscard]] std::vector<PassTrace> trace_passes(const Plan& plan, const RankPlan& rank,
+                                                  std::int64_t node_ranks);
 
 /// Runs the reduction, the gradient norm, the update and the gather of a rank on planned memory.
 [[nodiscard]] StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_ranks);

@@ -17,11 +17,10 @@ class ActivationLayer final : public Layer {
     ops::activation_forward(pass.context, activation_, pass.input, pass.output);
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (!input_gradient.empty()) {
-      ops::activation_backward(pass.context, activation_, pass.input, pass.output, output_gradient,
-                               input_gradient);
+  void backward(const LayerPass& pass, Wants /*wants*/) const override {
+    if (!pass.input_gradient.empty()) {
+      ops::activation_backward(pass.context, activation_, pass.input, pass.output,
+                               pass.output_gradient, pass.input_gradient);
     }
   }
 
@@ -40,10 +39,9 @@ class Softmax final : public Layer {
     ops::softmax_forward(pass.context, pass.input, pass.output);
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (!input_gradient.empty()) {
-      ops::softmax_backward(pass.context, pass.output, output_gradient, input_gradient);
+  void backward(const LayerPass& pass, Wants /*wants*/) const override {
+    if (!pass.input_gradient.empty()) {
+      ops::softmax_backward(pass.context, pass.output, pass.output_gradient, pass.input_gradient);
     }
   }
 };

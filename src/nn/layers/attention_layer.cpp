@@ -83,19 +83,6 @@ class Attention final : public Sublayer {
     }
   }
 
-  std::int64_t gpu_workspace_bytes(const PassShape& pass) const override {
-    std::int64_t most = 0;
-    for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
-      const ops::AttentionShape shape{.sequences = pass.microbatch,
-                                      .tokens = tokens_,
-                                      .kv_heads = kv_heads_of(pass.shards.count, s),
-                                      .queries = attention_.queries,
-                                      .head_size = attention_.head_size};
-      most = std::max(most, ops::library_attention_bytes(shape, pass.dtype));
-    }
-    return most;
-  }
-
   std::vector<TensorSpec> cache(const PassShape& pass, std::int64_t capacity) const override {
     std::vector<TensorSpec> specs;
     for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {

@@ -15,7 +15,7 @@ namespace {
 /// optionally applies relu. Running statistics follow the microbatches of a step in order
 /// (docs/convolution.md), the running variance from unbiased ones. y has the placement of x.
 /// Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
-class BatchNorm final : public Layer {
+class BatchNorm final : public Layer, private JoinedPasses {
  public:
   struct Options {
     double momentum = 0.1;
@@ -25,7 +25,9 @@ class BatchNorm final : public Layer {
   };
 
   BatchNorm(const LayerSite& site, const Options& options)
-      : Layer(site.name, site.input, site.input),
+      : Layer(site.name, site.input, site.input,
+              {.backward_reads_output = options.activation == ops::Activation::kRelu,
+               .counts_microbatches = true}),
         lanes_(options.sync == Switch::kOn ? site.lanes : 1),
         microbatches_(site.microbatches / lanes_),
         options_(options) {}
@@ -64,7 +66,7 @@ class BatchNorm final : public Layer {
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
-    if (!joins_lanes()) {
+    if (joined() == nullptr) {
       return {};
     }
     const std::int64_t held = held_channels(pass);
@@ -75,9 +77,7 @@ class BatchNorm final : public Layer {
                                              {Workspace::kMeans, {{2, held}, dtype}}});
   }
 
-  bool backward_reads_output() const override { return has_relu(); }
-  bool joins_lanes() const override { return lanes_ > 1; }
-  bool counts_microbatches() const override { return true; }
+  const JoinedPasses* joined() const override { return lanes_ > 1 ? this : nullptr; }
   void check(const PassShape& pass) const override {
     if (rows_at(input(), pass.microbatch) * lanes_ == 1) {
       fail(ExitCode::kUsage,
@@ -95,10 +95,6 @@ class BatchNorm final : public Layer {
   }
 
   void forward_lanes(std::span<const LayerPass> passes) const override {
-    if (!joins_lanes() || passes.front().mode != Mode::kTraining) {
-      Layer::forward_lanes(passes);
-      return;
-    }
     const LayerPass& first = passes.front();
     for (std::size_t k = 0; k < passes.size(); ++k) {
       const auto& [mean, variance] = own_vectors(first, k);
@@ -116,31 +112,29 @@ class BatchNorm final : public Layer {
     }
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    make_sums(pass, output_gradient);
-    if (!input_gradient.empty()) {
-      differentiate(pass, output_gradient,
-                    {pass.gradients.at(Gradient::kWeight), pass.gradients.at(Gradient::kBias)},
-                    input_gradient);
+  void backward(const LayerPass& pass, Wants wants) const override {
+    if (wants_input(wants)) {
+      make_sums(pass);
+      if (!pass.input_gradient.empty()) {
+        differentiate(pass,
+                      {pass.gradients.at(Gradient::kWeight), pass.gradients.at(Gradient::kBias)});
+      }
+      pass.engine.progress();
+    }
+    if (wants_weights(wants)) {
+      weight_gradients(pass);
     }
   }
 
-  void backward_input_lanes(std::span<const LayerPass> passes,
-                            std::span<const TensorView> output_gradients,
-                            std::span<const TensorView> input_gradients) const override {
-    if (!joins_lanes()) {
-      Layer::backward_input_lanes(passes, output_gradients, input_gradients);
-      return;
-    }
+  void backward_lanes(std::span<const LayerPass> passes) const override {
     const LayerPass& first = passes.front();
     for (std::size_t k = 0; k < passes.size(); ++k) {
-      make_sums(passes[k], output_gradients[k]);
+      make_sums(passes[k]);
       const auto& [weight, bias] = own_vectors(first, k);
       ops::copy(first.context, passes[k].gradients.at(Gradient::kWeight), weight);
       ops::copy(first.context, passes[k].gradients.at(Gradient::kBias), bias);
     }
-    if (input_gradients.front().empty()) {
+    if (first.input_gradient.empty()) {
       return;
     }
     exchange(first);
@@ -149,27 +143,8 @@ class BatchNorm final : public Layer {
     const TensorView& means = first.workspace.at(Workspace::kMeans);
     ops::mean_of_parts(first.context, first.lanes->steps(),
                        first.workspace.at(Workspace::kAllLanes), means);
-    for (std::size_t k = 0; k < passes.size(); ++k) {
-      differentiate(passes[k], output_gradients[k], vectors_of(means), input_gradients[k]);
-    }
-  }
-
-  void backward_weight(const LayerPass& pass, const TensorView& /*output_gradient*/,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const auto add = [&](std::size_t parameter, const TensorView& term, double factor) {
-        ops::scaled(pass.context, factor, channels(term, block),
-                    weight_gradients[parameter][at(block)], accumulate);
-      };
-      const std::int64_t rows = pass.input.count() / block.held;
-      const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
-      const auto count = static_cast<double>(rows * lanes_);
-      add(kWeight, pass.gradients.at(Gradient::kWeight), 1.0);
-      add(kBias, pass.gradients.at(Gradient::kBias), 1.0);
-      add(kRunningMean, pass.saved.at(Saved::kMean), share);
-      add(kRunningVariance, pass.saved.at(Saved::kVariance),
-          share * count / std::max(1.0, count - 1.0));
+    for (const LayerPass& pass : passes) {
+      differentiate(pass, vectors_of(means));
     }
   }
 
@@ -217,25 +192,41 @@ class BatchNorm final : public Layer {
   }
 
   /// The gradients of weight and bias: sums that the input's gradient also needs.
-  void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
+  void make_sums(const LayerPass& pass) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_sums(
           pass.context, block.of(pass.input), channels(pass.saved.at(Saved::kMean), block),
           channels(pass.saved.at(Saved::kVariance), block), options_.epsilon,
-          relu_output(pass, block), block.of(output_gradient),
+          relu_output(pass, block), block.of(pass.output_gradient),
           channels(pass.gradients.at(Gradient::kWeight), block),
           channels(pass.gradients.at(Gradient::kBias), block));
     }
   }
 
-  void differentiate(const LayerPass& pass, const TensorView& output_gradient, const Vectors& sums,
-                     const TensorView& input_gradient) const {
+  void differentiate(const LayerPass& pass, const Vectors& sums) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_input(
           pass.context, block.of(pass.input), channels(pass.saved.at(Saved::kMean), block),
           channels(pass.saved.at(Saved::kVariance), block), pass.weights[kWeight][at(block)],
-          options_.epsilon, relu_output(pass, block), block.of(output_gradient),
-          channels(sums.first, block), channels(sums.second, block), block.of(input_gradient));
+          options_.epsilon, relu_output(pass, block), block.of(pass.output_gradient),
+          channels(sums.first, block), channels(sums.second, block), block.of(pass.input_gradient));
+    }
+  }
+
+  void weight_gradients(const LayerPass& pass) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const auto add = [&](std::size_t parameter, const TensorView& term, double factor) {
+        ops::scaled(pass.context, factor, channels(term, block),
+                    pass.weight_gradients[parameter][at(block)], pass.accumulate);
+      };
+      const std::int64_t rows = pass.input.count() / block.held;
+      const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
+      const auto count = static_cast<double>(rows * lanes_);
+      add(kWeight, pass.gradients.at(Gradient::kWeight), 1.0);
+      add(kBias, pass.gradients.at(Gradient::kBias), 1.0);
+      add(kRunningMean, pass.saved.at(Saved::kMean), share);
+      add(kRunningVariance, pass.saved.at(Saved::kVariance),
+          share * count / std::max(1.0, count - 1.0));
     }
   }
 

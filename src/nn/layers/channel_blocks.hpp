@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/nn/layer.hpp"
@@ -53,32 +55,36 @@ struct ChannelBlock {
 /// Shapes: x, y and their gradients are rows x channels of a block.
 class ChannelLayer : public Layer {
  public:
-  bool backward_reads_output() const final { return false; }
-
   void forward(const LayerPass& pass) const final {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       forward_block(pass, block, block.of(pass.input), block.of(pass.output));
     }
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const final {
-    if (input_gradient.empty()) {
-      return;
-    }
+  void backward(const LayerPass& pass, Wants wants) const final {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      backward_block(pass, block, block.of(output_gradient), block.of(input_gradient));
+      if (wants_input(wants) && !pass.input_gradient.empty()) {
+        backward_block(pass, block, block.of(pass.output_gradient), block.of(pass.input_gradient));
+      }
+      if (wants_weights(wants)) {
+        backward_weights(pass, block, block.of(pass.output_gradient));
+      }
     }
   }
 
  protected:
-  using Layer::Layer;
+  ChannelLayer(std::string name, const Port& input, const Port& output, bool is_view = false)
+      : Layer(std::move(name), input, output,
+              {.is_view = is_view, .backward_reads_output = false}) {}
 
  private:
   virtual void forward_block(const LayerPass& pass, const ChannelBlock& block,
                              const ConstTensorView& x, const TensorView& y) const = 0;
   virtual void backward_block(const LayerPass& pass, const ChannelBlock& block,
                               const TensorView& dy, const TensorView& dx) const = 0;
+  /// Of a layer with parameters.
+  virtual void backward_weights(const LayerPass& /*pass*/, const ChannelBlock& /*block*/,
+                                const TensorView& /*dy*/) const {}
 };
 
 }  // namespace strata::nn

@@ -16,7 +16,7 @@ namespace {
 class Dropout final : public Layer {
  public:
   Dropout(const LayerSite& site, double probability)
-      : Layer(site.name, site.input, site.input),
+      : Layer(site.name, site.input, site.input, {.backward_reads_output = false}),
         probability_(probability),
         stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
 
@@ -26,8 +26,6 @@ class Dropout final : public Layer {
     return slot_list<Saved, SavedSpec>(
         {{Saved::kMask, {{local_shape(input(), pass), DType::kUint8}}}});
   }
-
-  bool backward_reads_output() const override { return false; }
 
   void forward(const LayerPass& pass) const override {
     if (pass.mode == Mode::kEvaluation) {
@@ -60,13 +58,12 @@ class Dropout final : public Layer {
     }
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (!input_gradient.empty()) {
-      const Shape shape{1, output_gradient.count()};
-      ops::dropout_backward(pass.context, output_gradient.reshaped(shape),
+  void backward(const LayerPass& pass, Wants /*wants*/) const override {
+    if (!pass.input_gradient.empty()) {
+      const Shape shape{1, pass.output_gradient.count()};
+      ops::dropout_backward(pass.context, pass.output_gradient.reshaped(shape),
                             pass.saved.at(Saved::kMask).reshaped(shape), probability_,
-                            input_gradient.reshaped(shape));
+                            pass.input_gradient.reshaped(shape));
     }
   }
 

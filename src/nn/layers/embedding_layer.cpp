@@ -27,7 +27,8 @@ struct EmbeddingOptions {
 class Embedding final : public Layer {
  public:
   Embedding(const LayerSite& site, const EmbeddingOptions& options)
-      : Layer(site.name, site.input, {{site.input.shape[0], options.width}, site.token_rows}),
+      : Layer(site.name, site.input, {{site.input.shape[0], options.width}, site.token_rows},
+              {.backward_reads_output = false}),
         options_(options),
         dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
 
@@ -65,8 +66,6 @@ class Embedding final : public Layer {
     return ShardSum::workspace(pass, rows, options_.width);
   }
 
-  bool backward_reads_output() const override { return false; }
-
   LayerCost cost() const override {
     return {.elements_moved = 6.0 * static_cast<double>(output_shape().count())};
   }
@@ -91,34 +90,18 @@ class Embedding final : public Layer {
     }
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& /*input_gradient*/) const override {
+  void backward(const LayerPass& pass, Wants wants) const override {
     const TensorView& whole = pass.gradients.at(Gradient::kWhole);
-    if (whole.empty()) {
-      return;
+    if (wants_input(wants) && !whole.empty()) {
+      const Shape shape{pass.output_gradient.count() / options_.width, options_.width};
+      begin_whole_gradient(pass, output().placement, pass.output_gradient.reshaped(shape),
+                           options_.dropout, pass.saved.at(Saved::kMask), whole)
+          .wait_for_all();
+      pass.engine.progress();
     }
-    const Shape shape{output_gradient.count() / options_.width, options_.width};
-    begin_whole_gradient(pass, output().placement, output_gradient.reshaped(shape),
-                         options_.dropout, pass.saved.at(Saved::kMask), whole)
-        .wait_for_all();
-  }
-
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override {
-    const TensorView& whole = pass.gradients.at(Gradient::kWhole);
-    const TensorView dy = (whole.empty() ? output_gradient : whole)
-                              .reshaped(Shape{pass.input.count(), options_.width});
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      if (!weight_gradients[0][local].empty()) {
-        ops::embedding_backward(pass.context, pass.input, dy, first_id(pass, s),
-                                weight_gradients[0][local], accumulate);
-      }
-    }
-    if (options_.positions > 0 && !weight_gradients[1][0].empty()) {
-      ops::positions_backward(pass.context, dy, input_shape()[0], weight_gradients[1][0],
-                              accumulate);
+    if (wants_weights(wants)) {
+      weight_gradients(pass, (whole.empty() ? pass.output_gradient : whole)
+                                 .reshaped(Shape{pass.input.count(), options_.width}));
     }
   }
 
@@ -132,6 +115,21 @@ class Embedding final : public Layer {
 
   std::vector<RowPiece> pieces(const LayerPass& pass) const {
     return row_pieces(pass, output().placement, pass.input.count());
+  }
+
+  /// Shapes: dy rows x width.
+  void weight_gradients(const LayerPass& pass, const TensorView& dy) const {
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      if (!pass.weight_gradients[0][local].empty()) {
+        ops::embedding_backward(pass.context, pass.input, dy, first_id(pass, s),
+                                pass.weight_gradients[0][local], pass.accumulate);
+      }
+    }
+    if (options_.positions > 0 && !pass.weight_gradients[1][0].empty()) {
+      ops::positions_backward(pass.context, dy, input_shape()[0], pass.weight_gradients[1][0],
+                              pass.accumulate);
+    }
   }
 
   std::int64_t tokens_of(const LayerPass& pass) const {

@@ -23,10 +23,10 @@ Port flat_port(const Port& input) {
 class Flatten final : public ChannelLayer {
  public:
   explicit Flatten(const LayerSite& site)
-      : ChannelLayer(site.name, site.input, flat_port(site.input)) {}
+      : ChannelLayer(site.name, site.input, flat_port(site.input),
+                     pixels_of(site.input) == 1 || site.input.shape.back() == 1) {}
 
   std::string text() const override { return "flatten"; }
-  bool is_view() const override { return pixels_of(input()) == 1 || input_shape().back() == 1; }
   LayerCost cost() const override { return is_view() ? LayerCost{} : Layer::cost(); }
 
  private:

@@ -38,18 +38,6 @@ class GroupNorm final : public ChannelLayer {
     return slot_list<Saved, SavedSpec>({{Saved::kMean, {statistic}}, {Saved::kRstd, {statistic}}});
   }
 
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const ConstTensorView x = block.of(pass.input);
-      ops::group_norm_backward_weight(
-          pass.context, shape_of(x, block), x, statistic(pass, Saved::kMean, block),
-          statistic(pass, Saved::kRstd, block), block.of(output_gradient),
-          weight_gradients[0][at(block)], weight_gradients[1][at(block)], accumulate);
-    }
-  }
-
  private:
   /// The mean and the reciprocal standard deviation, images x groups for each channel block.
   enum class Saved { kMean, kRstd };
@@ -67,6 +55,15 @@ class GroupNorm final : public ChannelLayer {
     ops::group_norm_backward_input(pass.context, shape_of(x, block), x, pass.weights[0][at(block)],
                                    statistic(pass, Saved::kMean, block),
                                    statistic(pass, Saved::kRstd, block), dy, dx);
+  }
+
+  void backward_weights(const LayerPass& pass, const ChannelBlock& block,
+                        const TensorView& dy) const override {
+    const ConstTensorView x = block.of(pass.input);
+    ops::group_norm_backward_weight(
+        pass.context, shape_of(x, block), x, statistic(pass, Saved::kMean, block),
+        statistic(pass, Saved::kRstd, block), dy, pass.weight_gradients[0][at(block)],
+        pass.weight_gradients[1][at(block)], pass.accumulate);
   }
 
   [[nodiscard]] static std::size_t at(const ChannelBlock& block) {

@@ -21,7 +21,8 @@ class Head final : public Layer {
       : Layer(site.name, site.input,
               {.shape = {site.input.shape[0], table.shape[0]},
                .placement = Placement::kFeatures,
-               .is_logits = true}),
+               .is_logits = true},
+              {.backward_reads_output = false}),
         table_(std::move(table)) {}
 
   std::string text() const override {
@@ -49,8 +50,6 @@ class Head final : public Layer {
     return specs;
   }
 
-  bool backward_reads_output() const override { return false; }
-
   LayerCost cost() const override {
     const double flops =
         2.0 * static_cast<double>(output_shape().count()) * static_cast<double>(width());
@@ -60,21 +59,9 @@ class Head final : public Layer {
             .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
   }
 
-  /// Products copy a shard's weights where its logits are padded.
-  std::int64_t gpu_scratch_bytes(const PassShape& pass) const override {
-    const LogitBlocks blocks = logit_blocks(output(), pass);
-    std::int64_t most = 0;
-    for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
-      if (blocks.columns(s) != blocks.ids(s).count()) {
-        most = std::max(most, blocks.columns(s) * width() * size_bytes(pass.dtype));
-      }
-    }
-    return most;
-  }
-
   void forward(const LayerPass& pass) const override {
     RowGather gather = begin_gather(pass);
-    if (pass.loss_pieces == 1) {
+    if (pass.shape.loss_pieces == 1) {
       for (const RowPiece& piece : pieces(pass)) {
         gather.wait();
         for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
@@ -85,35 +72,23 @@ class Head final : public Layer {
       return;
     }
     gather.wait_for_all();
-    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+    for (std::int64_t p = 0; p < pass.shape.loss_pieces; ++p) {
       static_cast<void>(loss_piece(pass, p));
     }
   }
 
   void recompute(const LayerPass& pass) const override { begin_gather(pass).wait_for_all(); }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
-    end_input_gradient(pass, sum, input_gradient);
-  }
-
-  void backward(const LayerPass& pass, const TensorView& output_gradient,
-                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
-                ops::Accumulate accumulate) const override {
-    if (pass.loss_pieces > 1) {
-      backward_in_pieces(pass, input_gradient, weight_gradients, accumulate);
+  void backward(const LayerPass& pass, Wants wants) const override {
+    if (pass.shape.loss_pieces > 1) {
+      backward_in_pieces(pass);
       return;
     }
-    std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
-    backward_weight(pass, output_gradient, weight_gradients, accumulate);
-    end_input_gradient(pass, sum, input_gradient);
-  }
-
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override {
-    weight_products(pass, output_gradient, whole_input(pass), weight_gradients, accumulate);
+    std::optional<ShardSum> sum = wants_input(wants) ? begin_input_gradient(pass) : std::nullopt;
+    if (wants_weights(wants)) {
+      weight_products(pass, pass.output_gradient, whole_input(pass), pass.accumulate);
+    }
+    end_input_gradient(pass, sum);
   }
 
  private:
@@ -154,17 +129,15 @@ class Head final : public Layer {
   }
 
   /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
-  std::optional<ShardSum> begin_input_gradient(const LayerPass& pass,
-                                               const TensorView& output_gradient,
-                                               const TensorView& input_gradient) const {
-    if (input_gradient.empty()) {
+  std::optional<ShardSum> begin_input_gradient(const LayerPass& pass) const {
+    if (pass.input_gradient.empty()) {
       return std::nullopt;
     }
     const auto make = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
-      input_product(pass, output_gradient, piece.all, s, into);
+      input_product(pass, pass.output_gradient, piece.all, s, into);
     };
     if (pass.shards.shards() == 1) {
-      make(pieces(pass).front(), 0, matrix(input_gradient));
+      make(pieces(pass).front(), 0, matrix(pass.input_gradient));
       return std::nullopt;
     }
     ShardSum sum = input_sum(pass);
@@ -172,22 +145,19 @@ class Head final : public Layer {
     return sum;
   }
 
-  void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& sum,
-                          const TensorView& input_gradient) const {
+  void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& sum) const {
     if (sum) {
       sum->end(input().placement, [&](const RowPiece& piece, const TensorView& rows) {
-        ops::convert(pass.context, rows, row_range(matrix(input_gradient), piece.local));
+        ops::convert(pass.context, rows, row_range(matrix(pass.input_gradient), piece.local));
       });
     }
   }
 
   /// Both gradients, of one piece of rows after the other; sums over shards once all are added.
-  void backward_in_pieces(const LayerPass& pass, const TensorView& input_gradient,
-                          std::span<const ParameterViews> weight_gradients,
-                          ops::Accumulate accumulate) const {
-    const bool sums = pass.shards.shards() > 1 && !input_gradient.empty();
+  void backward_in_pieces(const LayerPass& pass) const {
+    const bool sums = pass.shards.shards() > 1 && !pass.input_gradient.empty();
     std::optional<ShardSum> sum = sums ? std::optional(input_sum(pass)) : std::nullopt;
-    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+    for (std::int64_t p = 0; p < pass.shape.loss_pieces; ++p) {
       const grid::Range rows = piece_rows(pass, p);
       const TensorView gradient = loss_piece(pass, p);
       const auto make = [&](std::int64_t s, const TensorView& into) {
@@ -195,21 +165,21 @@ class Head final : public Layer {
       };
       if (sum) {
         sum->add_shards(rows, make);
-        if (p + 1 == pass.loss_pieces) {
+        if (p + 1 == pass.shape.loss_pieces) {
           sum->start();
         }
-      } else if (!input_gradient.empty()) {
-        make(0, row_range(matrix(input_gradient), rows));
+      } else if (!pass.input_gradient.empty()) {
+        make(0, row_range(matrix(pass.input_gradient), rows));
       }
-      weight_products(pass, gradient, row_range(whole_input(pass), rows), weight_gradients,
-                      p == 0 ? accumulate : ops::Accumulate::kAdd);
+      weight_products(pass, gradient, row_range(whole_input(pass), rows),
+                      p == 0 ? pass.accumulate : ops::Accumulate::kAdd);
       pass.engine.progress();
     }
-    end_input_gradient(pass, sum, input_gradient);
+    end_input_gradient(pass, sum);
   }
 
   grid::Range piece_rows(const LayerPass& pass, std::int64_t piece) const {
-    return grid::even_part(whole_rows(pass), pass.loss_pieces, piece);
+    return grid::even_part(whole_rows(pass), pass.shape.loss_pieces, piece);
   }
 
   /// Computes the logits of a piece of rows and their loss. Returns: in training, their gradient.
@@ -232,13 +202,12 @@ class Head final : public Layer {
 
   /// The weight gradients of the own shards. Shapes: x rows x width.
   void weight_products(const LayerPass& pass, const TensorView& gradient, const ConstTensorView& x,
-                       std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      if (!weight_gradients[0][local].empty()) {
+      if (!pass.weight_gradients[0][local].empty()) {
         ops::matmul(
-            pass.context, block(pass, gradient, s), x, weight_gradients[0][local],
+            pass.context, block(pass, gradient, s), x, pass.weight_gradients[0][local],
             {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
       }
     }
@@ -263,11 +232,11 @@ class Head final : public Layer {
 
   /// Of the logits of all rows or of one piece.
   TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
-    return LogitBlocks{.rows = whole_rows(pass) / pass.loss_pieces,
+    return LogitBlocks{.rows = whole_rows(pass) / pass.shape.loss_pieces,
                        .vocabulary = vocabulary(),
                        .shards = pass.shards.shards(),
                        .own = pass.shards.own(),
-                       .multiple = pass.logit_multiple}
+                       .multiple = pass.shape.logit_multiple}
         .block(logits, shard);
   }
 

@@ -46,7 +46,8 @@ LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::i
 
 LinearLayer::LinearLayer(const LayerSite& site, const Shape& output_shape, LinearSizes sizes,
                          const LinearOptions& options)
-    : Layer(site.name, site.input, {output_shape, output_placement(options.parallel)}),
+    : Layer(site.name, site.input, {output_shape, output_placement(options.parallel)},
+            {.backward_reads_output = options.activation == ops::Activation::kRelu}),
       sizes_(sizes),
       options_(options) {}
 
@@ -89,10 +90,6 @@ std::vector<TensorSpec> LinearLayer::workspace(const PassShape& pass) const {
                   : ShardSum::workspace(pass, rows_at(input(), pass.microbatch), sizes_.inputs);
 }
 
-bool LinearLayer::backward_reads_output() const {
-  return options_.activation == ops::Activation::kRelu;
-}
-
 LayerCost LinearLayer::cost() const {
   const std::int64_t rows = output_shape().count() / sizes_.outputs;
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(sizes_.weight.count());
@@ -126,46 +123,53 @@ void LinearLayer::forward(const LayerPass& pass) const {
   }
 }
 
-void LinearLayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                                 const TensorView& input_gradient) const {
-  if (options_.activation == ops::Activation::kRelu) {
-    ops::activation_backward(pass.context, options_.activation, {}, pass.output, output_gradient,
-                             output_gradient);
+void LinearLayer::backward(const LayerPass& pass, Wants wants) const {
+  if (wants_input(wants)) {
+    if (options_.activation == ops::Activation::kRelu) {
+      ops::activation_backward(pass.context, options_.activation, {}, pass.output,
+                               pass.output_gradient, pass.output_gradient);
+    }
+    if (!pass.input_gradient.empty()) {
+      input_gradient(pass);
+    }
+    pass.engine.progress();
   }
-  if (input_gradient.empty()) {
-    return;
+  if (wants_weights(wants)) {
+    weight_gradients(pass);
   }
+}
+
+void LinearLayer::input_gradient(const LayerPass& pass) const {
   const std::int64_t rows = rows_in(pass);
   if (is_column() && pass.shards.shards() > 1) {
     ShardSum sums(pass, pass.workspace, one_piece(rows), sizes_.inputs);
     sums.begin([&](const RowPiece& /*all*/, std::int64_t s, const TensorView& into) {
-      input_product(pass.context, output_block(pass, output_gradient, s), weight(pass, s), into);
+      input_product(pass.context, output_block(pass, pass.output_gradient, s), weight(pass, s),
+                    into);
     });
     sums.end(Placement::kReplicated, [&](const RowPiece& /*all*/, const TensorView& sum) {
       ops::add_bias_residual(pass.context, sum, {}, {},
-                             input_gradient.reshaped(Shape{rows, sizes_.inputs}));
+                             pass.input_gradient.reshaped(Shape{rows, sizes_.inputs}));
     });
     return;
   }
   for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
-    input_product(pass.context, output_block(pass, output_gradient, s), weight(pass, s),
-                  input_block(pass, input_gradient, s));
+    input_product(pass.context, output_block(pass, pass.output_gradient, s), weight(pass, s),
+                  input_block(pass, pass.input_gradient, s));
   }
 }
 
-void LinearLayer::backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                                  std::span<const ParameterViews> weight_gradients,
-                                  ops::Accumulate accumulate) const {
+void LinearLayer::weight_gradients(const LayerPass& pass) const {
   for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
     const auto local = static_cast<std::size_t>(s - own_blocks(pass).begin);
-    const TensorView dy = output_block(pass, output_gradient, s);
-    if (!weight_gradients[0][local].empty()) {
-      weight_product(pass.context, input_block(pass, pass.input, s), dy, weight_gradients[0][local],
-                     accumulate);
+    const TensorView dy = output_block(pass, pass.output_gradient, s);
+    if (!pass.weight_gradients[0][local].empty()) {
+      weight_product(pass.context, input_block(pass, pass.input, s), dy,
+                     pass.weight_gradients[0][local], pass.accumulate);
     }
     // After a sum over shards the bias is not split.
     if (options_.bias == Switch::kOn && (!is_row() || local == 0)) {
-      ops::column_sum(pass.context, dy, weight_gradients[1][local], accumulate);
+      ops::column_sum(pass.context, dy, pass.weight_gradients[1][local], pass.accumulate);
     }
   }
 }

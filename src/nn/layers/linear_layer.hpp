@@ -52,14 +52,9 @@ class LinearLayer : public Layer {
  public:
   std::vector<ParameterSpec> parameters() const override;
   std::vector<TensorSpec> workspace(const PassShape& pass) const override;
-  bool backward_reads_output() const override;
   LayerCost cost() const override;
   void forward(const LayerPass& pass) const override;
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override;
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override;
+  void backward(const LayerPass& pass, Wants wants) const override;
 
  protected:
   LinearLayer(const LayerSite& site, const Shape& output_shape, LinearSizes sizes,
@@ -80,6 +75,8 @@ class LinearLayer : public Layer {
                               ops::Accumulate accumulate) const = 0;
 
  private:
+  void input_gradient(const LayerPass& pass) const;
+  void weight_gradients(const LayerPass& pass) const;
   [[nodiscard]] bool is_row() const { return options_.parallel == Parallel::kRow; }
   [[nodiscard]] bool is_column() const { return options_.parallel == Parallel::kColumn; }
   [[nodiscard]] std::int64_t rows_in(const LayerPass& pass) const;

@@ -10,7 +10,7 @@ namespace {
 class NormLayer final : public Layer {
  public:
   NormLayer(const LayerSite& site, const NormPart& norm)
-      : Layer(site.name, site.input, site.input), norm_(norm) {}
+      : Layer(site.name, site.input, site.input, {.backward_reads_output = false}), norm_(norm) {}
 
   std::string text() const override { return std::string(name_of(norm_.kind())); }
 
@@ -27,38 +27,15 @@ class NormLayer final : public Layer {
         {{Workspace::kAllShards, all_shards}, {Workspace::kOwnShards, own_shards}});
   }
 
-  bool backward_reads_output() const override { return false; }
-
   void forward(const LayerPass& pass) const override {
     norm_.forward(pass.context, pass.weights, pass.input, pass.output, statistics(pass));
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (!input_gradient.empty()) {
-      norm_.backward_input(pass.context, pass.weights, pass.input, statistics(pass),
-                           output_gradient, {}, input_gradient);
-    }
-  }
-
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const override {
-    norm_.backward_weight(pass, input().placement, pass.input, statistics(pass), output_gradient,
-                          {.all_shards = pass.workspace.at(Workspace::kAllShards),
-                           .own_shards = pass.workspace.at(Workspace::kOwnShards)},
-                          weight_gradients, accumulate);
-  }
-
-  void backward(const LayerPass& pass, const TensorView& output_gradient,
-                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
-                ops::Accumulate accumulate) const override {
-    if (pass.shards.shards() > 1 || input_gradient.empty()) {
-      Layer::backward(pass, output_gradient, input_gradient, weight_gradients, accumulate);
-      return;
-    }
-    norm_.backward(pass, pass.input, statistics(pass), output_gradient, {}, input_gradient,
-                   weight_gradients, accumulate);
+  void backward(const LayerPass& pass, Wants wants) const override {
+    norm_.backward(pass, wants, input().placement, pass.input, statistics(pass),
+                   pass.output_gradient, {}, pass.input_gradient,
+                   {.all_shards = pass.workspace.at(Workspace::kAllShards),
+                    .own_shards = pass.workspace.at(Workspace::kOwnShards)});
   }
 
  private:

@@ -53,35 +53,38 @@ void NormPart::forward(ops::Context& context, std::span<const ParameterViews> we
                         statistics.mean, statistics.rstd);
 }
 
-void NormPart::backward_input(ops::Context& context, std::span<const ParameterViews> weights,
-                              const ConstTensorView& x,
-                              const NormStatistics<TensorView>& statistics,
-                              const ConstTensorView& dy, const ConstTensorView& addend,
-                              const TensorView& dx) const {
-  ops::row_norm_backward_input(context, center(), x, weights[0][0], statistics.mean,
-                               statistics.rstd, dy, addend, dx);
+void NormPart::backward(const LayerPass& pass, Wants wants, Placement placement,
+                        const ConstTensorView& x, const NormStatistics<TensorView>& statistics,
+                        const ConstTensorView& dy, const ConstTensorView& addend,
+                        const TensorView& dx, const ShardParts<TensorView>& workspace) const {
+  if (wants == Wants::kBoth && pass.shards.shards() == 1 && !dx.empty()) {
+    ops::row_norm_backward(pass.context, center(), x, pass.weights[0][0], statistics.mean,
+                           statistics.rstd, dy, addend, dx, pass.weight_gradients[0][0],
+                           parameter_count() == 2 ? pass.weight_gradients[1][0] : TensorView(),
+                           pass.accumulate);
+    return;
+  }
+  if (wants_input(wants) && !dx.empty()) {
+    ops::row_norm_backward_input(pass.context, center(), x, pass.weights[0][0], statistics.mean,
+                                 statistics.rstd, dy, addend, dx);
+    pass.engine.progress();
+  }
+  if (wants_weights(wants)) {
+    backward_weights(pass, placement, x, statistics, dy, workspace);
+  }
 }
 
-void NormPart::backward(const LayerPass& pass, const ConstTensorView& x,
-                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
-                        const ConstTensorView& addend, const TensorView& dx,
-                        std::span<const ParameterViews> gradients,
-                        ops::Accumulate accumulate) const {
-  ops::row_norm_backward(pass.context, center(), x, pass.weights[0][0], statistics.mean,
-                         statistics.rstd, dy, addend, dx, gradients[0][0],
-                         parameter_count() == 2 ? gradients[1][0] : TensorView(), accumulate);
-}
-
-void NormPart::backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
-                               const NormStatistics<TensorView>& statistics,
-                               const ConstTensorView& dy, const ShardParts<TensorView>& workspace,
-                               std::span<const ParameterViews> gradients,
-                               ops::Accumulate accumulate) const {
+void NormPart::backward_weights(const LayerPass& pass, Placement placement,
+                                const ConstTensorView& x,
+                                const NormStatistics<TensorView>& statistics,
+                                const ConstTensorView& dy,
+                                const ShardParts<TensorView>& workspace) const {
   const std::int64_t count = parameter_count();
+  const std::vector<ParameterViews>& gradients = pass.weight_gradients;
   if (pass.shards.shards() == 1) {
     ops::row_norm_backward_weight(pass.context, center(), x, statistics.mean, statistics.rstd, dy,
                                   gradients[0][0], count == 2 ? gradients[1][0] : TensorView(),
-                                  accumulate);
+                                  pass.accumulate);
     return;
   }
   const bool gathers = placement == Placement::kTokens && pass.shards.ranks() > 1;
@@ -109,8 +112,7 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
   for (std::int64_t p = 0; p < count; ++p) {
     sums.push_back({gradients[static_cast<std::size_t>(p)][0], p * width_});
   }
-  sum_shard_parts(pass, workspace, gathers ? PartsMade::kOwnShards : PartsMade::kAllShards, sums,
-                  accumulate);
+  sum_shard_parts(pass, workspace, gathers ? PartsMade::kOwnShards : PartsMade::kAllShards, sums);
 }
 
 double take_epsilon(LayerLine& line) {

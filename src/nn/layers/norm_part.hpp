@@ -48,25 +48,19 @@ class NormPart {
   void forward(ops::Context& context, std::span<const ParameterViews> weights,
                const ConstTensorView& x, const TensorView& y,
                const NormStatistics<TensorView>& statistics) const;
-  /// dx = addend + the gradient; the addend may be empty.
-  void backward_input(ops::Context& context, std::span<const ParameterViews> weights,
-                      const ConstTensorView& x, const NormStatistics<TensorView>& statistics,
-                      const ConstTensorView& dy, const ConstTensorView& addend,
-                      const TensorView& dx) const;
-  /// Sums the partial gradients of each shard's share of the rows. With kTokens x and dy hold the
-  /// own shards' rows. Communication: with kTokens one all-gather over the tensor group.
-  void backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
-                       const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
-                       const ShardParts<TensorView>& workspace,
-                       std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
-
-  /// Both, where no shards share the rows. Pre: pass.shards.shards() == 1.
-  void backward(const LayerPass& pass, const ConstTensorView& x,
+  /// dx = addend + the gradient, where dx is not empty; the addend may be empty. Gradients of
+  /// weights sum those of each shard's share of the rows. With kTokens x and dy hold the own
+  /// shards' rows. Communication: for the weights, with kTokens one all-gather over the tensor
+  /// group.
+  void backward(const LayerPass& pass, Wants wants, Placement placement, const ConstTensorView& x,
                 const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
                 const ConstTensorView& addend, const TensorView& dx,
-                std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
+                const ShardParts<TensorView>& workspace) const;
 
  private:
+  void backward_weights(const LayerPass& pass, Placement placement, const ConstTensorView& x,
+                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
+                        const ShardParts<TensorView>& workspace) const;
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] ops::Center center() const {
     return kind_ == NormKind::kLayerNorm ? ops::Center::kMean : ops::Center::kZero;

@@ -122,22 +122,21 @@ class ZeroChannels final : public Layer {
  public:
   ZeroChannels(const LayerSite& site, std::int64_t channels)
       : Layer(site.name, site.input,
-              {{site.input.shape[0], site.input.shape[1], channels}, site.input.placement}) {}
+              {{site.input.shape[0], site.input.shape[1], channels}, site.input.placement},
+              {.backward_reads_output = false}) {}
 
   std::string text() const override {
     return fmt::format("zero_channels {}", output_shape().back());
   }
-  bool backward_reads_output() const override { return false; }
 
   void forward(const LayerPass& pass) const override {
     ops::widen_rows(pass.context, rows(pass.input, input()), rows(pass.output, output()));
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (!input_gradient.empty()) {
-      ops::narrow_rows(pass.context, rows(output_gradient, output()),
-                       rows(input_gradient, input()));
+  void backward(const LayerPass& pass, Wants /*wants*/) const override {
+    if (!pass.input_gradient.empty()) {
+      ops::narrow_rows(pass.context, rows(pass.output_gradient, output()),
+                       rows(pass.input_gradient, input()));
     }
   }
 

@@ -21,8 +21,8 @@ struct RowPiece {
                                                       std::int64_t rows) {
   std::vector<RowPiece> pieces;
   std::int64_t local = 0;
-  for (std::int64_t p = 0; p < pass.row_pieces; ++p) {
-    const grid::Range all = grid::even_part(rows, pass.row_pieces, p);
+  for (std::int64_t p = 0; p < pass.shape.row_pieces; ++p) {
+    const grid::Range all = grid::even_part(rows, pass.shape.row_pieces, p);
     grid::Range own = all;
     if (placement == Placement::kTokens) {
       const grid::Range part = pass.shards.own_rows(all.count());

@@ -15,7 +15,7 @@ ShardParts<TensorSpec> shard_parts(const PassShape& pass, std::int64_t elements)
 }
 
 void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
-                     std::span<const SharedGradient> gradients, ops::Accumulate accumulate) {
+                     std::span<const SharedGradient> gradients) {
   if (made == PartsMade::kOwnShards) {
     pass.shards.all_gather_parts(parts.own_shards, parts.all_shards);
   }
@@ -31,7 +31,7 @@ void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts,
       continue;
     }
     const TensorView sum = blocks.front().flat_slice(first_element, gradient.count());
-    if (accumulate == ops::Accumulate::kAdd) {
+    if (pass.accumulate == ops::Accumulate::kAdd) {
       ops::add(pass.context, sum, gradient);
     } else {
       ops::copy(pass.context, sum, gradient);

@@ -26,9 +26,9 @@ struct SharedGradient {
 /// The blocks that a rank has written.
 enum class PartsMade { kAllShards, kOwnShards };
 
-/// Sums the blocks over the shards into the gradients. Communication: with kOwnShards one
-/// all-gather over the tensor group.
+/// Sums the blocks over the shards into the gradients, as pass.accumulate says. Communication: with
+/// kOwnShards one all-gather over the tensor group.
 void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
-                     std::span<const SharedGradient> gradients, ops::Accumulate accumulate);
+                     std::span<const SharedGradient> gradients);
 
 }  // namespace strata::nn

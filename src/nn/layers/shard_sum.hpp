@@ -118,7 +118,7 @@ class ShardSum {
   }
   /// Rows [range) of what a rank sums by itself.
   [[nodiscard]] std::vector<TensorView> partial_sums(const grid::Range& range) const {
-    if (sends_rounded(pass_.shard_sums, pass_.shards.own())) {
+    if (sends_rounded(pass_.shape.shard_sums, pass_.shards.own())) {
       return {row_range(rounded_, range)};
     }
     std::vector<TensorView> views;

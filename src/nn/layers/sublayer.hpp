@@ -50,19 +50,11 @@ class Sublayer : public Layer {
   [[nodiscard]] std::vector<SavedSpec> saved(const PassShape& pass) const final;
   [[nodiscard]] std::vector<TensorSpec> gradients(const PassShape& pass) const final;
   [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const final;
-  [[nodiscard]] bool backward_reads_output() const final { return false; }
   [[nodiscard]] LayerCost cost() const final;
 
   void forward(const LayerPass& pass) const final;
   void recompute(const LayerPass& pass) const final;
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const final;
-  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                       std::span<const ParameterViews> weight_gradients,
-                       ops::Accumulate accumulate) const final;
-  void backward(const LayerPass& pass, const TensorView& output_gradient,
-                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
-                ops::Accumulate accumulate) const final;
+  void backward(const LayerPass& pass, Wants wants) const final;
 
  protected:
   /// A column-parallel product of the inner part; all shards have `columns` together.
@@ -191,22 +183,13 @@ class Sublayer : public Layer {
   /// made.
   [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass,
                                                               const TensorView& dy) const;
-  /// The normed input's gradient.
-  [[nodiscard]] const TensorView& end_normed_gradient(const LayerPass& pass,
-                                                      std::optional<ShardSum>& sum) const;
-  /// Computes the input's gradient from the normed input's.
-  void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
-                          const TensorView& dy, const TensorView& input_gradient) const;
-  void product_weight_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
-                                std::span<const ParameterViews> weight_gradients,
-                                ops::Accumulate accumulate) const;
+  /// Ends the sum of the normed input's gradient.
+  void end_normed_gradient(const LayerPass& pass, std::optional<ShardSum>& sum) const;
+  /// Computes the gradients of input and norm from the normed input's.
+  void norm_backward(const LayerPass& pass, Wants wants, const TensorView& dy) const;
+  void product_weight_gradients(const LayerPass& pass) const;
   /// Computes the gradients of A and B from the inputs and the gradients of their products.
-  void adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
-                         std::span<const ParameterViews> weight_gradients,
-                         ops::Accumulate accumulate) const;
-  void norm_weight_gradients(const LayerPass& pass,
-                             std::span<const ParameterViews> weight_gradients,
-                             ops::Accumulate accumulate) const;
+  void adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient) const;
 
   SublayerOptions options_;
   NormPart norm_;

@@ -18,9 +18,9 @@ ConstTensorView Sublayer::low(const LayerPass& pass, const RowPiece& piece,
   return result;
 }
 
-void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
-                                 std::span<const ParameterViews> weight_gradients,
-                                 ops::Accumulate accumulate) const {
+void Sublayer::adapter_gradients(const LayerPass& pass,
+                                 const ConstTensorView& output_gradient) const {
+  const std::vector<ParameterViews>& weight_gradients = pass.weight_gradients;
   const grid::Range& own = pass.shards.own();
   const RowPiece all = one_piece(whole_rows(pass)).front();
   const ShardParts<TensorView> parts{.all_shards = pass.workspace.at(Workspace::kAdapterAllShards),
@@ -58,7 +58,7 @@ void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& o
       const ConstTensorView factor = low_of(own.begin, common, pass.weights[common][0]);
       for (std::int64_t s = own.begin; s < own.end; ++s) {
         product(is_output ? factor : dy(s), is_output ? x(s) : factor,
-                weight_gradients[split][static_cast<std::size_t>(s - own.begin)], accumulate);
+                weight_gradients[split][static_cast<std::size_t>(s - own.begin)], pass.accumulate);
       }
     }
     for (std::int64_t s = own.begin; s < own.end && !common_gradient.empty(); ++s) {
@@ -71,11 +71,11 @@ void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& o
                           .reshaped(common_gradient.shape())
                     : common_gradient;
       product(is_output ? dy(s) : factor, is_output ? factor : x(s), part,
-              has_parts ? ops::Accumulate::kOverwrite : accumulate);
+              has_parts ? ops::Accumulate::kOverwrite : pass.accumulate);
     }
   }
   if (has_parts) {
-    sum_shard_parts(pass, parts, made, shared, accumulate);
+    sum_shard_parts(pass, parts, made, shared);
   }
 }
 

@@ -90,7 +90,7 @@ RowGather Sublayer::begin_normed(const LayerPass& pass) const {
 void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   // Selective recompute computes `result` from the products, so forward must too: a product that
   // also applies GELU may round once where two operations round twice.
-  const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
+  const bool makes_result = applies_gelu() && pass.shape.recompute != Recompute::kSelective;
   const grid::Range& own = pass.shards.own();
   for (const RowPiece& piece : pieces(pass)) {
     normed.wait();
@@ -180,7 +180,7 @@ void Sublayer::forward(const LayerPass& pass) const {
 
 void Sublayer::recompute(const LayerPass& pass) const {
   RowGather normed = begin_normed(pass);
-  if (pass.recompute == Recompute::kFull) {
+  if (pass.shape.recompute == Recompute::kFull) {
     make_products(pass, normed);
     return;
   }
@@ -263,71 +263,45 @@ std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
   return sum;
 }
 
-const TensorView& Sublayer::end_normed_gradient(const LayerPass& pass,
-                                                std::optional<ShardSum>& sum) const {
-  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
+void Sublayer::end_normed_gradient(const LayerPass& pass, std::optional<ShardSum>& sum) const {
   if (sum) {
     sum->end(input().placement, [&](const RowPiece& piece, const TensorView& rows) {
-      ops::convert(pass.context, rows, row_range(d_normed, piece.local));
+      ops::convert(pass.context, rows,
+                   row_range(pass.gradients.at(Gradient::kNormed), piece.local));
     });
   }
-  return d_normed;
 }
 
-void Sublayer::end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
-                                  const TensorView& dy, const TensorView& input_gradient) const {
-  const TensorView& d_normed = end_normed_gradient(pass, normed_gradient);
-  if (input_gradient.empty()) {
-    return;
-  }
-  const TensorView dx = input_gradient.reshaped(dy.shape());
+void Sublayer::norm_backward(const LayerPass& pass, Wants wants, const TensorView& dy) const {
+  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
+  const TensorView dx =
+      pass.input_gradient.empty() ? TensorView() : pass.input_gradient.reshaped(dy.shape());
   // The gradient that bypasses the sublayer.
   const ConstTensorView past = options_.residual == Switch::kOn ? dy : TensorView();
-  if (norm_.kind() == NormKind::kNone) {
+  if (norm_.kind() != NormKind::kNone) {
+    norm_.backward(pass, wants, input().placement, pass.input.reshaped(dy.shape()),
+                   statistics(pass), d_normed, past, dx,
+                   {.all_shards = pass.workspace.at(Workspace::kNormAllShards),
+                    .own_shards = pass.workspace.at(Workspace::kNormOwnShards)});
+  } else if (wants_input(wants) && !dx.empty()) {
     ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
-    return;
   }
-  norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(dy.shape()),
-                       statistics(pass), d_normed, past, dx);
 }
 
-void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                              const TensorView& input_gradient) const {
-  const TensorView dy = output_gradient.reshaped(Shape{rows_of(pass), width()});
-  std::optional<ShardSum> normed_gradient = begin_normed_gradient(pass, dy);
-  end_input_gradient(pass, normed_gradient, dy, input_gradient);
-}
-
-void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                               std::span<const ParameterViews> weight_gradients,
-                               ops::Accumulate accumulate) const {
-  product_weight_gradients(pass, output_gradient, weight_gradients, accumulate);
-  norm_weight_gradients(pass, weight_gradients, accumulate);
-}
-
-void Sublayer::backward(const LayerPass& pass, const TensorView& output_gradient,
-                        const TensorView& input_gradient,
-                        std::span<const ParameterViews> weight_gradients,
-                        ops::Accumulate accumulate) const {
-  const TensorView dy = output_gradient.reshaped(Shape{rows_of(pass), width()});
-  std::optional<ShardSum> normed_gradient = begin_normed_gradient(pass, dy);
-  product_weight_gradients(pass, output_gradient, weight_gradients, accumulate);
-  if (norm_.kind() == NormKind::kNone || pass.shards.shards() > 1 || input_gradient.empty()) {
-    end_input_gradient(pass, normed_gradient, dy, input_gradient);
-    norm_weight_gradients(pass, weight_gradients, accumulate);
-    return;
+void Sublayer::backward(const LayerPass& pass, Wants wants) const {
+  const TensorView dy = pass.output_gradient.reshaped(Shape{rows_of(pass), width()});
+  std::optional<ShardSum> normed_gradient =
+      wants_input(wants) ? begin_normed_gradient(pass, dy) : std::nullopt;
+  if (wants_weights(wants)) {
+    product_weight_gradients(pass);
   }
-  const TensorView& d_normed = end_normed_gradient(pass, normed_gradient);
-  norm_.backward(pass, pass.input.reshaped(dy.shape()), statistics(pass), d_normed,
-                 options_.residual == Switch::kOn ? dy : TensorView(),
-                 input_gradient.reshaped(dy.shape()), weight_gradients, accumulate);
+  end_normed_gradient(pass, normed_gradient);
+  norm_backward(pass, wants, dy);
 }
 
-void Sublayer::product_weight_gradients(const LayerPass& pass,
-                                        const ConstTensorView& output_gradient,
-                                        std::span<const ParameterViews> weight_gradients,
-                                        ops::Accumulate accumulate) const {
-  const ConstTensorView dy = whole_gradient(pass, output_gradient);
+void Sublayer::product_weight_gradients(const LayerPass& pass) const {
+  const std::vector<ParameterViews>& weight_gradients = pass.weight_gradients;
+  const ConstTensorView dy = whole_gradient(pass, pass.output_gradient);
   const ConstTensorView x = normalized(pass);
   const grid::Range& own = pass.shards.own();
   const std::size_t output_weight = output_parameters();
@@ -335,7 +309,7 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
                                    const TensorView& gradient) {
     if (!gradient.empty()) {
       ops::matmul(pass.context, upper, lower, gradient,
-                  {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+                  {.transpose_a = ops::Transpose::kYes, .accumulate = pass.accumulate});
       // Messages of the input's gradient may be in flight.
       pass.engine.progress();
     }
@@ -356,22 +330,9 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
   if (options_.bias == Switch::kOn) {
     bias_sums.push_back({dy, weight_gradients[output_weight + 1][0]});
   }
-  ops::column_sums(pass.context, bias_sums, accumulate);
+  ops::column_sums(pass.context, bias_sums, pass.accumulate);
   if (!adapted_.empty()) {
-    adapter_gradients(pass, dy, weight_gradients, accumulate);
-  }
-}
-
-void Sublayer::norm_weight_gradients(const LayerPass& pass,
-                                     std::span<const ParameterViews> weight_gradients,
-                                     ops::Accumulate accumulate) const {
-  if (norm_.kind() != NormKind::kNone) {
-    norm_.backward_weight(pass, input().placement,
-                          pass.input.reshaped(Shape{rows_of(pass), width()}), statistics(pass),
-                          pass.gradients.at(Gradient::kNormed),
-                          {.all_shards = pass.workspace.at(Workspace::kNormAllShards),
-                           .own_shards = pass.workspace.at(Workspace::kNormOwnShards)},
-                          weight_gradients, accumulate);
+    adapter_gradients(pass, dy);
   }
 }
 

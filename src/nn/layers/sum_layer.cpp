@@ -10,11 +10,11 @@ namespace {
 class Sum final : public Layer {
  public:
   Sum(const LayerSite& site, ops::Activation activation)
-      : Layer(site.name, site.input, site.input), activation_(activation) {}
+      : Layer(site.name, site.input, site.input,
+              {.backward_reads_output = activation == ops::Activation::kRelu}),
+        activation_(activation) {}
 
   std::string text() const override { return has_relu() ? "residual end relu" : "residual end"; }
-
-  bool backward_reads_output() const override { return has_relu(); }
 
   LayerCost cost() const override {
     LayerCost cost = Layer::cost();
@@ -29,14 +29,13 @@ class Sum final : public Layer {
     }
   }
 
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
+  void backward(const LayerPass& pass, Wants /*wants*/) const override {
     if (has_relu()) {
-      ops::activation_backward(pass.context, activation_, {}, pass.output, output_gradient,
-                               output_gradient);
+      ops::activation_backward(pass.context, activation_, {}, pass.output, pass.output_gradient,
+                               pass.output_gradient);
     }
     // Both branches may change their gradient in place, so each needs its own.
-    ops::copy(pass.context, output_gradient, input_gradient);
+    ops::copy(pass.context, pass.output_gradient, pass.input_gradient);
   }
 
  private:

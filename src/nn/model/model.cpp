@@ -215,7 +215,7 @@ std::int64_t Model::trainable_count() const {
 
 bool Model::joins_lanes() const {
   return std::any_of(layers_.begin(), layers_.end(),
-                     [](const ModelLayer& entry) { return entry.layer->joins_lanes(); });
+                     [](const ModelLayer& entry) { return entry.layer->joined() != nullptr; });
 }
 
 namespace {

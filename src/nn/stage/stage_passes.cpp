@@ -85,8 +85,7 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
       for (std::int64_t i = begin; i < end; ++i) {
         if (!model_.layer(i).is_view() && !in_pieces(model_, spec_, i)) {
           const device::ProfileRange range(model_.layer(i).name());
-          model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
-          progress();
+          layer_forward(i, concurrent, mode);
         }
       }
     };
@@ -226,52 +225,69 @@ void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients
   }
 }
 
-void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
-                                  const GradientSink::Target& target) {
-  const std::vector<ParameterViews> gradients = gradients_in(target.gradients, layer);
-  if (!gradients.empty() && !model_.is_frozen(layer)) {
-    const device::ProfileRange range(model_.layer(layer).name());
-    model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
-                                        output_gradient(layer, microbatch.execution_index),
-                                        gradients, target.accumulate);
+void Stage::layer_forward(std::int64_t layer, std::span<const Microbatch> concurrent, Mode mode) {
+  const Layer& of = model_.layer(layer);
+  const std::vector<LayerPass> passes = passes_of(layer, concurrent, mode);
+  if (of.joined() != nullptr && mode == Mode::kTraining) {
+    of.joined()->forward_lanes(passes);
+    progress();
+    return;
+  }
+  for (const LayerPass& pass : passes) {
+    of.forward(pass);
     progress();
   }
 }
 
-void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent) {
-  if (model_.layer(layer).is_view() || layer < model_.first_changing_layer()) {
+void Stage::layer_backward(std::int64_t layer, std::span<const Microbatch> concurrent, Wants wants,
+                           std::span<const GradientSink::Target> targets) {
+  const Layer& of = model_.layer(layer);
+  const bool trains = !parameters_[local(layer)].empty() && !model_.is_frozen(layer);
+  // The loss is part of a head that works in pieces.
+  const bool in_one = in_pieces(model_, spec_, layer);
+  const bool changes = layer >= model_.first_changing_layer() || in_one;
+  if (wants == Wants::kBoth && !in_one && (!trains || !changes)) {
+    wants = Wants::kInput;
+  }
+  if (of.is_view() || !(wants == Wants::kWeights ? trains : changes)) {
     return;
   }
-  const device::ProfileRange range(model_.layer(layer).name());
-  const std::vector<LayerPass> passes = passes_of(layer, concurrent, Mode::kTraining);
-  std::vector<TensorView> outputs;
-  std::vector<TensorView> inputs;
-  for (std::size_t k = 0; k < concurrent.size(); ++k) {
-    recompute(passes[k], layer);
-    outputs.push_back(output_gradient(layer, concurrent[k].execution_index));
-    inputs.push_back(gradients_of(concurrent[k].execution_index).layers[local(layer)].input);
-  }
-  model_.layer(layer).backward_input_lanes(passes, outputs, inputs);
-  for (std::size_t k = 0; k < concurrent.size(); ++k) {
-    add_gradients(passes[k], gradients_of(concurrent[k].execution_index).layers[local(layer)]);
-  }
-  progress();
-}
-
-void Stage::layer_backward(std::int64_t layer, const Microbatch& microbatch,
-                           const GradientSink::Target& target) {
-  if (model_.layer(layer).is_view()) {
+  if (wants == Wants::kBoth && of.joined() != nullptr) {
+    layer_backward(layer, concurrent, Wants::kInput, {});
+    layer_backward(layer, concurrent, Wants::kWeights, targets);
     return;
   }
-  const device::ProfileRange range(model_.layer(layer).name());
-  const LayerPass pass = pass_of(layer, microbatch, Mode::kTraining);
-  const LayerGradients& gradients = gradients_of(microbatch.execution_index).layers[local(layer)];
-  recompute(pass, layer);
-  model_.layer(layer).backward(pass, output_gradient(layer, microbatch.execution_index),
-                               gradients.input, gradients_in(target.gradients, layer),
-                               target.accumulate);
-  add_gradients(pass, gradients);
-  progress();
+  const device::ProfileRange range(of.name());
+  std::vector<LayerPass> passes = passes_of(layer, concurrent, Mode::kTraining);
+  const bool joined = wants == Wants::kInput && of.joined() != nullptr;
+  for (std::size_t k = 0; k < passes.size(); ++k) {
+    LayerPass& pass = passes[k];
+    const std::int64_t index = concurrent[k].execution_index;
+    const LayerGradients& gradients = gradients_of(index).layers[local(layer)];
+    pass.output_gradient = output_gradient(layer, index);
+    pass.input_gradient = gradients.input;
+    if (wants_weights(wants)) {
+      pass.weight_gradients = gradients_in(targets[k].gradients, layer);
+      pass.accumulate = targets[k].accumulate;
+    }
+    if (wants_input(wants)) {
+      recompute(pass, layer);
+    }
+    if (!joined) {
+      of.backward(pass, wants);
+      if (wants_input(wants)) {
+        add_gradients(pass, gradients);
+      }
+      progress();
+    }
+  }
+  if (joined) {
+    of.joined()->backward_lanes(passes);
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      add_gradients(passes[k], gradients_of(concurrent[k].execution_index).layers[local(layer)]);
+    }
+    progress();
+  }
 }
 
 void Stage::backward_input(std::span<const Microbatch> concurrent, GradientSink& sink) {
@@ -282,7 +298,7 @@ void Stage::backward_input(std::span<const Microbatch> concurrent, GradientSink&
   for (const grid::Range& layers : {recorded(), before_recorded()}) {
     run({static_cast<std::int64_t>(PassKind::kBackwardInput)}, concurrent, layers, [&] {
       for (std::int64_t i = layers.end; i-- > layers.begin;) {
-        layer_backward_input(i, concurrent);
+        layer_backward(i, concurrent, Wants::kInput, {});
       }
     });
   }
@@ -295,7 +311,7 @@ void Stage::backward_weight(std::span<const Microbatch> concurrent, GradientSink
 }
 
 void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink) {
-  const bool fused = spec_.order == BackwardOrder::kFused;
+  const Wants wants = spec_.order == BackwardOrder::kFused ? Wants::kBoth : Wants::kWeights;
   std::vector<GradientSink::Target> targets;
   ops::GraphCache::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
   for (const Microbatch& microbatch : concurrent) {
@@ -313,18 +329,7 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     }
     run(key, concurrent, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
-        if (fused && !model_.layer(i).joins_lanes() && !computes_only_input_gradient(i)) {
-          for (std::size_t k = 0; k < concurrent.size(); ++k) {
-            layer_backward(i, concurrent[k], targets[k]);
-          }
-          continue;
-        }
-        if (fused) {
-          layer_backward_input(i, concurrent);
-        }
-        for (std::size_t k = 0; k < concurrent.size(); ++k) {
-          layer_backward_weight(i, concurrent[k], targets[k]);
-        }
+        layer_backward(i, concurrent, wants, targets);
       }
     });
     for (std::int64_t i = end; i-- > begin;) {
@@ -334,12 +339,6 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     }
     end = begin;
   }
-}
-
-bool Stage::computes_only_input_gradient(std::int64_t layer) const {
-  // The loss is part of a head that works in pieces.
-  return (model_.is_frozen(layer) || layer < model_.first_changing_layer()) &&
-         !in_pieces(model_, spec_, layer);
 }
 
 bool Stage::acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,

@@ -49,7 +49,8 @@ inline OperationWork attention_work(std::string_view name, double products,
       .dtype = dtype,
       .extents = {shape.sequences * shape.heads(), shape.tokens, shape.head_size},
       .flops = products * static_cast<double>(shape.sequences * shape.width()) * tokens * tokens,
-      .bytes = bytes};
+      .bytes = bytes,
+      .scratch = library_attention_bytes(shape, dtype)};
 }
 
 /// The scale of the scores, 1 / sqrt(head_size).

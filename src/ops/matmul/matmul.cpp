@@ -109,12 +109,17 @@ OperationWork product_work(const Extents& extents, const ConstTensorView& a,
   if (options.accumulate == Accumulate::kAdd) {
     bytes += Observed::bytes_of(c);
   }
+  // Rows of zeros stand behind those of b where rows of a or c are padded.
+  const std::int64_t rows = options.transpose_b == Transpose::kYes   ? c.shape()[1]
+                            : options.transpose_a == Transpose::kYes ? extents.k
+                                                                     : a.shape()[1];
   return {.name = product_name(options),
           .dtype = a.dtype(),
           .extents = {extents.m, extents.n, extents.k},
           .flops = 2.0 * static_cast<double>(extents.m) * static_cast<double>(extents.n) *
                    static_cast<double>(extents.k),
-          .bytes = bytes};
+          .bytes = bytes,
+          .scratch = rows > b.shape()[0] ? rows * b.shape()[1] * size_bytes(b.dtype()) : 0};
 }
 
 /// The longer rows of MatmulOptions::padded_rows.

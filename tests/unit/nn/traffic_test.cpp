@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -271,6 +272,25 @@ INSTANTIATE_TEST_SUITE_P(
                  1},
         LaneCase{"first_of_a_later_stage", {"conv 5 1", kSync, "flatten", "dense 3"}, 1}),
     [](const auto& test) { return test.param.name; });
+
+// A GPU's products read rows of zeros behind the head's weights where logits are padded.
+TEST(Trace, CountsTheCopyOfAPaddedHead) {
+  constexpr std::int64_t kWidth = 4;
+  for (const auto& [vocabulary, bytes] :
+       {std::pair<std::int64_t, std::int64_t>{13, 16 * kWidth * 2}, {16, 0}}) {
+    const Model model = language_model({"embedding 4", "head"}, kContext, vocabulary, 1);
+    StageSpec spec = spec_of<BFloat16>({0, model.layer_count()}, kMicrobatch);
+    spec.pass.logit_multiple = 8;
+    const LayerTrace trace = trace_layer(model, 1, spec, {}, ops::Accumulate::kOverwrite);
+    for (const auto& [events, product] :
+         {std::pair{&trace.forward, "matmul_nt"}, std::pair{&trace.backward_input, "matmul_nn"}}) {
+      const auto found = std::ranges::find(
+          *events, product, [](const comm::TraceEvent& event) { return event.work.name; });
+      ASSERT_NE(found, events->end()) << product;
+      EXPECT_EQ(found->work.scratch, bytes) << product << " of " << vocabulary;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace strata::nn::test::traffic_test
