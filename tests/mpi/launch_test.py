@@ -14,6 +14,7 @@ NETWORK = harness.config_text(
     parallel={"pipeline": 2}, train={"steps": 20, "evaluate_every": 10})
 LONG = "--train.steps=1000000"
 OPEN_MPI = harness.has_open_mpi()
+OF_OTHER_TESTS = dict(harness.LAUNCH_ENVIRONMENT)
 # What mpirun says beside the ranks.
 OF_MPIRUN = ("mpirun", "prterun", "PRTE", "MPI_ABORT", "Primary job", "orte_", "help message")
 
@@ -76,11 +77,9 @@ class Launch(harness.StrataTest):
         for place in ("has", "lacks"):
             (self.directory / place).mkdir()
         (self.directory / "has/classes").symlink_to(self.directory / "classes")
-        with unittest.mock.patch.dict(harness.LAUNCH_ENVIRONMENT, {
-                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}):
-            run = [STRATA, "train", self.config, f"--run.dir={self.directory}/parted"]
-            finished = harness.Job([harness.MPIRUN, "-n", "1", "--wdir", self.directory / "has", *run, ":",
-                                    "-n", "3", "--wdir", self.directory / "lacks", *run], self.directory).wait(60)
+        run = [STRATA, "train", self.config, f"--run.dir={self.directory}/parted"]
+        with unittest.mock.patch.dict(harness.LAUNCH_ENVIRONMENT, OF_OTHER_TESTS):
+            finished = self.start_each(*(["env", "-C", self.directory / ("lacks" if rank else "has"), *run] for rank in range(4))).wait(60)
         host = os.uname().nodename
         self.assert_refused(finished, DATA, f"ranks 1, 2 and 3 on {host}: classes/train.h5 does not exist; the other ranks could open it")
 
