@@ -73,7 +73,7 @@ if(STRATA_SANITIZE)
   if(STRATA_SANITIZE MATCHES undefined)
     target_compile_options(strata_options INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
-    # A sixth of the time to compile. AddressSanitizer reports the access itself.
+    # This check takes a sixth of the compile time. An access by a null pointer ends the test in any case.
     target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null>)
   endif()
 endif()

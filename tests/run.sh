@@ -5,7 +5,7 @@
 #                           UndefinedBehaviorSanitizer; clang-format
 #   tests/run.sh --full     everything: kernels compiled by nvcc where it is found, the benchmarks, the tests labelled full,
 #                           all rooms under AddressSanitizer, code with threads under ThreadSanitizer, operations built
-#                           for AVX-512 where the CPU has it, clang-tidy on files and headers alone that changed
+#                           for AVX-512 where the CPU has it, and for what changed clang-tidy and each header alone
 #   tests/run.sh --long     everything, the Debian package in a fresh Debian too, which needs root and debootstrap, 10,000 changed
 #                           files for each reader, and each header alone
 #   tests/run.sh --no-install
@@ -159,6 +159,7 @@ changed() {
 headers() {
   local targets=(layout_headers) names
   if [ $long = no ]; then
+    git rev-parse --verify HEAD >/dev/null || return 77
     mapfile -t names < <(changed 'include/strata/*.hpp' | sed 's|^include/||; s|[^a-zA-Z0-9]|_|g')
     [ ${#names[@]} -gt 0 ] || return 0
     targets=("${names[@]/%/.cpp.o}")
@@ -171,6 +172,7 @@ headers() {
 # sources.
 tidied() {
   local lines file units
+  git rev-parse --verify HEAD >/dev/null || return 77
   mapfile -t files < <(changed 'src/*.cpp' 'io/*.cpp')
   [ ${#files[@]} -gt 0 ] || return 0
   lines=$(printf ',{"name":"%s"}' "${files[@]}")
@@ -197,8 +199,9 @@ if [ -z "${STRATA_DATA_DIR:-}" ]; then
 fi
 
 # Each more architecture takes minutes of nvcc. Where no GPU runs them, kernels are optimized little, which takes half the time.
-cuda=(-DCMAKE_CUDA_ARCHITECTURES=90)
-[ -e /dev/nvidia0 ] || cuda+=("-DCMAKE_CUDA_FLAGS_RELEASE=-O1 -Xcicc -O1 -Xptxas -O1 -DNDEBUG")
+kernels="-O1 -Xcicc -O1 -Xptxas -O1 -DNDEBUG"
+! compgen -G '/dev/nvidia[0-9]*' >/dev/null || kernels="-O3 -DNDEBUG"
+cuda=(-DCMAKE_CUDA_ARCHITECTURES=90 "-DCMAKE_CUDA_FLAGS_RELEASE=$kernels")
 
 if [ $full = no ]; then
   build test -- && run_ctest default test --label-exclude '^full$'

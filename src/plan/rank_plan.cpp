@@ -63,7 +63,7 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
                .bytes}};
 }
 
-/// Bytes that a GPU's libraries need besides tensors, of the operations that need most.
+/// Bytes that operations need on a GPU besides their tensors, of those that need most.
 struct LibraryScratch {
   std::int64_t attention = 0;
   std::int64_t products = 0;

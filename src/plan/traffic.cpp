@@ -1,4 +1,5 @@
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "strata/plan/plan.hpp"

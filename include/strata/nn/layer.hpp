@@ -265,7 +265,7 @@ class Layer {
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Tensors that forward writes for backward.
   [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& /*pass*/) const { return {}; }
-  /// Tensors that backward writes for its call for the weights, besides the gradients.
+  /// Tensors that backward writes with kInput and reads with kWeights.
   [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& /*pass*/) const {
     return {};
   }

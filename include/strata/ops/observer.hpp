@@ -22,8 +22,8 @@ struct OperationWork {
   double flops = 0.0;
   /// Of its tensors, each once.
   double bytes = 0.0;
-  /// Bytes that a GPU's libraries need for it besides its tensors, where they are large: at most
-  /// cuDNN's workspace of attention, or a copy of a product's padded operand.
+  /// Bytes that it needs on a GPU besides its tensors, where they are large: at most cuDNN's
+  /// workspace of attention, or a copy of a product's operand with rows of zeros.
   std::int64_t scratch = 0;
 };
 

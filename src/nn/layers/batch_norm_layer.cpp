@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "strata/ops/batch_norm.hpp"
 #include "strata/ops/elementwise.hpp"

@@ -41,7 +41,7 @@ class NormPart {
   /// weight, and for layer norms with one bias; named prefix + ".weight" and so on.
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& prefix) const;
   [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
-  /// Memory for backward_weight.
+  /// For the gradients of weights.
   [[nodiscard]] ShardParts<TensorSpec> workspace(const PassShape& pass) const;
 
   /// Shapes: x, y rows x width. `weights` begins with this part's parameters.

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 

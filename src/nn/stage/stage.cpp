@@ -30,6 +30,9 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
           shards.shards(), model.shards());
   require(spec.pass.row_pieces == 1 || spec.pass.shards.count > 1,
           "{} pieces of rows with one shard", spec.pass.row_pieces);
+  require(spec.pass.loss_pieces == 1 || spec.order == BackwardOrder::kFused ||
+              spec.slots.gradients == 0,
+          "{} pieces of the loss with a split backward pass", spec.pass.loss_pieces);
   require(!model.joins_lanes() || spec.slots.gradients == 0 ||
               (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
           "a stage with {} concurrent lanes needs the group of all lanes",

@@ -244,9 +244,9 @@ void Stage::layer_backward(std::int64_t layer, std::span<const Microbatch> concu
   const Layer& of = model_.layer(layer);
   const bool trains = !parameters_[local(layer)].empty() && !model_.is_frozen(layer);
   // The loss is part of a head that works in pieces.
-  const bool in_one = in_pieces(model_, spec_, layer);
-  const bool changes = layer >= model_.first_changing_layer() || in_one;
-  if (wants == Wants::kBoth && !in_one && (!trains || !changes)) {
+  const bool has_loss = in_pieces(model_, spec_, layer);
+  const bool changes = layer >= model_.first_changing_layer() || has_loss;
+  if (wants == Wants::kBoth && !trains && !has_loss) {
     wants = Wants::kInput;
   }
   if (of.is_view() || !(wants == Wants::kWeights ? trains : changes)) {
