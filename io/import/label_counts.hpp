@@ -22,14 +22,16 @@ class LabelCounts {
   }
 
   /// Classes have many samples each: 10 in the mean, or 2 where there are at most 20 classes. More
-  /// than 20 of them are numbered with few gaps.
+  /// than 20 of them are numbered with few gaps. A few samples may have classes 0, 1, 2, ...
+  /// without a gap, of which one is there again.
   [[nodiscard]] bool are_classes() const {
     const std::int64_t count = std::ssize(distinct_);
     if (count <= 2) {
       return true;
     }
     if (count <= 20) {
-      return samples_ >= 2 * count;
+      const bool has_no_gaps = *distinct_.begin() == 0 && *distinct_.rbegin() == count - 1;
+      return samples_ >= 2 * count || (has_no_gaps && samples_ > count);
     }
     return distinct_.size() <= kMostNoted && samples_ >= 10 * count &&
            *distinct_.rbegin() - *distinct_.begin() < 2 * count;

@@ -271,6 +271,10 @@ TEST(LabelCounts, FewAreClassesAndManyAreValues) {
   };
   const std::vector<Case> cases{{2, [](std::int64_t i) { return i; }, true},
                                 {3, [](std::int64_t i) { return i; }, false},
+                                {4, [](std::int64_t i) { return i % 3; }, true},
+                                {4, [](std::int64_t i) { return 1 + i % 3; }, false},
+                                {4, [](std::int64_t i) { return i % 3 * 2; }, false},
+                                {25, [](std::int64_t i) { return i % 21; }, false},
                                 {150, [](std::int64_t i) { return i / 50; }, true},
                                 {200, [](std::int64_t i) { return i % 20 * 1000; }, true},
                                 {1742, [](std::int64_t i) { return i * 77 % 1201; }, false},
