@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +15,8 @@
 #include "strata/ops/matmul.hpp"
 
 namespace strata::nn {
+
+class Loss;
 
 /// Whether a pass is part of training; dropout acts only then.
 enum class Mode { kTraining, kEvaluation };
@@ -113,9 +114,10 @@ struct LayerPass {
   comm::ShardGroup& shards;
   const PassShape& shape;
   Mode mode = Mode::kTraining;
-  /// With several loss_pieces, the loss of the head's logits: records it and in training replaces
-  /// the logits by their gradient.
-  std::function<void(std::int64_t piece, const TensorView& logits)> loss = {};
+  /// The model's loss; null on stages without it.
+  Loss* loss = nullptr;
+  /// The microbatch's number in the step.
+  std::int64_t number = 0;
   /// The lanes of all replicas, for layers that join them; else null.
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.

@@ -9,15 +9,10 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/grid/split.hpp"
 #include "strata/nn/layer.hpp"
+#include "strata/nn/loss.hpp"
 #include "strata/nn/name_patterns.hpp"
 
 namespace strata::nn {
-
-enum class LossKind { kCrossEntropy, kMeanSquaredError };
-
-constexpr auto enum_names(LossKind) {
-  return names_in_order("cross_entropy", "mean_squared_error");
-}
 
 /// A model as the config spells it.
 struct ModelOptions {

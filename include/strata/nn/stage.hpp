@@ -7,14 +7,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/shard_group.hpp"
 #include "strata/device/buffer.hpp"
-#include "strata/device/host_copy.hpp"
 #include "strata/grid/grid.hpp"
 #include "strata/nn/backward_order.hpp"
 #include "strata/nn/gradient_sink.hpp"
+#include "strata/nn/loss.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/weight_source.hpp"
 #include "strata/ops/graph_cache.hpp"
@@ -124,9 +125,12 @@ class Stage {
   void suspend_graphs() { graph_cache_.suspend(); }
   void resume_graphs() { graph_cache_.resume(); }
 
-  /// Sets the units of the outputs in the loss of values, 1 each until then. Pre: one of each
-  /// output. Does nothing where the stage is not the last one.
-  void set_units(std::span<const double> units);
+  /// Loss::set_units(). Does nothing where the stage is not the last one.
+  void set_units(std::span<const double> units) {
+    if (loss_) {
+      loss_->set_units(units);
+    }
+  }
 
   /// What the first forward pass of a step waits for, layer by layer; null where all weights are
   /// there. It outlives the stage's passes.
@@ -139,9 +143,8 @@ class Stage {
   /// all-gather over the tensor group for each piece.
   void loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
             double gradient_scale, Mode mode);
-  /// The loss of each slot, in order of microbatch numbers; empty except on the last stage.
-  /// Synchronises with the context's stream. Pre: loss() ran for every slot. Throws: Error(kData)
-  /// that names the first target without an output of the model.
+  /// Loss::sums(), of each slot; empty except on the last stage. Synchronises with the context's
+  /// stream on every stage. Pre: loss() ran for every slot.
   [[nodiscard]] std::vector<ops::LossSums> losses();
   /// Under kFused also computes the parameters' gradients into the sink, from the last layer to the
   /// first.
@@ -195,19 +198,6 @@ class Stage {
   };
   /// The slices of one layer's parameters, in the order of Layer::parameters() and of shards.
   using LayerParameters = std::vector<ParameterSlice>;
-  /// What split_cross_entropy() computes in, for the rows of one piece x kCrossEntropyParts each
-  /// shard.
-  struct LossWorkspace {
-    TensorView all_shards;
-    TensorView own_shards;
-    TensorView log_sums;  ///< rows
-  };
-  /// The arguments of loss(), for the pieces of a microbatch.
-  struct LossArguments {
-    ConstTensorView targets;
-    std::int64_t valid_rows = 0;
-    double gradient_scale = 0.0;
-  };
   /// The arenas of a stage, in the order of memory().
   enum class Arena { kActivations, kRecomputed, kInputs, kGradients, kShared, kWorkspace, kLosses };
   class ArenaAllocator;
@@ -227,9 +217,9 @@ class Stage {
   static std::vector<std::vector<TensorView>> allocate_workspace(const Model& model,
                                                                  const StageSpec& spec,
                                                                  Arenas& arenas);
-  static LossWorkspace allocate_loss(const Model& model, const StageSpec& spec, Arenas& arenas);
-  static TensorView allocate_losses(const Model& model, const StageSpec& spec, Arenas& arenas);
-  static TensorView allocate_units(const Model& model, const StageSpec& spec, Arenas& arenas);
+  /// The loss's workspace and what it keeps; nothing on a stage without the last layer.
+  static std::pair<std::vector<TensorView>, std::vector<TensorView>> allocate_loss(
+      const Model& model, const StageSpec& spec, Arenas& arenas);
   [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
   /// Whether a layer is a head that computes its logits in pieces, within the pass that needs them.
   [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,
@@ -246,15 +236,6 @@ class Stage {
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
-  /// The index in losses_ of a microbatch's first piece.
-  [[nodiscard]] std::int64_t first_loss(const Microbatch& microbatch) const;
-  [[nodiscard]] TensorView loss_sums(std::int64_t index) const;
-  /// The loss of one piece of the logits, which in training become their gradient.
-  void piece_loss(const Microbatch& microbatch, std::int64_t piece, const TensorView& logits,
-                  Mode mode);
-  void split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
-                           std::int64_t valid_rows, double gradient_scale,
-                           const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> concurrent, Mode mode);
   /// The layers whose passes can be captured as CUDA graphs, and the layers before them.
@@ -306,14 +287,8 @@ class Stage {
   std::vector<std::vector<TensorView>> input_slots_;
   std::vector<GradientSlot> gradient_slots_;
   std::vector<std::vector<TensorView>> workspace_;
-  LossWorkspace loss_workspace_;
-  /// The sums of each piece of each slot.
-  TensorView losses_;
-  /// Of the outputs, in the loss of values.
-  TensorView units_;
-  /// By piece of losses_, those of a first one.
-  std::vector<LossArguments> loss_arguments_;
-  device::HostCopy losses_on_host_;
+  /// On the last stage.
+  std::optional<Loss> loss_;
   std::vector<std::vector<ParameterViews>> weights_;
   ops::GraphCache graph_cache_;
   /// Earlier layers read memory whose address changes with every microbatch.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/switch.hpp"
+#include "strata/nn/loss.hpp"
 #include "strata/ops/elementwise.hpp"
 
 #include "layers/layer_kinds.hpp"
@@ -188,7 +189,8 @@ class Head final : public Layer {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       product(pass, x, s, block(pass, logits, s));
     }
-    pass.loss(piece, logits);
+    pass.loss->compute(pass.number, piece, logits,
+                       pass.mode == Mode::kTraining ? logits : TensorView());
     return logits;
   }
 

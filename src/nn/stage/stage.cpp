@@ -1,6 +1,7 @@
 #include "strata/nn/stage.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "strata/core/error.hpp"
 
@@ -62,12 +63,11 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
     gradient_slots_.push_back(allocate_gradients(model, spec, arenas));
   }
   workspace_ = allocate_workspace(model, spec, arenas);
-  loss_workspace_ = allocate_loss(model, spec, arenas);
-  losses_ = allocate_losses(model, spec, arenas);
-  units_ = allocate_units(model, spec, arenas);
-  set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
-  losses_on_host_ = device::HostCopy(losses_, context.device());
-  loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
+  auto [loss_workspace, loss_kept] = allocate_loss(model, spec, arenas);
+  if (is_last()) {
+    loss_.emplace(context, shards, model.loss(), model.output(), spec.pass,
+                  std::move(loss_workspace), loss_kept);
+  }
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));
   add_parameters(layout, weights, Placed::kWithGradients);
   if (frozen.layout != nullptr) {
@@ -81,18 +81,6 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     counts_microbatches_ = counts_microbatches_ || model.layer(i).counts_microbatches();
   }
-}
-
-void Stage::set_units(std::span<const double> units) {
-  if (units_.empty() || context_.device().is_planned()) {
-    return;
-  }
-  require(std::ssize(units) == units_.count(), "{} units of {} outputs", units.size(),
-          units_.count());
-  device::write_from_host(units_, [&](std::int64_t first, const TensorView& piece) {
-    const std::span<double> into = piece.host<double>();
-    std::ranges::copy(units.subspan(static_cast<std::size_t>(first), into.size()), into.begin());
-  });
 }
 
 void Stage::add_parameters(const ParameterLayout& layout, const TensorView& weights, Placed which) {
@@ -210,19 +198,14 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
                ? view
                : view.reshaped(local_shape(port, spec_.pass));
   };
-  std::function<void(std::int64_t, const TensorView&)> loss;
-  if (in_pieces(model_, spec_, layer)) {
-    loss = [this, microbatch, mode](std::int64_t piece, const TensorView& logits) {
-      piece_loss(microbatch, piece, logits, mode);
-    };
-  }
   return {
       .context = context_,
       .engine = engine_,
       .shards = shards_,
       .shape = spec_.pass,
       .mode = mode,
-      .loss = std::move(loss),
+      .loss = loss_ ? &*loss_ : nullptr,
+      .number = microbatch.number,
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),

@@ -1,8 +1,5 @@
 #include "stage/stage_memory.hpp"
 
-#include "strata/ops/loss.hpp"
-#include "strata/ops/split_cross_entropy.hpp"
-
 #include "stage/gradient_plan.hpp"
 
 namespace strata::nn {
@@ -10,11 +7,6 @@ namespace {
 
 bool holds_last(const Model& model, const StageSpec& spec) {
   return spec.layers.end == model.layer_count();
-}
-
-/// Of one piece.
-std::int64_t logit_rows(const Model& model, const StageSpec& spec) {
-  return rows_at(model.output(), spec.pass.microbatch) / spec.pass.loss_pieces;
 }
 
 }  // namespace
@@ -132,41 +124,26 @@ std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& mode
   return workspace;
 }
 
-Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& spec,
-                                          Arenas& arenas) {
-  ArenaAllocator& allocator = arenas[index_of(Arena::kWorkspace)];
+std::pair<std::vector<TensorView>, std::vector<TensorView>> Stage::allocate_loss(
+    const Model& model, const StageSpec& spec, Arenas& arenas) {
+  std::pair<std::vector<TensorView>, std::vector<TensorView>> views;
+  if (!holds_last(model, spec)) {
+    return views;
+  }
+  ArenaAllocator& workspace = arenas[index_of(Arena::kWorkspace)];
   // The head's pass contains the loss of pieces; its workspace is the last one.
   if (spec.pass.loss_pieces == 1) {
-    allocator.rewind();
+    workspace.rewind();
   }
-  if (!holds_last(model, spec) || model.output().placement != Placement::kFeatures) {
-    return {};
+  for (const TensorSpec& needed : Loss::workspace(model.output(), spec.pass)) {
+    views.first.push_back(workspace.take(needed));
   }
-  const std::int64_t rows = logit_rows(model, spec);
-  const DType dtype = compute_dtype(spec.pass.dtype);
-  const auto parts_of = [&](std::int64_t shards) {
-    return allocator.take(Shape{shards, rows, ops::kCrossEntropyParts}, dtype);
-  };
-  return {.all_shards = parts_of(spec.pass.shards.count),
-          .own_shards = parts_of(spec.pass.shards.own.count()),
-          .log_sums = allocator.take(Shape{rows}, dtype)};
-}
-
-/// One entry for each piece of each slot of each concurrent lane.
-TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec, Arenas& arenas) {
-  const std::int64_t slots =
-      holds_last(model, spec)
-          ? spec.slots.losses * spec.pass.concurrent_lanes * spec.pass.loss_pieces
-          : 0;
-  return arenas[index_of(Arena::kLosses)].take(Shape{slots, ops::kLossElements}, DType::kInt64);
-}
-
-TensorView Stage::allocate_units(const Model& model, const StageSpec& spec, Arenas& arenas) {
-  if (!holds_last(model, spec) || model.loss() != LossKind::kMeanSquaredError) {
-    return {};
+  const std::int64_t microbatches = spec.slots.losses * spec.pass.concurrent_lanes;
+  for (const TensorSpec& needed :
+       Loss::kept(model.loss(), model.output(), spec.pass, microbatches)) {
+    views.second.push_back(arenas[index_of(Arena::kLosses)].take(needed));
   }
-  return arenas[index_of(Arena::kLosses)].take(Shape{model.output().shape.count()},
-                                               DType::kFloat64);
+  return views;
 }
 
 std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& spec) {
@@ -189,8 +166,6 @@ std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& sp
   allocate_gradients(model, spec, arenas);
   allocate_workspace(model, spec, arenas);
   allocate_loss(model, spec, arenas);
-  allocate_losses(model, spec, arenas);
-  allocate_units(model, spec, arenas);
   std::vector<MemoryItem> memory;
   memory.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -5,7 +5,6 @@
 #include "strata/nn/stage.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
-#include "strata/ops/split_cross_entropy.hpp"
 
 namespace strata::nn {
 namespace {
@@ -101,105 +100,27 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
 void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
                  double gradient_scale, Mode mode) {
   require(is_last(), "only the last stage has a loss");
-  require(!losses_.empty(), "the stage has no slots for losses");
-  const device::ProfileRange range("loss");
-  // A language model has a target for every token.
-  const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
+  loss_->set_targets(microbatch.number, {targets, valid, gradient_scale});
   if (const std::int64_t last = spec_.layers.end - 1; in_pieces(model_, spec_, last)) {
-    loss_arguments_[static_cast<std::size_t>(first_loss(microbatch))] = {targets, valid_rows,
-                                                                         gradient_scale};
     if (mode == Mode::kEvaluation) {
       model_.layer(last).forward(pass_of(last, microbatch, mode));
     }
     return;
   }
-  const TensorView sums = loss_sums(first_loss(microbatch));
   const ConstTensorView output = outputs_of(microbatch).front();
-  const TensorView gradient =
+  loss_->compute(
+      microbatch.number, 0, output,
       mode == Mode::kTraining
           ? output_gradients_of(microbatch.execution_index).front().reshaped(output.shape())
-          : TensorView();
-  if (model_.loss() == LossKind::kMeanSquaredError) {
-    ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
-                            gradient_scale, gradient, sums, units_);
-    return;
-  }
-  if (model_.output().placement == Placement::kFeatures) {
-    split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient, sums);
-  } else {
-    ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient, sums);
-  }
-}
-
-std::int64_t Stage::first_loss(const Microbatch& microbatch) const {
-  const std::int64_t index = microbatch.number * spec_.pass.loss_pieces;
-  return index % losses_.shape()[0];
-}
-
-TensorView Stage::loss_sums(std::int64_t index) const {
-  return losses_.flat_slice(index * ops::kLossElements, ops::kLossElements);
-}
-
-void Stage::piece_loss(const Microbatch& microbatch, std::int64_t piece, const TensorView& logits,
-                       Mode mode) {
-  const device::ProfileRange range("loss");
-  const std::int64_t first = first_loss(microbatch);
-  const auto& [targets, valid_rows, gradient_scale] =
-      loss_arguments_[static_cast<std::size_t>(first)];
-  const std::int64_t rows = targets.count() / spec_.pass.loss_pieces;
-  const std::int64_t valid = std::clamp<std::int64_t>(valid_rows - piece * rows, 0, rows);
-  split_cross_entropy(logits, targets.flat_slice(piece * rows, rows), valid, gradient_scale,
-                      mode == Mode::kTraining ? logits : TensorView(), loss_sums(first + piece));
+          : TensorView());
 }
 
 std::vector<ops::LossSums> Stage::losses() {
-  losses_on_host_.update(context_.stream());
-  context_.synchronize();
-  std::vector<ops::LossSums> losses;
-  const std::int64_t pieces = spec_.pass.loss_pieces;
-  const std::int64_t piece_rows = rows_at(model_.output(), microbatch()) / pieces;
-  const std::int64_t count = losses_.empty() ? 0 : losses_.shape()[0];
-  for (std::int64_t i = 0; i < count; ++i) {
-    const ops::LossSums piece = ops::loss_sums_of(
-        losses_on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements));
-    ops::LossSums& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
-    sums.loss += piece.loss;
-    sums.correct += piece.correct;
-    if (piece.bad_row >= 0 && sums.bad_row < 0) {
-      sums.bad_row = i % pieces * piece_rows + piece.bad_row;
-      sums.bad_label = piece.bad_label;
-    }
-    if ((i + 1) % pieces == 0) {
-      ops::require_labels(sums, model_.output().shape.back());
-    }
+  if (!loss_) {
+    context_.synchronize();
+    return {};
   }
-  return losses;
-}
-
-void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
-                                std::int64_t valid_rows, double gradient_scale,
-                                const TensorView& gradient, const TensorView& sums) {
-  const std::int64_t vocabulary = model_.output().shape.back();
-  const std::int64_t rows = targets.count();
-  const grid::Range& own = shards_.own();
-  LogitBlocks blocks = logit_blocks(model_.output(), spec_.pass);
-  blocks.rows = rows;
-  const auto& [all_shards, own_shards, log_sums] = loss_workspace_;
-  const TensorView& made = shards_.ranks() == 1 ? all_shards : own_shards;
-  const std::int64_t part = rows * ops::kCrossEntropyParts;
-  for (std::int64_t s = own.begin; s < own.end; ++s) {
-    ops::cross_entropy_parts(
-        context_, blocks.block(logits, s), targets, blocks.ids(s).begin, blocks.ids(s).count(),
-        made.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
-  }
-  shards_.all_gather_parts(made, all_shards);
-  ops::combine_cross_entropy(context_, shards_.steps(), all_shards, targets, vocabulary, valid_rows,
-                             log_sums, sums);
-  for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
-    ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
-                                blocks.ids(s).count(), log_sums, valid_rows, gradient_scale,
-                                blocks.block(gradient, s));
-  }
+  return loss_->sums();
 }
 
 void Stage::recompute(const LayerPass& pass, std::int64_t layer) {

@@ -1,0 +1,156 @@
+#include "strata/nn/loss.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "strata/core/error.hpp"
+#include "strata/device/profile_range.hpp"
+#include "strata/nn/slots.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// Of split logits.
+enum class Workspace { kAllShards, kOwnShards, kLogSums };
+enum class Kept { kSums, kUnits };
+
+/// Of one piece.
+std::int64_t piece_rows(const Port& output, const PassShape& pass) {
+  return rows_at(output, pass.microbatch) / pass.loss_pieces;
+}
+
+}  // namespace
+
+std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pass) {
+  if (output.placement != Placement::kFeatures) {
+    return {};
+  }
+  const std::int64_t rows = piece_rows(output, pass);
+  const DType dtype = compute_dtype(pass.dtype);
+  return slot_list<Workspace, TensorSpec>(
+      {{Workspace::kAllShards, {{pass.shards.count, rows, ops::kCrossEntropyParts}, dtype}},
+       {Workspace::kOwnShards, {{pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype}},
+       {Workspace::kLogSums, {{rows}, dtype}}});
+}
+
+std::vector<TensorSpec> Loss::kept(LossKind kind, const Port& output, const PassShape& pass,
+                                   std::int64_t microbatches) {
+  const bool values = kind == LossKind::kMeanSquaredError;
+  return slot_list<Kept, TensorSpec>(
+      {{Kept::kSums, {{microbatches * pass.loss_pieces, ops::kLossElements}, DType::kInt64}},
+       {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}}});
+}
+
+Loss::Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind, const Port& output,
+           const PassShape& pass, std::vector<TensorView> workspace,
+           const std::vector<TensorView>& kept)
+    : context_(context),
+      shards_(shards),
+      kind_(kind),
+      output_(output),
+      pass_(pass),
+      workspace_(std::move(workspace)),
+      sums_(TensorSlots(kept).at(Kept::kSums)),
+      units_(TensorSlots(kept).at(Kept::kUnits)),
+      targets_(sums_.empty() ? 0 : static_cast<std::size_t>(sums_.shape()[0])),
+      on_host_(sums_, context.device()) {
+  set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
+}
+
+void Loss::set_units(std::span<const double> units) {
+  if (units_.empty() || context_.device().is_planned()) {
+    return;
+  }
+  require(std::ssize(units) == units_.count(), "{} units of {} outputs", units.size(),
+          units_.count());
+  device::write_from_host(units_, [&](std::int64_t first, const TensorView& piece) {
+    const std::span<double> into = piece.host<double>();
+    std::ranges::copy(units.subspan(static_cast<std::size_t>(first), into.size()), into.begin());
+  });
+}
+
+std::int64_t Loss::first_piece(std::int64_t number) const {
+  require(!targets_.empty(), "the stage has no slots for losses");
+  return number * pass_.loss_pieces % std::ssize(targets_);
+}
+
+void Loss::set_targets(std::int64_t number, const Targets& targets) {
+  targets_[static_cast<std::size_t>(first_piece(number))] = targets;
+}
+
+void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorView& output,
+                   const TensorView& gradient) {
+  const device::ProfileRange range("loss");
+  const std::int64_t first = first_piece(number);
+  const auto& [values, valid, scale] = targets_[static_cast<std::size_t>(first)];
+  const TensorView sums =
+      sums_.flat_slice((first + piece) * ops::kLossElements, ops::kLossElements);
+  if (kind_ == LossKind::kMeanSquaredError) {
+    ops::mean_squared_error(context_, output, values.reshaped(output.shape()), valid, scale,
+                            gradient, sums, units_);
+    return;
+  }
+  // A language model has a target for every token.
+  const std::int64_t rows = piece_rows(output_, pass_);
+  const std::int64_t valid_rows =
+      std::clamp<std::int64_t>(valid * rows_at(output_, 1) - piece * rows, 0, rows);
+  const ConstTensorView targets = values.flat_slice(piece * rows, rows);
+  if (output_.placement == Placement::kFeatures) {
+    split_cross_entropy(output, targets, valid_rows, scale, gradient, sums);
+  } else {
+    ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums);
+  }
+}
+
+std::vector<ops::LossSums> Loss::sums() {
+  on_host_.update(context_.stream());
+  context_.synchronize();
+  std::vector<ops::LossSums> losses;
+  const std::int64_t pieces = pass_.loss_pieces;
+  for (std::int64_t i = 0; i < std::ssize(targets_); ++i) {
+    const ops::LossSums piece =
+        ops::loss_sums_of(on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements));
+    ops::LossSums& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
+    sums.loss += piece.loss;
+    sums.correct += piece.correct;
+    if (piece.bad_row >= 0 && sums.bad_row < 0) {
+      sums.bad_row = i % pieces * piece_rows(output_, pass_) + piece.bad_row;
+      sums.bad_label = piece.bad_label;
+    }
+    if ((i + 1) % pieces == 0) {
+      ops::require_labels(sums, output_.shape.back());
+    }
+  }
+  return losses;
+}
+
+void Loss::split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
+                               std::int64_t valid_rows, double gradient_scale,
+                               const TensorView& gradient, const TensorView& sums) {
+  const std::int64_t vocabulary = output_.shape.back();
+  const std::int64_t rows = targets.count();
+  const grid::Range& own = shards_.own();
+  LogitBlocks blocks = logit_blocks(output_, pass_);
+  blocks.rows = rows;
+  const TensorSlots workspace(workspace_);
+  const TensorView& all_shards = workspace.at(Workspace::kAllShards);
+  const TensorView& log_sums = workspace.at(Workspace::kLogSums);
+  const TensorView& made = shards_.ranks() == 1 ? all_shards : workspace.at(Workspace::kOwnShards);
+  const std::int64_t part = rows * ops::kCrossEntropyParts;
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    ops::cross_entropy_parts(
+        context_, blocks.block(logits, s), targets, blocks.ids(s).begin, blocks.ids(s).count(),
+        made.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
+  }
+  shards_.all_gather_parts(made, all_shards);
+  ops::combine_cross_entropy(context_, shards_.steps(), all_shards, targets, vocabulary, valid_rows,
+                             log_sums, sums);
+  for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
+    ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
+                                blocks.ids(s).count(), log_sums, valid_rows, gradient_scale,
+                                blocks.block(gradient, s));
+  }
+}
+
+}  // namespace strata::nn
