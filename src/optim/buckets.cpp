@@ -99,17 +99,15 @@ std::int64_t stateless_elements(const nn::ParameterLayout& layout, const OwnedPi
 }  // namespace
 
 BucketPlan::BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
-                       std::int64_t bucket_elements, Division division) {
-  require(bucket_elements >= kBlock, "buckets of {} elements", bucket_elements);
-  const std::int64_t whole_blocks = bucket_elements / kBlock * kBlock;
+                       std::int64_t least_elements, std::int64_t most_elements) {
+  require(kBlock <= least_elements && least_elements <= most_elements,
+          "buckets of {} to {} elements", least_elements, most_elements);
+  const std::int64_t least = least_elements / kBlock * kBlock;
+  const std::int64_t most = most_elements / kBlock * kBlock;
   for (const Region& region : regions_of(layout)) {
     for (std::int64_t end = region.elements.end; end > region.elements.begin;) {
-      std::int64_t begin = std::max(region.elements.begin, end - whole_blocks);
-      if (division == Division::kLayers) {
-        begin = std::max({region.elements.begin, layer_begin(layout, begin),
-                          end - std::max(whole_blocks, kMostElements)});
-      }
-      const grid::Range elements{begin, end};
+      const std::int64_t layer = layer_begin(layout, std::max(region.elements.begin, end - least));
+      const grid::Range elements{std::max({region.elements.begin, layer, end - most}), end};
       buckets_.push_back({.use = region.use,
                           .elements = elements,
                           .ready_layer = layer_at(layout, elements.begin),

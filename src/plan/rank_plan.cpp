@@ -203,10 +203,10 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));
   // Messages between GPUs are fast where they are large.
+  constexpr std::int64_t kMostOnGpus = std::int64_t{1} << 28;
   const bool on_gpu = plan.device == device::DeviceKind::kCuda;
-  optim::BucketPlan buckets(
-      layout, plan.grid.data, bucket_elements,
-      on_gpu ? optim::BucketPlan::Division::kLayers : optim::BucketPlan::Division::kElements);
+  optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements,
+                            std::max(bucket_elements, on_gpu ? kMostOnGpus : 0));
   optim::BucketPlan frozen_buckets(frozen, plan.grid.data, bucket_elements);
   const bool first = chunks.front().layers.begin == 0;
   const bool last = chunks.back().layers.end == plan.model->layer_count();

@@ -34,17 +34,14 @@ struct Bucket {
 /// have the same buckets.
 class BucketPlan {
  public:
-  /// Where the arena is divided.
-  enum class Division {
-    kElements,  ///< after bucket_elements: a layer may have several buckets
-    kLayers     ///< where a layer begins, after at least bucket_elements: one bucket, or none, is
-                ///< complete with a layer; but a bucket has at most kMostElements
-  };
-  static constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
-
-  /// Pre: bucket_elements >= kBlock.
+  /// A bucket has `least_elements` and reaches on to where a layer begins, so that at most one is
+  /// complete with a layer; it has at most `most_elements`.
+  /// Pre: kBlock <= least_elements <= most_elements.
   BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
-             std::int64_t bucket_elements, Division division = Division::kElements);
+             std::int64_t least_elements, std::int64_t most_elements);
+  /// Buckets of a fixed size: a layer may have several.
+  BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks, std::int64_t elements)
+      : BucketPlan(layout, data_ranks, elements, elements) {}
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   /// The buckets of one use, in order.

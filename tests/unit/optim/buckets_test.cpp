@@ -129,7 +129,6 @@ TEST(BucketPlan, CutsTiedParametersAlikeOnBothStages) {
 }
 
 TEST(BucketPlan, OfWholeLayersEndsWhereOneBegins) {
-  using Division = BucketPlan::Division;
   const nn::ParameterLayout layout = layout_with(kMixed);
   struct Case {
     std::int64_t bucket;
@@ -139,16 +138,19 @@ TEST(BucketPlan, OfWholeLayersEndsWhereOneBegins) {
   for (const Case& c : {Case{1024, {6144, 4096, 0}}, Case{7168, {6144, 0}}, Case{7169, {6144, 0}},
                         Case{8192, {4096, 0}}, Case{1 << 20, {0}}}) {
     std::vector<std::int64_t> begins;
-    const BucketPlan plan(layout, 2, c.bucket, Division::kLayers);
+    const BucketPlan plan(layout, 2, c.bucket, 1 << 20);
     for (const Bucket& bucket : plan.buckets()) {
       begins.push_back(bucket.elements.begin);
       EXPECT_EQ(bucket.ready_layer, bucket.elements.begin / 3072);
     }
     EXPECT_EQ(begins, c.begins) << "buckets of " << c.bucket;
   }
-  // A layer of more than the most is divided as before.
-  const nn::ParameterLayout large = layout_with({BucketPlan::kMostElements + 1, 1});
-  EXPECT_EQ(std::ssize(BucketPlan(large, 2, kBlock, Division::kLayers).buckets()), 2);
+  // A layer of more than the most has several.
+  const std::vector<Bucket> parts = BucketPlan(layout, 2, 1024, 4096).buckets();
+  ASSERT_EQ(std::ssize(parts), 4);
+  EXPECT_EQ(parts.front().elements, (grid::Range{9216, 13312}));
+  EXPECT_EQ(parts[1].elements, (grid::Range{6144, 9216}));
+  EXPECT_THROW(BucketPlan(layout, 2, 4096, 1024), std::logic_error);
 }
 
 TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
