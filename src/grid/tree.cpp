@@ -9,13 +9,13 @@
 namespace strata::grid {
 
 SumTree::SumTree(std::int64_t leaves) : leaves_(leaves) {
-  require(leaves >= 1, "a sum of {} lanes", leaves);
+  require(leaves >= 1, "a sum of {} leaves", leaves);
 }
 
 std::vector<Range> SumTree::nodes_of(std::span<const std::int64_t> leaves) const {
   require(!leaves.empty() && leaves.front() >= 0 && leaves.back() < leaves_ &&
               std::ranges::adjacent_find(leaves, std::greater_equal{}) == leaves.end(),
-          "{} lanes of {}", leaves.size(), leaves_);
+          "{} leaves of {}", leaves.size(), leaves_);
   std::vector<Range> nodes;
   const std::function<void(const Range&, std::span<const std::int64_t>)> collect =
       [&](const Range& node, std::span<const std::int64_t> within) {
@@ -37,10 +37,23 @@ std::vector<Range> SumTree::nodes_of(std::span<const std::int64_t> leaves) const
 }
 
 std::vector<Range> SumTree::nodes_within(const Range& range) const {
-  std::vector<std::int64_t> leaves(
-      static_cast<std::size_t>(std::max<std::int64_t>(0, range.count())));
-  std::iota(leaves.begin(), leaves.end(), range.begin);
-  return nodes_of(leaves);
+  require(range.count() >= 1 && range.begin >= 0 && range.end <= leaves_, "leaves {} to {} of {}",
+          range.begin, range.end, leaves_);
+  std::vector<Range> nodes;
+  const std::function<void(const Range&)> collect = [&](const Range& node) {
+    if (node.end <= range.begin || range.end <= node.begin) {
+      return;
+    }
+    if (range.begin <= node.begin && node.end <= range.end) {
+      nodes.push_back(node);
+      return;
+    }
+    const std::int64_t middle = node.begin + node.count() / 2;
+    collect({node.begin, middle});
+    collect({middle, node.end});
+  };
+  collect({0, leaves_});
+  return nodes;
 }
 
 std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
@@ -129,14 +142,26 @@ RunningReduction joint_reduction(std::span<const Range> nodes) {
   return reduction;
 }
 
+namespace {
+
+double sum_of(const double* leaves, std::int64_t count) {
+  if (count == 1) {
+    return leaves[0];
+  }
+  if (count == 2) {
+    return leaves[0] + leaves[1];
+  }
+  // A child is the tree of its own leaves.
+  const std::int64_t left = count / 2;
+  return sum_of(leaves, left) + sum_of(leaves + left, count - left);
+}
+
+}  // namespace
+
 double sum_in_tree(const SumTree& tree, std::span<const double> leaves) {
   require(static_cast<std::int64_t>(leaves.size()) == tree.leaves(), "{} values for {} leaves",
           leaves.size(), tree.leaves());
-  std::vector<double> parts(leaves.begin(), leaves.end());
-  for (const ReductionStep& step : reduction_steps(tree)) {
-    parts[static_cast<std::size_t>(step.into)] += parts[static_cast<std::size_t>(step.from)];
-  }
-  return parts.front();
+  return sum_of(leaves.data(), tree.leaves());
 }
 
 }  // namespace strata::grid

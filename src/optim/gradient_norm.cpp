@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "strata/grid/tree.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::optim {
@@ -14,17 +16,57 @@ std::int64_t most_blocks(const BucketPlan& plan) {
   return plan.owned_elements(0) / kBlock;
 }
 
+std::int64_t blocks_in(std::int64_t elements) {
+  return (elements + kBlock - 1) / kBlock;
+}
+
 }  // namespace
 
 GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& layout,
                            const BucketPlan& plan, std::int64_t data_rank)
     : context_(context),
-      layout_(layout),
       plan_(plan),
       data_rank_(data_rank),
+      sum_of_(layout.parameters.size()),
       memory_(context.device(), memory(plan).bytes),
-      partials_(memory_.view(0, Shape{most_blocks(plan)}, DType::kFloat64)),
-      on_host_(partials_, context.device()) {}
+      blocks_(memory_.view(0, Shape{most_blocks(plan)}, DType::kFloat64)),
+      on_host_(blocks_, context.device()) {
+  struct Parts {
+    std::vector<grid::Range> nodes;
+    std::vector<std::pair<std::size_t, std::size_t>> at;  ///< rank, index among its nodes
+  };
+  std::vector<Parts> slices(layout.parameters.size());
+  const std::size_t ranks = plan.buckets().empty() ? 0 : plan.buckets().front().slices.size();
+  nodes_.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for (const OwnedPiece& piece : owned_pieces(layout, plan, static_cast<std::int64_t>(r))) {
+      const grid::SumTree tree(blocks_in(layout.parameters[piece.parameter].shape.count()));
+      const grid::Range own{piece.range.begin / kBlock, blocks_in(piece.range.end)};
+      for (const grid::Range& node : tree.nodes_within(own)) {
+        slices[piece.parameter].nodes.push_back(node);
+        slices[piece.parameter].at.emplace_back(r, nodes_[r].size());
+        nodes_[r].push_back({piece.owned_offset / kBlock + node.begin - own.begin, node.count()});
+      }
+    }
+    width_ = std::max(width_, std::ssize(nodes_[r]));
+  }
+  for (std::size_t p = 0; p < slices.size(); ++p) {
+    const Parts& parts = slices[p];
+    if (parts.nodes.empty()) {
+      continue;
+    }
+    const auto place = [&](std::int64_t part) {
+      const auto [rank, index] = parts.at[static_cast<std::size_t>(part)];
+      return static_cast<std::int64_t>(rank) * width_ + static_cast<std::int64_t>(index);
+    };
+    const grid::Range all{0, blocks_in(layout.parameters[p].shape.count())};
+    const auto first = std::ranges::find(parts.nodes, 0, &grid::Range::begin);
+    sum_of_[p] = place(first - parts.nodes.begin());
+    for (const ReductionStep& step : grid::reduction_steps(parts.nodes, std::span(&all, 1))) {
+      steps_.push_back({place(step.into), place(step.from)});
+    }
+  }
+}
 
 nn::MemoryItem GradientNorm::memory(const BucketPlan& plan) {
   return {"gradient norm", most_blocks(plan) * size_bytes(DType::kFloat64)};
@@ -40,22 +82,23 @@ void GradientNorm::begin(const ConstTensorView& gradients) {
     const std::int64_t blocks = slice.count() / kBlock;
     ops::sum_of_squares_blocks(
         context_, gradients.flat_slice(bucket.elements.begin + slice.begin, slice.count()), kBlock,
-        partials_.flat_slice(done, blocks));
+        blocks_.flat_slice(done, blocks));
     done += blocks;
   }
   on_host_.update(context_.stream());
 }
 
 bool GradientNorm::is_finite(const ConstTensorView& tensor) {
-  const std::int64_t most = partials_.count() * kBlock;
+  const std::int64_t most = blocks_.count() * kBlock;
   for (std::int64_t first = 0; first < tensor.count(); first += most) {
     const std::int64_t count = std::min(most, tensor.count() - first);
-    const std::int64_t blocks = (count + kBlock - 1) / kBlock;
+    const std::int64_t blocks = blocks_in(count);
     ops::sum_of_squares_blocks(context_, tensor.flat_slice(first, count), kBlock,
-                               partials_.flat_slice(0, blocks));
+                               blocks_.flat_slice(0, blocks));
     on_host_.update(context_.stream());
     context_.stream().synchronize();
-    const std::span<const double> sums = partials().first(static_cast<std::size_t>(blocks));
+    const std::span<const double> sums =
+        on_host_.view().host<double>().first(static_cast<std::size_t>(blocks));
     if (!std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); })) {
       return false;
     }
@@ -63,32 +106,37 @@ bool GradientNorm::is_finite(const ConstTensorView& tensor) {
   return true;
 }
 
-std::span<const double> GradientNorm::partials() const {
-  return on_host_.view().host<double>();
+std::span<const double> GradientNorm::blocks() const {
+  return on_host_.view().host<double>().first(
+      static_cast<std::size_t>(plan_.owned_elements(data_rank_) / kBlock));
+}
+
+std::vector<double> GradientNorm::partials() const {
+  std::vector<double> sums(static_cast<std::size_t>(width_));
+  if (sums.empty()) {
+    return sums;  // a stage without parameters has no slices
+  }
+  std::ranges::transform(nodes_[static_cast<std::size_t>(data_rank_)], sums.begin(),
+                         [own = blocks()](const Node& node) {
+                           return grid::sum_in_tree(
+                               grid::SumTree(node.blocks),
+                               own.subspan(static_cast<std::size_t>(node.first_block),
+                                           static_cast<std::size_t>(node.blocks)));
+                         });
+  return sums;
 }
 
 std::vector<double> GradientNorm::squares(std::span<const std::span<const double>> gathered) const {
-  // Borrowed blocks stay zero.
-  std::vector<double> blocks(static_cast<std::size_t>(layout_.elements / kBlock));
-  std::vector<std::size_t> taken(gathered.size(), 0);
-  for (const Bucket& bucket : plan_.buckets()) {
-    for (std::size_t r = 0; r < gathered.size() && bucket.use != Bucket::Use::kBorrowed; ++r) {
-      const grid::Range& slice = bucket.slices[r];
-      const std::int64_t first = (bucket.elements.begin + slice.begin) / kBlock;
-      for (std::int64_t i = 0; i < slice.count() / kBlock; ++i) {
-        blocks[static_cast<std::size_t>(first + i)] = gathered[r][taken[r]++];
-      }
-    }
+  std::vector<double> parts;
+  for (const std::span<const double>& of_rank : gathered) {
+    parts.insert(parts.end(), of_rank.begin(), of_rank.end());
+  }
+  for (const ReductionStep& step : steps_) {
+    parts[static_cast<std::size_t>(step.into)] += parts[static_cast<std::size_t>(step.from)];
   }
   std::vector<double> squares;
-  for (const nn::PlacedParameter& placed : layout_.parameters) {
-    const std::int64_t first = placed.offset / kBlock;
-    const std::int64_t count = (placed.shape.count() + kBlock - 1) / kBlock;
-    double sum = 0.0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      sum += blocks[static_cast<std::size_t>(first + i)];
-    }
-    squares.push_back(sum);
+  for (const std::optional<std::int64_t>& sum : sum_of_) {
+    squares.push_back(sum ? parts[static_cast<std::size_t>(*sum)] : 0.0);
   }
   return squares;
 }

@@ -58,7 +58,7 @@ class InstructionSets(language.LanguageTest):
         self.assertNotIn("warning", same.text)
         other = self.train(self.config, (1, 1, 1), "changed", "--numerics.isa=avx2", *go_on)
         self.assertEqual(other.text.count("warning"), 1, other.text)
-        self.assertIn("was made under numerics.isa = avx512 and the run goes on under numerics.isa = avx2", other.text)
+        self.assertIn("was made with numerics.isa = avx512 and the run goes on with numerics.isa = avx2", other.text)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@
 
 namespace strata::grid {
 
-/// The one balanced binary tree in which the contributions of `leaves` lanes (or shards) are added.
-/// Each node is a range of leaves; a node of n > 1 leaves has the children [begin, begin + n / 2)
-/// and [begin + n / 2, end). The tree depends on the number of leaves alone, never on the grid
+/// The one balanced binary tree in which the contributions of `leaves` lanes, shards or blocks are
+/// added. Each node is a range of leaves; a node of n > 1 leaves has the children [begin, begin + n
+/// / 2) and [begin + n / 2, end). The tree depends on the number of leaves alone, never on the grid
 /// (design law 1).
 class SumTree {
  public:

@@ -160,11 +160,11 @@ struct NamesOfCheckpoint {
 /// The log line about the weights that a new run takes from checkpoint.init.
 [[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
-/// A warning where the checkpoint was written with another version of oneDNN, or under an
-/// instruction set that gives other bits in the plan's dtype than this process's; empty where the
-/// bits agree, on GPUs, and for checkpoints without the record. Pre: on CPUs the process's
-/// instruction set is chosen.
-[[nodiscard]] std::string library_change(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+/// A warning where the run goes on with other bits than the checkpoint's: its norms were added in
+/// another order, or on CPUs it was written with another version of oneDNN or under an instruction
+/// set that gives other bits in the plan's dtype; else empty. A checkpoint without a record of the
+/// latter two is taken as equal. Pre: on CPUs the process's instruction set is chosen.
+[[nodiscard]] std::string bits_change(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// The bytes of the tensors of one of the run's checkpoints.
 [[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);

@@ -57,7 +57,7 @@ class RankState : public StoredState {
   void drain();
 
   /// Throws: Error(kDiverged) where a weight that this rank owns is not finite. Overwrites the
-  /// partial sums of the gradient norm.
+  /// block sums of the gradient norm.
   void require_finite();
 
   /// A hash of the own slices of the reduced gradients and of their squares; of the squares alone

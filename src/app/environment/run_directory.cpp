@@ -112,7 +112,7 @@ std::string begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan
   comm::agree(mpi.world(), [&] {
     train::end_setup_on_stop_request();
     if (inputs.checkpoint) {
-      other_bits = train::library_change(plan, *inputs.checkpoint);
+      other_bits = train::bits_change(plan, *inputs.checkpoint);
     }
     if (mpi.world().rank() != 0) {
       return;

@@ -35,7 +35,7 @@ class RunDirectory {
 
 /// Makes the directory of the checkpoints, opens the log file and, for a run without a checkpoint,
 /// keeps the metrics of an earlier attempt under another name. Rank 0 writes. Returns
-/// train::library_change().
+/// train::bits_change().
 /// Communication: collective over the world.
 /// Throws: AgreedError(kCheckpoint) where an earlier run has lost its checkpoints, or where there
 /// is no space for one.

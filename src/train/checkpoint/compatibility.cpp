@@ -345,34 +345,38 @@ std::int64_t checkpoint_bytes(const plan::Plan& plan) {
   return bytes;
 }
 
-std::string library_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const std::string set = metadata_entry<std::string>(checkpoint, kInstructionSet);
-  const std::string version = metadata_entry<std::string>(checkpoint, kOneDnn);
+std::string bits_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const DType dtype = plan.config.numerics.dtype;
-  if (plan.device != device::DeviceKind::kCpu || dtype == DType::kFloat64) {
-    return "";
-  }
   std::vector<std::string> there;
   std::vector<std::string> here;
-  if (!version.empty() && version != ops::onednn_version()) {
-    there.push_back("oneDNN " + version);
-    here.push_back("oneDNN " + ops::onednn_version());
+  bool certain = false;
+  if (!is_imported(checkpoint) && metadata_entry<std::string>(checkpoint, kNormOrder).empty()) {
+    there.emplace_back("gradient norms added block after block");
+    here.emplace_back("gradient norms added in a tree");
   }
-  const ops::InstructionSet used = ops::used_instruction_set();
-  const auto stored = enum_from_name<ops::InstructionSet>(set);
-  const bool other_class = !set.empty() && !(stored && ops::same_bits(*stored, used, dtype));
-  if (other_class) {
-    there.push_back("numerics.isa = " + set);
-    here.push_back(fmt::format("numerics.isa = {}", name_of(used)));
+  if (plan.device == device::DeviceKind::kCpu && dtype != DType::kFloat64) {
+    const std::string version = metadata_entry<std::string>(checkpoint, kOneDnn);
+    if (!version.empty() && version != ops::onednn_version()) {
+      there.push_back("oneDNN " + version);
+      here.push_back("oneDNN " + ops::onednn_version());
+    }
+    const std::string set = metadata_entry<std::string>(checkpoint, kInstructionSet);
+    const ops::InstructionSet used = ops::used_instruction_set();
+    const auto stored = enum_from_name<ops::InstructionSet>(set);
+    certain = !set.empty() && !(stored && ops::same_bits(*stored, used, dtype));
+    if (certain) {
+      there.push_back("numerics.isa = " + set);
+      here.push_back(fmt::format("numerics.isa = {}", name_of(used)));
+    }
   }
   if (there.empty()) {
     return "";
   }
   return fmt::format(
-      "{} was made under {} and the run goes on under {}, which {} other bits in {}: from here on "
-      "its numbers are not those of a run that stays under {}",
+      "{} was made with {} and the run goes on with {}, which {} other bits in {}: from here on "
+      "its numbers are not those of a run that stays with {}",
       checkpoint.directory().string(), fmt::join(there, " and "), fmt::join(here, " and "),
-      other_class ? "gives" : "may give", name_of(dtype), fmt::join(there, " and "));
+      certain ? "gives" : "may give", name_of(dtype), fmt::join(there, " and "));
 }
 
 }  // namespace strata::train

@@ -20,6 +20,10 @@ inline constexpr const char* kInstructionSet = "instruction_set";
 /// The metadata key of the version of oneDNN that the CPUs computed with.
 inline constexpr const char* kOneDnn = "onednn";
 
+/// The metadata key of the order in which gradient norms are added. Earlier versions, which added
+/// block after block, stored none.
+inline constexpr const char* kNormOrder = "gradient_norm";
+
 /// The metadata key of parallel.sync.
 inline constexpr const char* kSync = "sync";
 

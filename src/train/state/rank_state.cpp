@@ -129,8 +129,7 @@ std::uint64_t RankState::sums_hash() {
     add_to(hash, reducer_.sums().flat_slice(bucket.elements.begin + slice.begin, slice.count()),
            context_.stream());
   }
-  const std::int64_t blocks = rank_.buckets.owned_elements(place) / nn::ParameterLayout::kBlock;
-  hash.update(std::as_bytes(norm_.partials().first(static_cast<std::size_t>(blocks))));
+  hash.update(std::as_bytes(norm_.blocks()));
   return hash.digest();
 }
 

@@ -13,13 +13,13 @@ namespace {
 /// Equal rows of doubles from every rank of a group.
 class Gathered {
  public:
-  /// Adds the duration of the all-gather to `exposed`.
+  /// Adds the duration of the all-gather to `exposed`; a group of one rank exchanges nothing.
   Gathered(comm::Communicator& group, const std::vector<double>& mine,
            comm::ExposedSeconds& exposed)
       : width_(mine.size()) {
     const double start = now_seconds();
     all_ = comm::gathered_rows(group, std::span(mine));
-    exposed.of(group.axis()) += now_seconds() - start;
+    exposed.of(group.axis()) += group.size() > 1 ? now_seconds() - start : 0.0;
   }
 
   [[nodiscard]] std::span<const double> row(std::int64_t rank) const {
@@ -65,7 +65,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   groups.engine->drain();
   // Also synchronizes the squares.
   const std::vector<ops::LossSums> losses = state.losses();
-  const std::span<const double> squares = state.norm().partials();
+  const std::vector<double> squares = state.norm().partials();
 
   // Over the data group: the requests, the loss of each own lane, the partial sums of the norm.
   const auto lanes_at = std::size_t{1};

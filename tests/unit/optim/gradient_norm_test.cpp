@@ -2,9 +2,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "strata/grid/tree.hpp"
 
 #include "layouts.hpp"
 
@@ -16,15 +19,17 @@ std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t r
   const BucketPlan plan(layout, ranks, bucket);
   ops::Context context(1);
   std::vector<GradientNorm> norms;
-  std::vector<std::span<const double>> gathered;
+  std::vector<std::vector<double>> partials;
   for (std::int64_t r = 0; r < ranks; ++r) {
     norms.emplace_back(context, layout, plan, r);
     norms.back().begin(view_of(gradients));
-    gathered.push_back(norms.back().partials());
-    EXPECT_EQ(gathered.back().size_bytes(),
-              static_cast<std::size_t>(GradientNorm::memory(plan).bytes));
+    partials.push_back(norms.back().partials());
+    EXPECT_EQ(partials.back().size(), partials.front().size());
+    EXPECT_EQ(norms.back().blocks().size(),
+              static_cast<std::size_t>(plan.owned_elements(r) / kBlock));
   }
-  return norms.front().squares(gathered);
+  return norms.front().squares(
+      std::vector<std::span<const double>>(partials.begin(), partials.end()));
 }
 
 TEST(GradientNorm, GivesOneValueAPlacedSliceAndNoneForBorrowedOnes) {
@@ -46,6 +51,45 @@ TEST(GradientNorm, GivesOneValueAPlacedSliceAndNoneForBorrowedOnes) {
   for (const std::int64_t ranks : {2, 3, 4}) {
     EXPECT_EQ(squares_on(layout, ranks, 2048, gradients), squares) << ranks << " ranks";
   }
+}
+
+TEST(GradientNorm, AddsTheBlocksOfASliceInATree) {
+  constexpr std::int64_t kBlocks = 37;
+  const nn::ParameterLayout layout = layout_with({5, kBlocks * kBlock});
+  std::vector<float> gradients(static_cast<std::size_t>(layout.elements), 0.0F);
+  std::vector<double> blocks;
+  for (std::int64_t b = 0; b < kBlocks; ++b) {
+    // The squares differ so much that each order of additions has a sum of its own.
+    const double value =
+        std::ldexp(1.0 + static_cast<double>(b) / 64, static_cast<int>(7 * b % 30));
+    gradients[static_cast<std::size_t>(layout.parameters[1].offset + b * kBlock)] =
+        static_cast<float>(value);
+    blocks.push_back(value * value);
+  }
+  const double expected = grid::sum_in_tree(grid::SumTree(kBlocks), blocks);
+  EXPECT_NE(std::accumulate(blocks.begin(), blocks.end(), 0.0), expected);
+  for (std::int64_t ranks = 1; ranks <= 5; ++ranks) {
+    EXPECT_EQ(squares_on(layout, ranks, 1 << 20, gradients)[1], expected) << ranks << " ranks";
+    EXPECT_EQ(squares_on(layout, ranks, 3 * kBlock, gradients)[1], expected) << ranks << " ranks";
+  }
+}
+
+TEST(GradientNorm, OfAStageWithoutParametersIsNone) {
+  const nn::ParameterLayout layout = layout_with({});
+  for (const std::int64_t ranks : {1, 3}) {
+    EXPECT_TRUE(squares_on(layout, ranks, 1 << 20, {}).empty());
+  }
+}
+
+// What a rank sends grows with the logarithm of its blocks.
+TEST(GradientNorm, SendsFewPartialSums) {
+  const nn::ParameterLayout layout = layout_with({kBlock * 1000});
+  ops::Context context(1);
+  const BucketPlan plan(layout, 3, 1 << 20);
+  GradientNorm norm(context, layout, plan, 1);
+  norm.begin(view_of(std::vector<float>(static_cast<std::size_t>(layout.elements), 1.0F)));
+  EXPECT_EQ(norm.blocks().size(), 333U);
+  EXPECT_LE(norm.partials().size(), 2U * 10U);
 }
 
 TEST(GradientNorm, IsTheSumOfSquaresOfEachParameter) {

@@ -71,7 +71,7 @@ TEST(OldCheckpoints, AreReadWithoutData) {
             [&](const io::Checkpoint& read) { require_continues(plan, read); });
   }
   refused({{"instruction_set", 3}}, "has no valid 'instruction_set' in its metadata",
-          [&](const io::Checkpoint& read) { (void)library_change(plan, read); });
+          [&](const io::Checkpoint& read) { (void)bits_change(plan, read); });
   for (const json& grid :
        std::vector<json>{nullptr,
                          {{"lanes", "1"}, {"shards", 1}, {"microbatch", 1}},
@@ -86,7 +86,7 @@ TEST(OldCheckpoints, AreReadWithoutData) {
   EXPECT_EQ(virtual_grid_of(with_metadata({{"virtual_grid", earlier}})).loss_pieces, 1);
 }
 
-TEST(LibraryChange, NamesWhatGivesOtherBits) {
+TEST(BitsChange, NamesWhatGivesOtherBits) {
   const io::test::TemporaryDirectory directory;
   config::RunConfig config;
   config.model.layers = {"dense 3"};
@@ -105,20 +105,25 @@ TEST(LibraryChange, NamesWhatGivesOtherBits) {
            {nlohmann::json::object(), ""},
            {{{"instruction_set", set}}, ""},
            {{{"onednn", "2.5.0"}},
-            " was made under oneDNN 2.5.0 and the run goes on under oneDNN " + here +
+            " was made with oneDNN 2.5.0 and the run goes on with oneDNN " + here +
                 ", which may give other bits in float32: "},
            {{{"instruction_set", "later"}, {"onednn", here}},
-            " was made under numerics.isa = later and the run goes on under numerics.isa = " + set +
+            " was made with numerics.isa = later and the run goes on with numerics.isa = " + set +
                 ", which gives other bits"},
            {{{"instruction_set", "later"}, {"onednn", "9.0.0"}},
-            "a run that stays under oneDNN 9.0.0 and numerics.isa = later"}}) {
-    const io::Checkpoint checkpoint = checkpoint_with(directory, metadata);
+            "a run that stays with oneDNN 9.0.0 and numerics.isa = later"}}) {
+    nlohmann::json stored = metadata;
+    // Of an earlier version.
+    EXPECT_THAT(bits_change(plan::prepare(config, 1, data, {}), checkpoint_with(directory, stored)),
+                testing::HasSubstr(" was made with gradient norms added block after block"));
+    stored["gradient_norm"] = "tree";
+    const io::Checkpoint checkpoint = checkpoint_with(directory, stored);
     config.numerics.dtype = DType::kFloat32;
-    const std::string text = library_change(plan::prepare(config, 1, data, {}), checkpoint);
+    const std::string text = bits_change(plan::prepare(config, 1, data, {}), checkpoint);
     EXPECT_EQ(text.empty(), words.empty()) << metadata;
     EXPECT_THAT(text, testing::HasSubstr(words)) << metadata;
     config.numerics.dtype = DType::kFloat64;
-    EXPECT_EQ(library_change(plan::prepare(config, 1, data, {}), checkpoint), "") << "own code";
+    EXPECT_EQ(bits_change(plan::prepare(config, 1, data, {}), checkpoint), "") << "own code";
   }
 }
 
