@@ -32,7 +32,7 @@ done
 mkdir -p "$root$(dirname "$root")"
 ln -snf / "$root$root"
 
-tests=(unit_core unit_grid unit_device unit_ops unit_comm)
+tests=(unit_core unit_grid unit_device unit_ops unit_io unit_nn unit_comm comm_mpi_test grids)
 cd "$root/root/strata"
 cmake --preset release -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake "-DCMAKE_SYSROOT=$root" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF
 cmake --build build/release --parallel "${STRATA_TEST_JOBS:-$(nproc)}" --target strata "${tests[@]}"
@@ -43,13 +43,17 @@ set -euo pipefail
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMP_NUM_THREADS=1 QEMU_CPU=neoverse-n1
 bin=/root/strata/build/release/bin
-# QEMU does not limit address space; oneDNN 2.6 has no products of bfloat16 on Arm.
-without=Memory.IsShortUnderALimit:MatmulBfloat16/*:MatmulShards/1.*:MatmulShards/2.*:MatmulFused/2.*:MatmulFused/3.*
-without+=:ConvolutionTyped/2.*:Convolution.OfBfloat16MayStayFloat:LibraryCheck.CasesAreComputed
-for room in core grid device ops comm; do
+without=Memory.IsShortUnderALimit  # QEMU does not limit address space
+for room in core grid device ops io nn comm; do
   echo "== unit_$room"
   timeout 3000 $bin/unit_$room --gtest_brief=1 "--gtest_filter=-$without"
 done
+echo "== comm_mpi_test on 2 ranks"
+timeout 900 mpirun -n 2 $bin/comm_mpi_test
+echo "== grids, a sample"
+sample=$(printf '*/%s:' DenseResumed FeatureSplitBetween GptChunks ChannelsStaySplitJoinedLanes_float32 ViewOfTheInput \
+  LocalStreaming LocalGptLora Tuned_float32 step local lora async)
+STRATA_FUZZ_MODELS=2 timeout 3000 $bin/grids --gtest_brief=1 "--gtest_filter=$sample"
 
 rm -rf /root/run
 mkdir /root/run

@@ -178,9 +178,11 @@ class Stop(harness.StrataTest):
         self.assertNotIn("the time limit leaves room for", finished.text)
         self.assertEqual(len(self.steps_saved("limit")), 1)
         # The same from Slurm, and too little for a step and a checkpoint, which is said.
-        for number, end in enumerate([time.time() + 2, time.time() - 5]):
-            with unittest.mock.patch.dict(os.environ, SLURM_JOB_END_TIME=str(int(end))):
-                past = end < time.time()
+        # The first step takes a large part of it, so that a slow start of the program does not matter.
+        for number, (seconds, slow) in enumerate([(14, "12000:0:0"), (-5, "0:0:0")]):
+            with unittest.mock.patch.dict(os.environ, SLURM_JOB_END_TIME=str(int(time.time() + seconds))), \
+                    harness.rig(TIMES=slow):
+                past = seconds < 0
                 finished = self.train(self.config, (2, 1), f"short-{number}", *FEW,
                                       expect=harness.DONE if past else harness.STOPPED_EARLY)
                 self.assertEqual("the time limit leaves room for 1 step only: a step takes" in finished.text,

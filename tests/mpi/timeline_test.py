@@ -99,7 +99,8 @@ class Timeline(harness.StrataTest):
             mean = sum(1e3 * line[f"{key}_seconds"] for line in steps) / len(steps)
             self.assertAlmostEqual(float(rows[0][2 + 3 * column]), mean, delta=0.001)
         seconds = {key: sum(line[f"{key}_group_seconds"] for line in steps) for key in ("data", "pipeline", "tensor")}
-        self.assertLess(seconds["tensor"], min(seconds["data"], seconds["pipeline"]))
+        self.assertEqual(seconds["tensor"], 0)
+        self.assertGreater(min(seconds["data"], seconds["pipeline"]), 0)
         self.alone("timeline", "draw", path, "--step=3", "--data=1", "--output=step.svg", expect=harness.DONE)
         picture = pathlib.Path(self.directory, "step.svg").read_text()
         # 2 stages x 4 microbatches x forward, input gradient, weight gradient, and the legend's 3; the first stage's
