@@ -82,14 +82,14 @@ class Stall(harness.StrataTest):
         for path in reports:
             report = path.read_text()
             self.assertIn("timed out after", report)
-            if grid[1] > 1:
+            if grid[1] > 1 and "ranks of the world" not in report:  # times of steps are gathered now and then
                 self.assertRegex(report, r"pipeline group, rank \d there, \d+ bytes, during [a-z-]+ of microbatch \d")
 
     def test_a_replica_hangs(self):
         self.stall("replica", (2, 1), 1, PHASES["training"][2])
 
     def test_the_first_stage_hangs(self):
-        self.stall("first", (1, 2), 0, "pipeline group")
+        self.stall("first", (1, 2), 0, "pipeline group|the world")
 
     def test_the_last_stage_hangs_on_a_full_grid(self):
         self.stall("last", (2, 2), 3, "group|world")
