@@ -23,7 +23,7 @@ fi
 make_root bookworm "${1:-}" --arch=arm64
 copy_source
 in_root /root/strata/jobs/setup/install-packages.sh
-in_root apt-get install -qq --no-install-recommends libgtest-dev libgmock-dev dpkg-dev file >/dev/null
+in_root apt-get install -qq --no-install-recommends libgtest-dev libgmock-dev dpkg-dev file python3-h5py >/dev/null
 
 # The cross compiler reads headers and libraries there. Links from / would lead out, and the build's paths are the same inside.
 find "$root/usr" "$root/etc/alternatives" -type l -lname '/*' | while read -r link; do
