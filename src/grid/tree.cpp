@@ -7,6 +7,27 @@
 #include "strata/core/error.hpp"
 
 namespace strata::grid {
+namespace {
+
+/// The fewest nodes that cover the leaves of a holder, who has held(node) leaves of a node.
+std::vector<Range> nodes_where(std::int64_t leaves,
+                               const std::function<std::int64_t(const Range&)>& held) {
+  std::vector<Range> nodes;
+  const std::function<void(const Range&)> collect = [&](const Range& node) {
+    const std::int64_t own = held(node);
+    if (own == node.count()) {
+      nodes.push_back(node);
+    } else if (own > 0) {
+      const std::int64_t middle = node.begin + node.count() / 2;
+      collect({node.begin, middle});
+      collect({middle, node.end});
+    }
+  };
+  collect({0, leaves});
+  return nodes;
+}
+
+}  // namespace
 
 SumTree::SumTree(std::int64_t leaves) : leaves_(leaves) {
   require(leaves >= 1, "a sum of {} leaves", leaves);
@@ -16,44 +37,19 @@ std::vector<Range> SumTree::nodes_of(std::span<const std::int64_t> leaves) const
   require(!leaves.empty() && leaves.front() >= 0 && leaves.back() < leaves_ &&
               std::ranges::adjacent_find(leaves, std::greater_equal{}) == leaves.end(),
           "{} leaves of {}", leaves.size(), leaves_);
-  std::vector<Range> nodes;
-  const std::function<void(const Range&, std::span<const std::int64_t>)> collect =
-      [&](const Range& node, std::span<const std::int64_t> within) {
-        if (within.empty()) {
-          return;
-        }
-        if (std::ssize(within) == node.count()) {
-          nodes.push_back(node);
-          return;
-        }
-        const std::int64_t middle = node.begin + node.count() / 2;
-        const auto left =
-            static_cast<std::size_t>(std::ranges::lower_bound(within, middle) - within.begin());
-        collect({node.begin, middle}, within.first(left));
-        collect({middle, node.end}, within.subspan(left));
-      };
-  collect({0, leaves_}, leaves);
-  return nodes;
+  return nodes_where(leaves_, [&](const Range& node) {
+    return std::ranges::lower_bound(leaves, node.end) -
+           std::ranges::lower_bound(leaves, node.begin);
+  });
 }
 
 std::vector<Range> SumTree::nodes_within(const Range& range) const {
   require(range.count() >= 1 && range.begin >= 0 && range.end <= leaves_, "leaves {} to {} of {}",
           range.begin, range.end, leaves_);
-  std::vector<Range> nodes;
-  const std::function<void(const Range&)> collect = [&](const Range& node) {
-    if (node.end <= range.begin || range.end <= node.begin) {
-      return;
-    }
-    if (range.begin <= node.begin && node.end <= range.end) {
-      nodes.push_back(node);
-      return;
-    }
-    const std::int64_t middle = node.begin + node.count() / 2;
-    collect({node.begin, middle});
-    collect({middle, node.end});
-  };
-  collect({0, leaves_});
-  return nodes;
+  return nodes_where(leaves_, [&](const Range& node) {
+    return std::max<std::int64_t>(
+        0, std::min(node.end, range.end) - std::max(node.begin, range.begin));
+  });
 }
 
 std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,

@@ -107,9 +107,11 @@ class GoldenBits(harness.StrataTest):
                     self.assertEqual(len(set(of_class.values())), 1, "the AVX-512 classes have the same bits")
                     self.assertNotIn(narrow, of_class.values())
             # Some of these classes differ in norms alone.
-            digits = [json.dumps(one) for one in record["runs"]["convnet bfloat16"].values()
-                      if all(norm for _, norm in one)]
+            rounded = record["runs"]["convnet bfloat16"]
+            digits = [json.dumps(one) for one in rounded.values() if all(norm for _, norm in one)]
             self.assertEqual(len(set(digits)), len(digits), version)
+            losses = [[loss for loss, _ in rounded[isa]] for isa in ("avx512", "avx512_bf16")]
+            self.assertNotEqual(*losses, version)
 
     def record(self):
         runs = self.all_digits()
