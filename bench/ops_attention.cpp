@@ -36,14 +36,15 @@ struct Attention {
   explicit Attention(const ops::AttentionShape& of) : shape(of) {}
 
   void forward(ops::Context& context) {
-    ops::causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
+    ops::causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view(), mask);
   }
   void backward(ops::Context& context) {
     ops::causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
-                                   dqkv.view());
+                                   dqkv.view(), mask);
   }
 
   ops::AttentionShape shape;
+  ops::AttentionMask mask;
   Values<T> qkv{{shape.rows(), shape.qkv_width()}};
   Values<T> y{{shape.rows(), shape.width()}};
   Values<T> dy{{shape.rows(), shape.width()}};
@@ -79,6 +80,47 @@ void attention(benchmark::State& state) {
   state.counters["FLOP/s"] =
       benchmark::Counter(causal_flop(layer.shape, kPass == Pass::kForward ? 2.0 : 5.0),
                          benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// Starts of documents of `mean` tokens on average, of 1 to twice as many.
+std::vector<std::uint32_t> starts_of_documents(const ops::AttentionShape& shape,
+                                               std::uint32_t mean) {
+  std::vector<std::uint32_t> starts;
+  std::uint32_t state = 1;
+  for (std::int64_t row = 0, end = 0; row < shape.rows(); ++row) {
+    const auto token = static_cast<std::uint32_t>(row % shape.tokens);
+    if (token == 0 || row == end) {
+      state = state * 1664525U + 1013904223U;
+      end = row + 1 + static_cast<std::int64_t>(state >> 8U) % (2 * mean - 1);
+      starts.push_back(token);
+    } else {
+      starts.push_back(starts.back());
+    }
+  }
+  return starts;
+}
+
+/// Both passes: with all keys before a query, with documents of an eighth of the tokens on average,
+/// with a window of an eighth.
+enum class Masked { kNot, kDocuments, kWindow };
+
+template <typename T, Masked kMasked>
+void masked_attention(benchmark::State& state) {
+  Attention<T> layer(shape_of(state));
+  ops::Context context(static_cast<int>(state.range(4)));
+  const std::int64_t part = layer.shape.tokens / 8;
+  const std::vector<std::uint32_t> starts =
+      starts_of_documents(layer.shape, static_cast<std::uint32_t>(part));
+  if (kMasked == Masked::kDocuments) {
+    layer.mask.document_starts =
+        ConstTensorView(std::span(starts), {layer.shape.sequences, layer.shape.tokens});
+  }
+  layer.mask.window = kMasked == Masked::kWindow ? part : 0;
+  for (auto _ : state) {
+    layer.forward(context);
+    layer.backward(context);
+    benchmark::ClobberMemory();
+  }
 }
 
 template <typename T>
@@ -124,6 +166,13 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
       ->UseRealTime();
 }
 
+void masked_sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"sequences", "tokens", "heads", "size", "threads"})
+      ->Args({4, 1024, 12, 64, 1})
+      ->Args({1, 4096, 12, 64, 1})
+      ->UseRealTime();
+}
+
 void logit_sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"rows", "ids"})->Args({768, 65})->Args({256, 50257})->UseRealTime();
 }
@@ -132,6 +181,9 @@ BENCHMARK(attention<float, Pass::kForward>)->Apply(sizes);
 BENCHMARK(attention<float, Pass::kBackward>)->Apply(sizes);
 BENCHMARK(attention<BFloat16, Pass::kForward>)->Apply(sizes);
 BENCHMARK(attention<BFloat16, Pass::kBackward>)->Apply(sizes);
+BENCHMARK(masked_attention<float, Masked::kNot>)->Apply(masked_sizes);
+BENCHMARK(masked_attention<float, Masked::kDocuments>)->Apply(masked_sizes);
+BENCHMARK(masked_attention<float, Masked::kWindow>)->Apply(masked_sizes);
 BENCHMARK(rotary<float>)->Apply(sizes);
 BENCHMARK(split_cross_entropy<float>)->Apply(logit_sizes);
 BENCHMARK(split_cross_entropy<BFloat16>)->Apply(logit_sizes);

@@ -1,7 +1,8 @@
 # What cmake --install writes. Component "program" is what a package holds.
 set(STRATA_MODULES "" CACHE STRING "Modules that strata's modulefile loads, as in openmpi/4.1;cuda/12.8")
 
-install(FILES io/python/strata_reader.py io/python/strata_convert.py io/python/torch_to_safetensors.py
+install(FILES io/python/strata_reader.py io/python/strata_convert.py io/python/strata_chat.py
+  io/python/torch_to_safetensors.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/strata/python COMPONENT program)
 install(TARGETS strata RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 install(DIRECTORY jobs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/strata/jobs COMPONENT program

@@ -1,7 +1,11 @@
 #include "strata/io/dataset.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <mutex>
+#include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +28,11 @@ std::span<const std::byte> slice(const std::byte* base, std::int64_t index, std:
   return {base + index * bytes, static_cast<std::size_t>(bytes)};
 }
 
+/// The set of a mixture that a token or a sample is in.
+std::size_t set_at(std::span<const std::int64_t> firsts, std::int64_t index) {
+  return static_cast<std::size_t>(std::ranges::upper_bound(firsts, index) - firsts.begin()) - 1;
+}
+
 }  // namespace
 
 std::string class_text(std::span<const std::string> names, std::int64_t label) {
@@ -39,6 +48,21 @@ struct Dataset::Contents : ReadMaster {
   /// column; empty where they are as stored.
   std::vector<std::int64_t> labels;
   std::vector<std::int64_t> columns;
+  /// Of tokens.
+  std::once_flag documents_found;
+  Documents documents;
+  PackedSamples packed;
+  /// Of a mixture: the sets, whose tokens and samples follow each other, the weights that were
+  /// given, and the temperature for others.
+  std::vector<Dataset> sets;
+  /// The begin of each set among the tokens and the samples of all, and then their number.
+  std::vector<std::int64_t> first_tokens{0};
+  std::vector<std::int64_t> first_samples{0};
+  std::vector<std::optional<double>> weights;
+  std::optional<double> temperature;
+  std::optional<Mixture> mixture;
+
+  explicit Contents(ReadMaster master) : ReadMaster(std::move(master)) {}
 
   [[nodiscard]] bool holds_tokens() const { return info.task == Task::kNextToken; }
   [[nodiscard]] const MappedShard& shard_of(std::int64_t sample) const {
@@ -69,27 +93,120 @@ Dataset::Dataset(Dataset&& other) noexcept = default;
 Dataset& Dataset::operator=(Dataset&& other) noexcept = default;
 
 Dataset Dataset::open(const std::filesystem::path& master) {
-  auto contents = std::make_unique<Contents>(Contents{read_master(master)});
+  auto contents = std::make_unique<Contents>(read_master(master));
   contents->shards = map_shards(*contents);
   contents->input_bytes = contents->info.input_bytes();
   contents->target_bytes = contents->info.target_bytes();
   return Dataset(std::move(contents));
 }
 
+Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
+                              std::optional<double> temperature) {
+  auto contents = std::make_unique<Contents>(ReadMaster());
+  DatasetInfo& info = contents->info;
+  std::string facts;
+  for (const MixtureSet& set : sets) {
+    const Dataset& opened = contents->sets.emplace_back(open(set.master));
+    const DatasetInfo& own = opened.info();
+    contents->weights.push_back(set.weight);
+    if (own.task != Task::kNextToken) {
+      fail(ExitCode::kData, "{} holds samples for {}; data sets of tokens can be mixed",
+           own.path.string(), name_of(own.task));
+    }
+    if (contents->sets.size() == 1) {
+      info = own;
+      info.documents_checksum = 0;
+      info.documents = info.counted_tokens = info.tokens = 0;
+    } else if (own.tokenizer_checksum != info.tokenizer_checksum || own.classes != info.classes) {
+      fail(ExitCode::kData,
+           "{} has the tokenizer {} with {} ids and {} {} with {}, another one: their ids mean "
+           "different text; import them with one tokenizer",
+           own.path.string(), name_of(own.tokenizer), own.classes, info.path.string(),
+           name_of(info.tokenizer), info.classes);
+    }
+    info.tokens += own.tokens;
+    contents->first_tokens.push_back(info.tokens);
+    info.counted_tokens += own.counted_tokens;
+    info.documents += own.documents;
+    facts += fmt::format("{:016x} ", own.checksum);
+  }
+  info.checksum = hash_of(facts);
+  contents->temperature = temperature;
+  return Dataset(std::move(contents));
+}
+
+const Mixture* Dataset::mixture() const {
+  return contents_->mixture ? &*contents_->mixture : nullptr;
+}
+
+grid::Range Dataset::samples_of(std::int64_t set) const {
+  const auto index = static_cast<std::size_t>(set);
+  return {contents_->first_samples[index], contents_->first_samples[index + 1]};
+}
+
 std::string Dataset::warning() const {
-  return contents_->manifest ? "" : no_manifest_text(info().path);
+  for (const Dataset& set : contents_->sets) {
+    if (std::string text = set.warning(); !text.empty()) {
+      return text;
+    }
+  }
+  return contents_->manifest || !contents_->sets.empty() ? "" : no_manifest_text(info().path);
 }
 
 const DatasetInfo& Dataset::info() const {
   return contents_->info;
 }
 
-void Dataset::set_context(std::int64_t context) {
+void Dataset::set_context(std::int64_t context, Packing packing) {
   require(context > 0, "a context of {} tokens", context);
   DatasetInfo& info = contents_->info;
   if (!contents_->holds_tokens()) {
     fail(ExitCode::kData, "{} holds samples for {}, tokens were expected; import a text",
          info.path.string(), name_of(info.task));
+  }
+  info.input_shape = Shape{context};
+  info.target_shape = Shape{context};
+  contents_->packed = PackedSamples();
+  info.packed_inputs = 0;
+  if (!contents_->sets.empty()) {
+    info.samples = 0;
+    contents_->first_samples = {0};
+    std::vector<double> weights;
+    for (std::size_t i = 0; i < contents_->sets.size(); ++i) {
+      contents_->sets[i].set_context(context, packing);
+      const DatasetInfo& own = contents_->sets[i].info();
+      info.samples += own.samples;
+      contents_->first_samples.push_back(info.samples);
+      info.packed_inputs += own.packed_inputs;
+      weights.push_back(contents_->weights[i].value_or(
+          std::pow(static_cast<double>(own.samples), 1.0 / contents_->temperature.value_or(1.0))));
+    }
+    if (!contents_->temperature) {
+      return;
+    }
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i] < Mixture::kLeastShare * sum) {
+        fail(
+            ExitCode::kUsage,
+            "{} is {:.2g} of the mixture, less than 1 of {} samples; give it more weight, or leave "
+            "it out",
+            contents_->sets[i].info().path.string(), weights[i] / sum, Mixture::kBlock);
+      }
+    }
+    contents_->mixture.emplace(weights);
+    info.mixture = contents_->mixture->text();
+    return;
+  }
+  if (packing != Packing::kBlocks) {
+    contents_->packed = PackedSamples(documents(), context, packing);
+    info.samples = contents_->packed.samples();
+    info.packed_inputs = contents_->packed.inputs();
+    if (info.samples == 0) {
+      fail(ExitCode::kData, "{} has no document of two tokens or more; import other texts",
+           info.path.string());
+    }
+    return;
   }
   if (info.tokens <= context) {
     fail(
@@ -99,8 +216,43 @@ void Dataset::set_context(std::int64_t context) {
         info.path.string(), count_text(info.tokens), count_text(context), count_text(context + 1));
   }
   info.samples = (info.tokens - 1) / context;
-  info.input_shape = Shape{context};
-  info.target_shape = Shape{context};
+}
+
+std::vector<Piece> Dataset::pieces(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const std::size_t set = set_at(contents_->first_samples, sample);
+    std::vector<Piece> pieces = contents_->sets[set].pieces(sample - contents_->first_samples[set]);
+    for (Piece& piece : pieces) {
+      piece.first += contents_->first_tokens[set];
+    }
+    return pieces;
+  }
+  if (contents_->packed.samples() > 0) {
+    const std::span<const Piece> pieces = contents_->packed.pieces(sample);
+    return {pieces.begin(), pieces.end()};
+  }
+  const std::int64_t context = info().input_shape[0];
+  return {{sample * context, context}};
+}
+
+const Documents& Dataset::documents() const {
+  std::call_once(contents_->documents_found, [&] {
+    for (std::size_t i = 0; i < contents_->sets.size(); ++i) {
+      const Dataset& set = contents_->sets[i];
+      // A text of unknown documents is one of the mixture's.
+      const bool known = set.info().documents_checksum != 0 || separator_of(set.info()).id >= 0;
+      const Documents one{.ends = {set.info().tokens}};
+      contents_->documents.add(known ? set.documents() : one, contents_->first_tokens[i],
+                               info().counted_tokens < info().tokens);
+    }
+    if (!contents_->sets.empty()) {
+      return;
+    }
+    contents_->documents = info().documents_checksum != 0
+                               ? read_documents(*contents_)
+                               : separated_documents(info(), contents_->shards);
+  });
+  return contents_->documents;
 }
 
 std::string Dataset::match_names(const DatasetInfo& model, std::string_view advice) {
@@ -158,6 +310,11 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
 
 void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const {
   require(contents_->holds_tokens(), "a data set of samples was asked for tokens");
+  if (!contents_->sets.empty()) {
+    const std::size_t set = set_at(contents_->first_tokens, first);
+    contents_->sets[set].read_tokens(first - contents_->first_tokens[set], tokens);
+    return;
+  }
   io::read_tokens(info(), contents_->shards, first, tokens);
 }
 

@@ -48,6 +48,12 @@ inline constexpr const char* kVocabulary = "vocabulary";
 inline constexpr const char* kBlockTokens = "block_tokens";
 /// Tokens per checksum. Each shard but the last holds a whole number of blocks.
 inline constexpr std::int64_t kBlockTokensWritten = 4096;
+/// Documents: the ends, and begin and end of each run of tokens that count; missing with one
+/// document, or where all count.
+inline constexpr const char* kDocuments = "documents";
+inline constexpr const char* kCounted = "counted";
+inline constexpr const char* kDocumentsChecksum = "documents_checksum";
+inline constexpr const char* kCountedTokens = "counted_tokens";
 inline constexpr const char* kTokenizer = "tokenizer";
 inline constexpr const char* kTokenizerChecksum = "tokenizer_checksum";
 inline constexpr const char* kSeparator = "separator";

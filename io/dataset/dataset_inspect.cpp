@@ -117,6 +117,14 @@ std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
   std::string text =
       fmt::format("tokens      {} {}\nvocabulary  {}\ntokenizer   {}\n", count_text(info.tokens),
                   name_of(info.input_dtype), count_text(info.classes), name_of(info.tokenizer));
+  if (info.documents > 0) {
+    text += fmt::format("documents   {}\n", count_text(info.documents));
+  }
+  if (info.counted_tokens < info.tokens) {
+    text += fmt::format(
+        "counted     {} tokens ({:.1f} %) count as targets\n", count_text(info.counted_tokens),
+        100.0 * static_cast<double>(info.counted_tokens) / static_cast<double>(info.tokens));
+  }
   // Damaged tokens have no text; the shard's row reports them.
   if (info.tokenizer != TokenizerKind::kNone && bad_shards == 0) {
     text += fmt::format("begins      {}\n", beginning(dataset));
@@ -125,6 +133,35 @@ std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
 }
 
 }  // namespace
+
+std::string document_text(const Dataset& dataset, std::int64_t number) {
+  const DatasetInfo& info = dataset.info();
+  if (info.task != Task::kNextToken) {
+    fail(ExitCode::kUsage, "{} holds samples, not documents; see --contact-sheet",
+         info.path.string());
+  }
+  const Documents& documents = dataset.documents();
+  if (number >= std::ssize(documents.ends)) {
+    fail(ExitCode::kUsage, "--document={}, but {} has the documents 0 to {}", number,
+         info.path.string(), documents.ends.size() - 1);
+  }
+  const Tokenizer tokenizer = Tokenizer::of(info);
+  std::string text;
+  for (std::int64_t first = documents.begin(number); first < documents.end(number);) {
+    const bool counts = documents.counts(first);
+    std::int64_t end = first + 1;
+    while (end < documents.end(number) && documents.counts(end) == counts) {
+      ++end;
+    }
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(end - first));
+    dataset.read_tokens(first, ids);
+    const std::string part =
+        tokenizer.decode(ids, first > documents.begin(number) ? Continues::kYes : Continues::kNo);
+    text += counts && info.counted_tokens < info.tokens ? "⟦" + part + "⟧" : part;
+    first = end;
+  }
+  return text + "\n";
+}
 
 Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
                            const SampleProgress& progress) {

@@ -69,10 +69,56 @@ std::uint64_t facts_checksum(const DatasetInfo& info) {
         fmt::join(info.class_names, ","), fmt::join(info.mean, ","),
         fmt::join(info.deviation, ","));
   }
+  if (info.documents_checksum != 0) {
+    text += fmt::format("; documents {:016x}", info.documents_checksum);
+  }
   for (const ShardInfo& shard : info.shards) {
     text += fmt::format("; {} {} {:016x}", shard.file, shard.samples, shard.checksum);
   }
   return hash_of(text);
+}
+
+namespace {
+
+std::uint64_t checksum_of(const Documents& documents) {
+  return hash_of(fmt::format("{:016x} {:016x}", hash_of(std::as_bytes(std::span(documents.ends))),
+                             hash_of(std::as_bytes(std::span(documents.counted)))));
+}
+
+}  // namespace
+
+void write_documents(hdf5::File& file, const Documents& documents, DatasetInfo& info) {
+  info.counted_tokens = documents.ends.empty() ? info.tokens : documents.counted_tokens();
+  if (documents.ends.empty()) {
+    return;
+  }
+  info.documents = std::ssize(documents.ends);
+  info.documents_checksum = checksum_of(documents);
+  file.write_vector(names::kDocuments, documents.ends);
+  if (!documents.counted.empty()) {
+    file.write_vector(names::kCounted, documents.counted);
+  }
+  file.set_int64(names::kCountedTokens, info.counted_tokens);
+  file.set_uint64(names::kDocumentsChecksum, info.documents_checksum);
+}
+
+Documents read_documents(const ReadMaster& master) {
+  const DatasetInfo& info = master.info;
+  const hdf5::File file = hdf5::File::open(info.path, ExitCode::kData);
+  Documents documents{.ends = read_vector<std::int64_t>(file, names::kDocuments)};
+  if (file.has(names::kCounted)) {
+    documents.counted = read_vector<std::int64_t>(file, names::kCounted);
+  }
+  const std::vector<std::int64_t>& ends = documents.ends;
+  const std::vector<std::int64_t>& runs = documents.counted;
+  if (checksum_of(documents) != info.documents_checksum || ends.empty() || ends.front() < 0 ||
+      ends.back() != info.tokens || !std::ranges::is_sorted(ends) || runs.size() % 2 != 0 ||
+      !std::ranges::is_sorted(runs) ||
+      (!runs.empty() && (runs.front() < 0 || runs.back() > info.tokens))) {
+    fail(ExitCode::kData, "{} is damaged in its list of documents; import it anew",
+         info.path.string());
+  }
+  return documents;
 }
 
 void write_table(hdf5::File& file, std::span<const TableColumn> table) {
@@ -192,8 +238,15 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
   }
   info.tokenizer = *known;
   info.tokenizer_checksum = file.uint64(names::kTokenizerChecksum);
+  info.counted_tokens = info.tokens;
+  if (file.has(names::kDocuments)) {
+    info.documents = file.open_dataset(names::kDocuments).shape().count();
+    info.documents_checksum = file.uint64(names::kDocumentsChecksum);
+    info.counted_tokens = file.int64(names::kCountedTokens);
+  }
   if (info.classes < 1 ||
       (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||
+      info.counted_tokens < 0 || info.counted_tokens > info.tokens ||
       file.int64(names::kBlockTokens) != names::kBlockTokensWritten) {
     fail(ExitCode::kData, "{} is inconsistent in its tokens or its vocabulary; import it anew",
          info.path.string());
@@ -211,12 +264,29 @@ hdf5::File open_checked(const std::filesystem::path& path,
   return hdf5::File::open(path, ExitCode::kData);
 }
 
+void require_shards(const DatasetInfo& info) {
+  std::vector<std::string_view> missing;
+  for (const ShardInfo& entry : info.shards) {
+    if (!regular_file_bytes(info.path.parent_path() / entry.file, ExitCode::kData)) {
+      missing.push_back(entry.file);
+    }
+  }
+  if (missing.size() == 1) {
+    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
+         missing.front(), info.path.string());
+  }
+  if (!missing.empty()) {
+    constexpr std::size_t kShown = 5;
+    fail(ExitCode::kData,
+         "{} of the {} shards of {} are missing: {}{}; put them beside their master or import anew",
+         missing.size(), info.shards.size(), info.path.string(),
+         fmt::join(std::span(missing).first(std::min(missing.size(), kShown)), ", "),
+         missing.size() > kShown ? ", ..." : "");
+  }
+}
+
 hdf5::File open_shard_file(const ReadMaster& master, const ShardInfo& entry) {
   const std::filesystem::path path = master.info.path.parent_path() / entry.file;
-  if (!regular_file_bytes(path, ExitCode::kData)) {
-    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
-         entry.file, master.info.path.string());
-  }
   hdf5::File file = open_checked(path, master.manifest);
   check_format(file, names::kShardFormat, "a shard");
   return file;
@@ -250,6 +320,7 @@ ReadMaster read_master(const std::filesystem::path& path) {
   const bool tokens = info.task == Task::kNextToken;
   (tokens ? info.tokens : info.samples) = file.int64(tokens ? names::kTokens : names::kSamples);
   read_shard_list(file, info);
+  require_shards(info);
   const hdf5::File shard = open_shard_file(master, info.shards.front());
   tokens ? read_token_facts(file, shard, info) : read_sample_facts(file, shard, info);
   info.checksum = file.uint64(names::kChecksum);

@@ -51,6 +51,11 @@ struct ReadMaster {
 /// Throws: Error(kData) where they are damaged or contradict each other.
 [[nodiscard]] ReadMaster read_master(const std::filesystem::path& path);
 
+/// Reads the documents of a master that stores them. Throws: Error(kData) where they are damaged.
+[[nodiscard]] Documents read_documents(const ReadMaster& master);
+/// Writes the documents to a master, where there are any, and their facts into `info`.
+void write_documents(hdf5::File& file, const Documents& documents, DatasetInfo& info);
+
 /// Writes what a master holds of a table's columns; nothing where there are none.
 void write_table(hdf5::File& file, std::span<const TableColumn> table);
 

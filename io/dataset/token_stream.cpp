@@ -77,6 +77,42 @@ void read_tokens(const DatasetInfo& info, std::span<const MappedShard> shards, s
   }
 }
 
+DocumentSeparator separator_of(const Tokenizer& tokenizer) {
+  const std::int64_t id = tokenizer.separator();
+  const std::vector<std::uint32_t>& before = tokenizer.frame().before;
+  return {id, std::ranges::find(before, id) != before.end()};
+}
+
+DocumentSeparator separator_of(const DatasetInfo& info) {
+  return info.tokenizer == TokenizerKind::kNone ? DocumentSeparator()
+                                                : separator_of(Tokenizer::of(info));
+}
+
+Documents separated_documents(const DatasetInfo& info, std::span<const MappedShard> shards) {
+  const auto [separator, begins] = separator_of(info);
+  if (separator < 0) {
+    fail(ExitCode::kData,
+         "{} does not say where its documents end: it was made from one text or by an earlier "
+         "version, and its tokenizer has no token between documents; import it anew, with a file "
+         "or, by --text-field, a line for each document",
+         info.path.string());
+  }
+  Documents documents;
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t first = 0; first < info.tokens; first += kBlock) {
+    tokens.resize(static_cast<std::size_t>(std::min(kBlock, info.tokens - first)));
+    read_tokens(info, shards, first, tokens);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::int64_t end = first + static_cast<std::int64_t>(i) + (begins ? 0 : 1);
+      if (tokens[i] == separator && end > 0 && end < info.tokens) {
+        documents.ends.push_back(end);
+      }
+    }
+  }
+  documents.ends.push_back(info.tokens);
+  return documents;
+}
+
 std::vector<ShardCheck> verify_tokens(const DatasetInfo& info, std::span<const MappedShard> shards,
                                       const SampleProgress& progress) {
   const std::int64_t id_bytes = size_bytes(info.input_dtype);

@@ -72,6 +72,22 @@ void check_sequences(const Arrays& arrays, const std::filesystem::path& bin, std
   }
 }
 
+/// The end of each document that has tokens.
+std::vector<std::int64_t> document_ends(const Arrays& arrays) {
+  std::vector<std::int64_t> ends;
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 1, sequence = 0; i < arrays.documents; ++i) {
+    const std::int64_t before = tokens;
+    for (; sequence < arrays.document(i); ++sequence) {
+      tokens += arrays.size(sequence);
+    }
+    if (tokens > before) {
+      ends.push_back(tokens);
+    }
+  }
+  return ends;
+}
+
 void check_documents(const Arrays& arrays) {
   std::int64_t before = 0;
   for (std::int64_t i = 0; i < arrays.documents; ++i) {
@@ -113,7 +129,7 @@ MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_
     fail(ExitCode::kData, "{} is no Megatron index of version {}: it does not begin with MMIDIDX",
          path.string(), kVersion);
   }
-  const MegatronIndex index = type_of(load<std::uint8_t>(bytes.data() + 17), path);
+  MegatronIndex index = type_of(load<std::uint8_t>(bytes.data() + 17), path);
   const Arrays arrays{path, bytes, load<std::int64_t>(bytes.data() + 18),
                       load<std::int64_t>(bytes.data() + 26)};
   const bool possible = arrays.sequences >= 0 && arrays.documents >= 0 &&
@@ -130,6 +146,7 @@ MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_
   }
   check_sequences(arrays, bin, bin_bytes, index.id_bytes);
   check_documents(arrays);
+  index.document_ends = document_ends(arrays);
   return index;
 }
 

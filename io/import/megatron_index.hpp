@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 namespace strata::io {
 
@@ -9,6 +10,8 @@ namespace strata::io {
 struct MegatronIndex {
   std::int64_t id_bytes = 0;
   bool is_signed = false;
+  /// The end of each document in tokens.
+  std::vector<std::int64_t> document_ends = {};
 };
 
 /// The .bin path of a pair given by its .bin path, its .idx path or their common prefix.

@@ -155,8 +155,9 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
                            options.inputs.front().string(), options.test_inputs.front().string())
              : "give one of them");
   }
-  if (options.format == ImportFormat::kText || options.format == ImportFormat::kCsv ||
-      options.format == ImportFormat::kJsonLines || options.model != nullptr) {
+  if (options.format == ImportFormat::kText || options.format == ImportFormat::kChat ||
+      options.format == ImportFormat::kCsv || options.format == ImportFormat::kJsonLines ||
+      options.model != nullptr) {
     options.inputs = files_in(options.inputs);
     options.test_inputs = files_in(options.test_inputs);
   }

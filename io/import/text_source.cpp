@@ -116,8 +116,10 @@ class TextSource : public TokenSource {
         return false;
       }
       if (!is_begun_) {
-        if (separator_ >= 0 && documents_++ > 0) {
+        if (separator_ >= 0 && begun_++ > 0) {
           ids.push_back(static_cast<std::uint32_t>(separator_));
+          // It ends the document before it.
+          ++documents_.ends.back();
         }
         ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
         is_begun_ = true;
@@ -125,6 +127,7 @@ class TextSource : public TokenSource {
       if (!document_->next(*encoder_, ids)) {
         ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
         document_.reset();
+        documents_.ends.push_back(ends_.back() + std::ssize(ids));
       }
     }
     ends_.back() += std::ssize(ids);
@@ -139,7 +142,7 @@ class TextSource : public TokenSource {
   [[nodiscard]] bool open_document() {
     while (lines_ || opened_ < files_.size()) {
       if (!lines_) {
-        documents_ = opened_ == first_test_ ? 0 : documents_;
+        begun_ = opened_ == first_test_ ? 0 : begun_;
         ends_.push_back(ends_.empty() ? 0 : ends_.back());
         const std::filesystem::path& path = files_[opened_++];
         if (field_.empty()) {
@@ -182,7 +185,7 @@ class TextSource : public TokenSource {
   std::unique_ptr<TextEncoder> encoder_;
   std::string field_;               // of the texts in lines of JSON; empty: a file is a document
   std::optional<JsonLines> lines_;  // the file whose lines are read
-  std::int64_t documents_ = 0;      // begun in this split
+  std::int64_t begun_ = 0;          // documents of this split
   bool is_begun_ = true;            // what stands before it was given
   std::int64_t separator_ = -1;     // the token between documents; negative: none
   DocumentFrame frame_;             // the tokens around each document

@@ -5,6 +5,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "dataset/token_stream.hpp"
 #include "files/user_file.hpp"
 #include "import/megatron_index.hpp"
 #include "import/token_source.hpp"
@@ -18,6 +19,7 @@ struct IdLayout {
   std::int64_t id_bytes = 2;
   bool is_signed = false;
   std::int64_t tokens = 0;
+  std::vector<std::int64_t> document_ends = {};
 };
 
 std::int64_t count_of(const UserFile& file, std::int64_t bytes, std::int64_t id_bytes) {
@@ -124,7 +126,8 @@ IdLayout layout_of(const ImportOptions& options, const std::filesystem::path& pa
   }
   const UserFile file(path, ExitCode::kData);
   const MegatronIndex index = check_megatron_index(path, file.size_bytes);
-  return {0, index.id_bytes, index.is_signed, count_of(file, file.size_bytes, index.id_bytes)};
+  return {0, index.id_bytes, index.is_signed, count_of(file, file.size_bytes, index.id_bytes),
+          index.document_ends};
 }
 
 class TokenFiles : public TokenSource {
@@ -136,8 +139,14 @@ class TokenFiles : public TokenSource {
     for (const std::filesystem::path& file : files_) {
       layouts_.push_back(layout_of(options, file));
       require_vocabulary_fits(file, layouts_.back(), options);
+      for (const std::int64_t end : layouts_.back().document_ends) {
+        documents_.ends.push_back(tokens_ + end);
+      }
       tokens_ += layouts_.back().tokens;
       ends_.push_back(tokens_);
+    }
+    if (tokenizer_ && documents_.ends.empty()) {
+      separator_ = separator_of(*tokenizer_);
     }
   }
 
@@ -146,6 +155,10 @@ class TokenFiles : public TokenSource {
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override;
 
  private:
+  /// Tokens of the files before one.
+  [[nodiscard]] std::int64_t ends_before(std::size_t file) const {
+    return file == 0 ? 0 : ends_[file - 1];
+  }
   /// Refuses ids of a width that cannot hold the vocabulary: larger ones were cut.
   void require_vocabulary_fits(const std::filesystem::path& file, const IdLayout& layout,
                                const ImportOptions& options) const {
@@ -168,6 +181,7 @@ class TokenFiles : public TokenSource {
   std::optional<UserFile> file_;
   std::int64_t read_ = 0;  // of the open file
   std::vector<std::byte> bytes_;
+  DocumentSeparator separator_;  // none where the files say where documents end
 };
 
 bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
@@ -196,8 +210,16 @@ bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
           count_text(read_ + i), count_text(vocabulary_), count_text(vocabulary_ - 1));
     }
     ids.push_back(static_cast<std::uint32_t>(id));
+    const std::int64_t before = ends_before(opened_ - 1) + read_ + i;
+    if (static_cast<std::int64_t>(id) == separator_.id && before > 0) {
+      documents_.ends.push_back(before + (separator_.begins ? 0 : 1));
+    }
   }
   read_ += count;
+  if (opened_ == files_.size() && read_ == layout.tokens && !documents_.ends.empty() &&
+      documents_.ends.back() < tokens_) {
+    documents_.ends.push_back(tokens_);
+  }
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 #include "files/posix_file.hpp"
 #include "files/user_file.hpp"
@@ -83,6 +84,34 @@ void write_splits(std::vector<TokenSplitWriter>& writers, Next&& next) {
   }
 }
 
+/// Refuses dialogues of which nothing, or everything, is learned.
+void require_some_count(const Documents& documents, std::int64_t tokens) {
+  const std::int64_t counted = documents.counted.empty() ? 0 : documents.counted_tokens();
+  if (counted == 0 || counted == tokens) {
+    fail(ExitCode::kData, "{} of the {} tokens count as targets; {}", counted == 0 ? "none" : "all",
+         count_text(tokens),
+         counted == 0 ? "there is no message of the roles that --roles names"
+                      : "import them as --format=text, or let some segments not count");
+  }
+}
+
+/// Moves the cut between the splits to the nearest end of a document, so that both have some.
+void cut_between_documents(const Documents& documents, SplitCounts& counts) {
+  const std::int64_t total = counts.train + counts.test;
+  const auto first = documents.ends.begin();
+  const auto last = std::ranges::lower_bound(documents.ends, total);
+  if (first == last) {
+    fail(ExitCode::kData,
+         "the first dialogue leaves nothing for the test split; give --split=1.0, or more of them");
+  }
+  auto cut = std::lower_bound(first, last, counts.train);
+  if (cut == last || (cut != first && counts.train - *std::prev(cut) <= *cut - counts.train)) {
+    --cut;
+  }
+  counts.train = *cut;
+  counts.test = total - counts.train;
+}
+
 void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint32_t>& ids) {
   if (!renumbering.empty()) {
     std::transform(ids.begin(), ids.end(), ids.begin(),
@@ -95,7 +124,9 @@ void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint3
 ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
                            const SampleProgress& progress) {
   const std::unique_ptr<TokenSource> source =
-      options.format == ImportFormat::kText ? open_text_source(options) : open_token_files(options);
+      options.format == ImportFormat::kText   ? open_text_source(options)
+      : options.format == ImportFormat::kChat ? open_chat_source(options)
+                                              : open_token_files(options);
   std::int64_t done = 0;
   const auto next = [&](std::vector<std::uint32_t>& ids) {
     const bool more = source->next(ids);
@@ -123,6 +154,13 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     counts.test = tokens - counts.train;
     require_samples(options, counts, "tokens");
   }
+  const Documents& documents = source->documents();
+  if (options.format == ImportFormat::kChat) {
+    require_some_count(documents, tokens);
+    if (options.test_inputs.empty() && counts.test > 0) {
+      cut_between_documents(documents, counts);
+    }
+  }
   const DType dtype = token_dtype(source->vocabulary());
   check_space(options, (counts.train + counts.test) * size_bytes(dtype));
   std::vector<TokenSplitWriter> writers = open_writers<TokenSplitWriter>(options, counts, dtype);
@@ -132,6 +170,14 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     renumber(renumbering, ids);
     return more;
   });
+  std::int64_t begin = 0;
+  for (TokenSplitWriter& writer : writers) {
+    // One text says nothing of its documents.
+    if (documents.ends.size() > 1 || !documents.counted.empty()) {
+      writer.set_documents(documents.part(begin, writer.samples()));
+    }
+    begin += writer.samples();
+  }
   const TokenFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
                          source->vocabulary(), source->tokenizer()};
   ImportReport report = publish(output, writers, facts, tokens);

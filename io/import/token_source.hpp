@@ -29,6 +29,9 @@ class TokenSource {
   /// The number of tokens up to the end of each file that was opened; of all where tokens() says
   /// how many there are.
   [[nodiscard]] const std::vector<std::int64_t>& ends() const { return ends_; }
+  /// The end of each document, in tokens from the first on; empty where it is not known. Valid once
+  /// next() has returned false, or from the start where tokens() says how many there are.
+  [[nodiscard]] const Documents& documents() const { return documents_; }
   /// Upper bound on the ids that next() returns.
   [[nodiscard]] virtual std::uint32_t largest_id() const {
     return static_cast<std::uint32_t>(vocabulary() - 1);
@@ -51,6 +54,7 @@ class TokenSource {
   std::vector<std::filesystem::path> files_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<std::int64_t> ends_;
+  Documents documents_;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.
@@ -60,6 +64,7 @@ class TokenSource {
 /// Opens the source that the options describe.
 /// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
 [[nodiscard]] std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<TokenSource> open_chat_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options);
 
 }  // namespace strata::io

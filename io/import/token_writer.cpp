@@ -8,6 +8,7 @@
 #include "strata/core/hash.hpp"
 
 #include "dataset/dataset_format.hpp"
+#include "dataset/dataset_read.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
@@ -85,6 +86,7 @@ void TokenSplitWriter::finish(const TokenFacts& facts) {
   if (facts.tokenizer != nullptr) {
     write_tokenizer(file, *facts.tokenizer);
   }
+  write_documents(file, documents_, info);
   write_virtual(file, names::kTokens, hdf5::element_type(dtype_), Shape{});
   write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, kBlock);
   finish_master(file, std::move(info));

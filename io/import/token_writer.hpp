@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/io/tokenizer.hpp"
@@ -33,6 +34,8 @@ class TokenSplitWriter : public SplitFiles {
 
   /// Pre: every id fits the dtype, and no more come than are left.
   void append(std::span<const std::uint32_t> ids);
+  /// Of the split's tokens; none where they are not known.
+  void set_documents(Documents documents) { documents_ = std::move(documents); }
   /// Writes the master under its temporary name. Pre: all tokens were appended.
   void finish(const TokenFacts& facts);
 
@@ -42,6 +45,7 @@ class TokenSplitWriter : public SplitFiles {
   [[nodiscard]] std::int64_t buffered() const { return std::ssize(block_) / size_bytes(dtype_); }
 
   DType dtype_;
+  Documents documents_;
   std::vector<std::byte> block_;  ///< tokens not written yet, less than a whole block
 };
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <stop_token>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -50,18 +51,29 @@ void check_options(const LoaderOptions& options) {
   require(options.reader_threads > 0, "a loader of {} threads", options.reader_threads);
 }
 
+const ConstTensorView& of_microbatch(const std::vector<ConstTensorView>& tensors,
+                                     std::string_view name, std::int64_t microbatch) {
+  require(microbatch >= 0 && microbatch < std::ssize(tensors),
+          "{} of microbatch {}, the loader has them for {}", name, microbatch, tensors.size());
+  return tensors[static_cast<std::size_t>(microbatch)];
+}
+
 }  // namespace
 
 ConstTensorView LoadedStep::inputs(std::int64_t microbatch) const {
-  require(microbatch >= 0 && microbatch < std::ssize(inputs_),
-          "inputs of microbatch {}, the loader has them for {}", microbatch, inputs_.size());
-  return inputs_[static_cast<std::size_t>(microbatch)];
+  return of_microbatch(inputs_, "inputs", microbatch);
 }
 
 ConstTensorView LoadedStep::targets(std::int64_t microbatch) const {
-  require(microbatch >= 0 && microbatch < std::ssize(targets_),
-          "targets of microbatch {}, the loader has them for {}", microbatch, targets_.size());
-  return targets_[static_cast<std::size_t>(microbatch)];
+  return of_microbatch(targets_, "targets", microbatch);
+}
+
+ConstTensorView LoadedStep::document_starts(std::int64_t microbatch) const {
+  return of_microbatch(document_starts_, "starts of documents", microbatch);
+}
+
+ConstTensorView LoadedStep::positions(std::int64_t microbatch) const {
+  return of_microbatch(positions_, "positions", microbatch);
 }
 
 class Loader::Reader {
@@ -132,13 +144,15 @@ void Loader::Reader::lay_out(Buffer& buffer) const {
   std::byte* at = buffer.bytes.get();
   buffer.step.memory_ = ConstTensorView(at, Shape{buffer_bytes()}, DType::kUint8);
   for (std::size_t i = 0; i < options_.offsets.size(); ++i) {
-    if (layout_.input_bytes > 0) {
-      buffer.step.inputs_.emplace_back(at, layout_.input_shape, layout_.input_dtype);
-    }
-    if (layout_.target_bytes > 0) {
-      buffer.step.targets_.emplace_back(at + layout_.input_bytes, layout_.target_shape,
-                                        layout_.target_dtype);
-    }
+    const auto add = [&](const MicrobatchLayout::Tensor& tensor, std::vector<ConstTensorView>& to) {
+      if (tensor.bytes > 0) {
+        to.emplace_back(at + tensor.offset, tensor.shape, tensor.dtype);
+      }
+    };
+    add(layout_.inputs, buffer.step.inputs_);
+    add(layout_.targets, buffer.step.targets_);
+    add(layout_.document_starts, buffer.step.document_starts_);
+    add(layout_.positions, buffer.step.positions_);
     at += layout_.bytes();
   }
 }
@@ -228,6 +242,10 @@ Loader::Loader(const Dataset& dataset, LoaderOptions options) {
           "samples of {} are no images to be augmented", dataset.info().input_shape.text());
   require(dataset.info().samples > 0, "a loader of {} without samples: its context is not set",
           dataset.info().path.string());
+  require((!contains(options.parts, Parts::kDocumentStarts) &&
+           !contains(options.parts, Parts::kPositions)) ||
+              options.separate_documents == Switch::kOn,
+          "a loader of places of documents that it does not separate");
   reader_ = std::make_unique<Reader>(dataset, std::move(options));
 }
 

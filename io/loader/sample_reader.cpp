@@ -1,8 +1,12 @@
 #include "loader/sample_reader.hpp"
 
+#include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "strata/core/error.hpp"
+#include "strata/core/uncounted.hpp"
 
 #include "files/raw_elements.hpp"
 
@@ -15,26 +19,37 @@ std::int64_t aligned(std::int64_t bytes) {
 
 }  // namespace
 
-MicrobatchLayout::MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options)
-    : input_shape(channels_last(info.input_shape).prepended(options.microbatch)),
-      input_dtype(info.task == Task::kNextToken ? DType::kInt64 : options.compute_dtype),
-      target_shape(info.target_shape.prepended(options.microbatch)),
-      target_dtype(info.task == Task::kRegression ? options.compute_dtype : DType::kInt64) {
-  if (contains(options.parts, Parts::kInputs)) {
-    input_bytes = aligned(input_shape.count() * size_bytes(input_dtype));
-  }
-  if (contains(options.parts, Parts::kTargets)) {
-    target_bytes = aligned(target_shape.count() * size_bytes(target_dtype));
-  }
+MicrobatchLayout::MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options) {
+  std::int64_t end = 0;
+  const auto place = [&](Parts part, const Shape& sample, DType dtype) {
+    Tensor tensor{.shape = sample.prepended(options.microbatch), .dtype = dtype, .offset = end};
+    if (contains(options.parts, part)) {
+      tensor.bytes = aligned(tensor.shape.count() * size_bytes(dtype));
+      end += tensor.bytes;
+    }
+    return tensor;
+  };
+  const bool tokens = info.task == Task::kNextToken;
+  inputs = place(Parts::kInputs, channels_last(info.input_shape),
+                 tokens ? DType::kInt64 : options.compute_dtype);
+  targets = place(Parts::kTargets, info.target_shape,
+                  info.task == Task::kRegression ? options.compute_dtype : DType::kInt64);
+  document_starts = place(Parts::kDocumentStarts, info.input_shape, DType::kUint32);
+  positions = place(Parts::kPositions, info.input_shape, DType::kInt64);
 }
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
                            const MicrobatchLayout& layout)
     : dataset_(dataset), options_(options), layout_(layout), converter_(dataset.info(), options) {
   if (options.augmentation != Augmentation()) {
-    augmenter_.emplace(options.augmentation, options.seed, layout.input_shape.tail(),
-                       layout.input_dtype);
-    plain_.resize(static_cast<std::size_t>(layout.input_row_bytes()));
+    augmenter_.emplace(options.augmentation, options.seed, layout.inputs.shape.tail(),
+                       layout.inputs.dtype);
+    plain_.resize(static_cast<std::size_t>(layout.inputs.row_bytes()));
+  }
+  const DatasetInfo& info = dataset.info();
+  if (options.separate_documents == Switch::kOn || info.packed_inputs > 0 ||
+      info.counted_tokens < info.tokens) {
+    documents_ = &dataset.documents();
   }
 }
 
@@ -51,38 +66,103 @@ void SampleReader::read_sample(std::int64_t position, std::int64_t row, std::byt
       upcoming_.position == position ? upcoming_.sample : sample_of(position);
   upcoming_ = {position + 1, sample_of(position + 1)};
   dataset_.prefetch(upcoming_.sample);
-  if (layout_.input_bytes > 0) {
-    read_input(sample, position, microbatch + row * layout_.input_row_bytes());
+  if (std::byte* const to = layout_.inputs.row(microbatch, row)) {
+    read_input(sample, position, to);
   }
-  if (layout_.target_bytes > 0) {
-    read_target(sample, microbatch + layout_.input_bytes + row * layout_.target_row_bytes());
+  if (std::byte* const to = layout_.targets.row(microbatch, row)) {
+    read_target(sample, to);
   }
 }
 
-// Targets are the inputs shifted by one token.
 void SampleReader::read_context(std::int64_t position, std::int64_t row, std::byte* microbatch) {
   const std::int64_t context = dataset_.info().input_shape[0];
   const bool windows =
       options_.order == Order::kShuffled && options_.sampling == Sampling::kWindows;
-  const std::int64_t first =
-      windows ? window_at(options_.seed, dataset_.info().tokens - context, position)
-              : sample_of(position) * context;
-  tokens_.resize(static_cast<std::size_t>(context) + 1);
-  dataset_.read_tokens(first, tokens_);
-  const auto bytes = static_cast<std::size_t>(layout_.input_row_bytes());
-  if (layout_.input_bytes > 0) {
-    std::memcpy(microbatch + row * layout_.input_row_bytes(), tokens_.data(), bytes);
+  if (windows) {
+    const std::int64_t choices = dataset_.info().tokens - context;
+    read_piece({window_at(options_.seed, choices, position), context}, 0, row, microbatch);
+    return;
   }
-  if (layout_.target_bytes > 0) {
-    std::memcpy(microbatch + layout_.input_bytes + row * layout_.target_row_bytes(),
-                tokens_.data() + 1, bytes);
+  std::int64_t at = 0;
+  for (const Piece& piece : dataset_.pieces(sample_of(position))) {
+    read_piece(piece, at, row, microbatch);
+    at += piece.inputs;
+  }
+  const auto pad = [&]<typename T>(const MicrobatchLayout::Tensor& tensor, T, const auto& value) {
+    if (auto* const to = reinterpret_cast<T*>(tensor.row(microbatch, row))) {
+      for (std::int64_t token = at; token < context; ++token) {
+        to[token] = static_cast<T>(value(token));
+      }
+    }
+  };
+  pad(layout_.inputs, std::int64_t{}, [](std::int64_t) { return 0; });
+  pad(layout_.targets, std::int64_t{}, [](std::int64_t) { return kUncounted; });
+  pad(layout_.document_starts, std::uint32_t{}, [](std::int64_t token) { return token; });
+  pad(layout_.positions, std::int64_t{}, [](std::int64_t) { return 0; });
+}
+
+// Targets are the inputs shifted by one token.
+void SampleReader::read_piece(const Piece& piece, std::int64_t at, std::int64_t row,
+                              std::byte* microbatch) {
+  tokens_.resize(static_cast<std::size_t>(piece.inputs) + 1);
+  dataset_.read_tokens(piece.first, tokens_);
+  const auto tensor = [&]<typename T>(const MicrobatchLayout::Tensor& of, T) {
+    T* const first = reinterpret_cast<T*>(of.row(microbatch, row));
+    return first == nullptr ? nullptr : first + at;
+  };
+  std::int64_t* const targets = tensor(layout_.targets, std::int64_t{});
+  std::uint32_t* const starts = tensor(layout_.document_starts, std::uint32_t{});
+  std::int64_t* const positions = tensor(layout_.positions, std::int64_t{});
+  if (std::int64_t* const inputs = tensor(layout_.inputs, std::int64_t{})) {
+    std::copy_n(tokens_.begin(), piece.inputs, inputs);
+  }
+  if (targets != nullptr) {
+    std::copy_n(tokens_.begin() + 1, piece.inputs, targets);
+  }
+  if (documents_ == nullptr) {
+    return;
+  }
+  std::int64_t document = documents_->index_of(piece.first);
+  std::int64_t start = 0;  // of the document, in the piece
+  const std::vector<std::int64_t>& runs = documents_->counted;
+  auto bound = std::ranges::upper_bound(runs, piece.first);  // the next begin or end of a run
+  for (std::int64_t token = 0; token < piece.inputs; ++token) {
+    if (piece.first + token == documents_->end(document)) {
+      document = documents_->index_of(piece.first + token);
+      start = token;
+    }
+    if (starts != nullptr) {
+      starts[token] = static_cast<std::uint32_t>(at + start);
+    }
+    if (positions != nullptr) {
+      positions[token] = token - start;
+    }
+    const std::int64_t target = piece.first + token + 1;
+    const bool begins =
+        options_.separate_documents == Switch::kOn && target == documents_->end(document);
+    while (bound != runs.end() && *bound <= target) {
+      ++bound;
+    }
+    const bool counts = runs.empty() || (bound - runs.begin()) % 2 == 1;
+    if (targets != nullptr && (begins || !counts)) {
+      targets[token] = kUncounted;
+    }
   }
 }
 
 std::int64_t SampleReader::sample_of(std::int64_t position) const {
   const std::int64_t count = dataset_.info().samples;
-  return options_.order == Order::kShuffled ? sample_at(options_.seed, count, position)
-                                            : sequential_sample_at(count, position);
+  if (options_.order != Order::kShuffled) {
+    return sequential_sample_at(count, position);
+  }
+  if (const Mixture* const mixture = dataset_.mixture()) {
+    const auto [set, index] = mixture->at(options_.seed, position);
+    const grid::Range samples = dataset_.samples_of(set);
+    return samples.begin +
+           sample_at(options_.seed ^ subject_of(fmt::format("set {} of a mixture", set)),
+                     samples.count(), index);
+  }
+  return sample_at(options_.seed, count, position);
 }
 
 void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::byte* out) {
@@ -97,25 +177,25 @@ void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::b
 }
 
 void SampleReader::read_target(std::int64_t sample, std::byte* out) {
-  if (layout_.target_dtype == DType::kInt64) {
+  if (layout_.targets.dtype == DType::kInt64) {
     const std::int64_t label = dataset_.label(sample);
     std::memcpy(out, &label, sizeof label);
     return;
   }
   const std::span<std::byte> converted(
       out, static_cast<std::size_t>(dataset_.info().target_shape.count() *
-                                    size_bytes(layout_.target_dtype)));
+                                    size_bytes(layout_.targets.dtype)));
   const std::span<const std::byte> stored = dataset_.sample_target(sample);
   values_.resize(stored.size() / sizeof(double));
   std::memcpy(values_.data(), stored.data(), stored.size());
   for (std::size_t i = 0; i < options_.target_mean.size(); ++i) {
     values_[i] = (values_[i] - options_.target_mean[i]) / options_.target_deviation[i];
   }
-  decode(std::as_bytes(std::span(values_)), stored_type(DType::kFloat64), layout_.target_dtype,
+  decode(std::as_bytes(std::span(values_)), stored_type(DType::kFloat64), layout_.targets.dtype,
          converted);
-  if (first_not_finite(converted, layout_.target_dtype) >= 0) {
+  if (first_not_finite(converted, layout_.targets.dtype) >= 0) {
     fail(ExitCode::kData, "the target of {} holds NaN or infinity, or becomes it in {}",
-         dataset_.sample_text(sample), name_of(layout_.target_dtype));
+         dataset_.sample_text(sample), name_of(layout_.targets.dtype));
   }
 }
 

@@ -15,22 +15,29 @@ namespace strata::io {
 
 /// Memory layout of one microbatch in a buffer.
 struct MicrobatchLayout {
-  Shape input_shape;
-  DType input_dtype;
-  Shape target_shape;
-  DType target_dtype;
-  std::int64_t input_bytes = 0;  ///< padded to the alignment; 0 where inputs are not read
-  std::int64_t target_bytes = 0;
+  /// One of Parts; of all rows.
+  struct Tensor {
+    Shape shape;
+    DType dtype = DType::kFloat32;
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;  ///< padded to the alignment; 0 where it is not read
+
+    [[nodiscard]] std::int64_t row_bytes() const {
+      return shape.tail().count() * size_bytes(dtype);
+    }
+    /// A row of the tensor in a microbatch; null where it is not read.
+    [[nodiscard]] std::byte* row(std::byte* microbatch, std::int64_t row) const {
+      return bytes > 0 ? microbatch + offset + row * row_bytes() : nullptr;
+    }
+  };
+  Tensor inputs;
+  Tensor targets;
+  Tensor document_starts;
+  Tensor positions;
 
   MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options);
 
-  [[nodiscard]] std::int64_t bytes() const { return input_bytes + target_bytes; }
-  [[nodiscard]] std::int64_t input_row_bytes() const {
-    return input_shape.tail().count() * size_bytes(input_dtype);
-  }
-  [[nodiscard]] std::int64_t target_row_bytes() const {
-    return target_shape.tail().count() * size_bytes(target_dtype);
-  }
+  [[nodiscard]] std::int64_t bytes() const { return positions.offset + positions.bytes; }
 };
 
 /// Alignment of microbatches in bytes.
@@ -49,6 +56,8 @@ class SampleReader {
  private:
   void read_sample(std::int64_t position, std::int64_t row, std::byte* microbatch);
   void read_context(std::int64_t position, std::int64_t row, std::byte* microbatch);
+  /// Reads a piece of a context, from its token `at` on; `microbatch` as in read_context().
+  void read_piece(const Piece& piece, std::int64_t at, std::int64_t row, std::byte* microbatch);
   void read_input(std::int64_t sample, std::int64_t position, std::byte* out);
   void read_target(std::int64_t sample, std::byte* out);
   [[nodiscard]] std::int64_t sample_of(std::int64_t position) const;
@@ -64,8 +73,10 @@ class SampleReader {
     std::int64_t position = -1;
     std::int64_t sample = 0;
   } upcoming_;                        ///< the prefetched sample
-  std::vector<std::int64_t> tokens_;  ///< of one sample
-  std::vector<double> values_;        ///< that are a sample's targets
+  std::vector<std::int64_t> tokens_;  ///< of one piece
+  /// Where a token's document matters or not all tokens count; else null.
+  const Documents* documents_ = nullptr;
+  std::vector<double> values_;  ///< that are a sample's targets
 };
 
 }  // namespace strata::io

@@ -211,6 +211,9 @@ class Dataset(Master):
             self.tokens = Rows("tokens", self.file["tokens"], self.file["checksums"][()], int(attributes["block_tokens"]))
             self.vocabulary = int(attributes["vocabulary"])
             self.tokenizer = _text(attributes["tokenizer"])
+            ends = self.file["documents"][()] if "documents" in self.file else [len(self.tokens)]
+            self.document_ends = np.asarray(ends, dtype=np.int64)
+            self._counted = self.file["counted"][()].reshape(-1, 2) if "counted" in self.file else None
         else:
             checksums = self.file["checksums"][()]
             self.inputs = Rows("inputs", self.file["inputs"], checksums[:, 0])
@@ -242,13 +245,24 @@ class Dataset(Master):
             first += int(count)
         return columns
 
+    def counts(self, first=0, last=None):
+        """Which of the tokens from `first` to before `last` count as targets."""
+        if self._counted is None:
+            return np.ones(len(range(len(self))[first:last]), dtype=bool)
+        changes = np.zeros(len(self) + 1, dtype=np.int64)
+        np.add.at(changes, self._counted[:, 0], 1)
+        np.add.at(changes, self._counted[:, 1], -1)
+        return np.cumsum(changes[:-1])[first:last] > 0
+
     def blocks(self, context, first=0, last=None):
         """Inputs and targets (samples x context) of the samples from `first` to before `last`, as evaluation takes
         them."""
         samples = (len(self) - 1) // context
         first, last, _ = slice(first, last).indices(samples)
-        tokens = self.tokens[first * context:max(first, last) * context + 1].astype(np.int64)
-        return tokens[:-1].reshape(-1, context), tokens[1:].reshape(-1, context)
+        end = max(first, last) * context + 1
+        tokens = self.tokens[first * context:end].astype(np.int64)
+        targets = np.where(self.counts(first * context, end), tokens, -1)  # -1 counts nowhere
+        return tokens[:-1].reshape(-1, context), targets[1:].reshape(-1, context)
 
 
 def normalised(inputs, how, mean=None, deviation=None, dtype=np.float32):

@@ -17,7 +17,7 @@ if [ "${1:-}" = --list ]; then
 fi
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
-    python3-h5py python3-torch python3-regex python3-sentencepiece python3-opencv
+    python3-h5py python3-torch python3-regex python3-sentencepiece python3-opencv python3-jinja2
     groff-base xz-utils slurmctld slurmd slurm-client munge)
 elif [ "${1:-}" = fetch ]; then
   packages+=(curl ca-certificates)

@@ -103,6 +103,16 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.tied)),
       number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
              kFraction, STRATA_MEMBER(model.transformer.dropout)),
+      choice("model.attention_mask",
+             "the tokens before it that a token attends to; causal: all of its sample; document: "
+             "those of its document; targets that begin another one do not count then",
+             STRATA_MEMBER(model.transformer.attention_mask)),
+      whole("model.attention_window", "tokens",
+            "the most tokens that a token attends to, itself included; 0: no limit", 0,
+            STRATA_MEMBER(model.transformer.attention_window), kMostTokens),
+      choice("model.reset_positions",
+             "on: learned positions count from the start of each document, not of the sample",
+             STRATA_MEMBER(model.transformer.reset_positions)),
       whole("lora.rank", "",
             "rank of the adapters of attention and mlp layers, which alone are trained; 0: none", 0,
             STRATA_MEMBER(lora.adapters.rank), kMostUnits),
@@ -128,9 +138,21 @@ std::vector<Option> model_and_data() {
              "batch_norm layers without sync=; on: statistics over the microbatches that all lanes "
              "compute together; off: over each microbatch",
              STRATA_MEMBER(model.sync_batch_norm)),
-      text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
-      text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
+      text("data.train", "file, or files",
+           "master file of the training split; of tokens also several with their parts of the "
+           "samples, as in a.h5:0.7, b.h5:0.3, or without, to mix them by their sizes",
+           STRATA_MEMBER(data.train)),
+      text("data.test", "file, files, or empty",
+           "master file of the test split, or several one after the other; empty: no evaluation",
            STRATA_MEMBER(data.test)),
+      number("data.mixture_temperature", "",
+             "of several data sets without weights: their parts are as samples^(1 / temperature); "
+             "1: by their sizes; larger: more alike",
+             kAboveZero, STRATA_MEMBER(data.mixture_temperature)),
+      choice(
+          "data.accept_change",
+          "on: a resumed run goes on although data.train is another data set, or mixed otherwise",
+          STRATA_MEMBER(data.accept_change)),
       choice("data.normalise",
              "how inputs are normalised; none: as stored; unit: bytes / 255; standard: minus mean, "
              "over deviation of the training split; auto: unit for bytes, standard for columns of "
@@ -146,6 +168,11 @@ std::vector<Option> model_and_data() {
              "of tokens; blocks: every block of a context's length once an epoch, shuffled; "
              "windows: at random positions",
              STRATA_MEMBER(data.sampling)),
+      choice("data.packing",
+             "how samples are made of tokens; blocks: consecutive blocks of a context's length; "
+             "documents: a document each, long ones in parts; best-fit: as many documents each as "
+             "fit; what is left is padding, which counts nowhere",
+             STRATA_MEMBER(data.packing)),
       choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
              STRATA_MEMBER(data.augmentation.flip)),
       whole("data.crop_padding", "pixels",

@@ -191,8 +191,8 @@ void LayerLine::refuse(std::string_view why) const {
 }
 
 std::string line_of_weights(const std::string& line) {
-  constexpr std::array<std::string_view, 4> kTraining{
-      "dropout=", "deviation=", "output_deviation=", "vocabulary="};
+  constexpr std::array<std::string_view, 6> kTraining{
+      "dropout=", "deviation=", "output_deviation=", "vocabulary=", "mask=", "reset_positions="};
   std::vector<std::string> words = split_words(without_adapters(line));
   std::erase_if(words, [&](const std::string& word) {
     return std::ranges::any_of(kTraining, [&](auto start) { return word.starts_with(start); });

@@ -114,6 +114,7 @@ std::vector<ops::LossSums> Loss::sums() {
     ops::LossSums& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
     sums.loss += piece.loss;
     sums.correct += piece.correct;
+    sums.counted += piece.counted;
     if (piece.bad_row >= 0 && sums.bad_row < 0) {
       sums.bad_row = i % pieces * piece_rows(output_, pass_) + piece.bad_row;
       sums.bad_label = piece.bad_label;

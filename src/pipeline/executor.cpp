@@ -153,7 +153,8 @@ class Executor::Run {
           {.number = number,
            .execution_index = execution_index_of(chunk, m, k),
            .input = chunk.stage.is_first() ? source_.inputs(number) : ConstTensorView(),
-           .first_sample = source_.first_row(number)});
+           .first_sample = source_.first_row(number),
+           .places = source_.places(number)});
     }
     return concurrent;
   }

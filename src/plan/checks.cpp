@@ -48,8 +48,17 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
   const std::string data = fmt::format("the data set {} holds {}", plan.train_data.path.string(),
                                        tokens ? "tokens" : "no tokens");
   config::check_used(given,
-                     {"model.context", "data.sampling", "parallel.sequence", "numerics.row_pieces"},
+                     {"model.context", "data.sampling", "data.packing", "data.accept_change",
+                      "parallel.sequence", "numerics.row_pieces"},
                      tokens, data, "use one of tokens");
+  const std::vector<io::MixtureSet> sets = io::mixture_sets(given.data.train);
+  config::check_used(given, {"data.mixture_temperature"}, sets.size() > 1 && !sets.front().weight,
+                     "data.train is one data set, or has weights", "name several without");
+  config::check_used(given, {"data.sampling"}, sets.size() == 1, "data.train is a mixture",
+                     "set it to blocks");
+  config::check_used(given, {"data.sampling"}, given.data.packing == io::Packing::kBlocks,
+                     fmt::format("data.packing is {}", name_of(given.data.packing)),
+                     "set data.packing to blocks");
   config::check_used(given, {"data.normalise"}, !tokens, data, "use one of numbers");
   const bool values = plan.train_data.task == io::Task::kRegression;
   config::check_used(given, {"data.targets"}, values,

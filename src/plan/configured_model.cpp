@@ -54,6 +54,35 @@ std::int64_t context_of(const config::RunConfig& config) {
   return config.model.transformer.context;
 }
 
+namespace {
+
+io::Dataset open_data(const config::RunConfig& config, const std::vector<io::MixtureSet>& sets,
+                      std::optional<double> temperature) {
+  io::Dataset data = sets.size() == 1 ? io::Dataset::open(sets.front().master)
+                                      : io::Dataset::open_several(sets, temperature);
+  if (data.info().task == io::Task::kNextToken) {
+    data.set_context(context_of(config), config.data.packing);
+  }
+  return data;
+}
+
+}  // namespace
+
+io::Dataset open_train_data(const config::RunConfig& config) {
+  return open_data(config, io::mixture_sets(config.data.train), config.data.mixture_temperature);
+}
+
+io::Dataset open_test_data(const config::RunConfig& config, const std::string& text) {
+  const std::vector<io::MixtureSet> sets = io::mixture_sets(text);
+  if (sets.front().weight) {
+    fail(ExitCode::kUsage,
+         "data.test = {} has weights, but test data are read once, one set after the other; leave "
+         "them out",
+         text);
+  }
+  return open_data(config, sets, std::nullopt);
+}
+
 io::DatasetInfo assumed_data(const config::RunConfig& config) {
   const nn::Preset preset = config.model.transformer.preset;
   if (nn::is_convnet(preset)) {

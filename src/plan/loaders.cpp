@@ -13,6 +13,7 @@ io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::i
           .steps = plan.total_steps - first_step,
           .compute_dtype = plan.config.numerics.dtype,
           .parts = rank.loaded_parts,
+          .separate_documents = separates_documents(plan) ? Switch::kOn : Switch::kOff,
           .normalise = plan.config.data.normalise,
           .mean = plan.train_data.mean,
           .deviation = plan.train_data.deviation,

@@ -32,6 +32,19 @@ std::vector<nn::StageSpec> chunk_specs(const Plan& plan, const grid::Coordinates
   return specs;
 }
 
+/// What the chunks of a rank read of samples.
+io::Parts loaded_parts(const nn::Model& model, std::span<const nn::StageSpec> chunks) {
+  io::Parts parts = io::Parts::kNone;
+  const auto add = [&](bool wanted, io::Parts part) { parts = wanted ? parts | part : parts; };
+  for (const nn::StageSpec& chunk : chunks) {
+    add(chunk.layers.begin == 0, io::Parts::kInputs);
+    add(chunk.layers.end == model.layer_count(), io::Parts::kTargets);
+    add(model.reads_document_starts(chunk.layers), io::Parts::kDocumentStarts);
+    add(model.reads_positions(chunk.layers), io::Parts::kPositions);
+  }
+  return parts;
+}
+
 constexpr const char* kCheckpointCopy = "checkpoint's copy";
 
 /// The memory of samples; bytes_of(options): of one loader.
@@ -208,8 +221,7 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements,
                             std::max(bucket_elements, on_gpu ? kMostOnGpus : 0));
   optim::BucketPlan frozen_buckets(frozen, plan.grid.data, bucket_elements);
-  const bool first = chunks.front().layers.begin == 0;
-  const bool last = chunks.back().layers.end == plan.model->layer_count();
+  const io::Parts parts = loaded_parts(*plan.model, chunks);
   RankPlan result{.coordinates = coordinates,
                   .own_parts = replication_of(plan).parts_of(plan, coordinates),
                   .chunks = std::move(chunks),
@@ -217,10 +229,8 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                   .buckets = std::move(buckets),
                   .frozen = std::move(frozen),
                   .frozen_buckets = std::move(frozen_buckets),
-                  .loaded_parts = first && last ? io::Parts::kBoth
-                                  : first       ? io::Parts::kInputs
-                                                : io::Parts::kTargets,
-                  .loads = first || last};
+                  .loaded_parts = parts,
+                  .loads = parts != io::Parts::kNone};
   result.reducer_sizes = {.elements = result.layout.elements,
                           .microbatches_per_lane = plan.microbatches_per_lane,
                           .dtype = c.numerics.dtype,

@@ -103,5 +103,7 @@ void make_schedule(const std::string& arguments);
 /// A small GPT; heads of a Llama that share keys and values, with samples from random places.
 extern const Settings kGpt;
 extern const Settings kLlama;
+/// Documents of which some are longer than a context, with a model that tells them apart.
+extern const Settings kDocuments;
 
 }  // namespace strata::grids

@@ -116,6 +116,30 @@ TEST(LanguageModel, PiecesOfTheLossAddUpToIt) {
   }
 }
 
+TEST(LanguageModel, PaddingChangesNothing) {
+  // Rotary positions, and no dropout: nothing else knows the context, which holds every document.
+  const Settings model = kGpt + kDocuments +
+                         "& model.preset=llama & model.dropout=0 & data.packing=documents"
+                         "& numerics.dtype=float64 & batch.micro=4 & train.steps=4";
+  for (const char* clip : {"& optimizer.clip_norm=0", "& optimizer.clip_norm=0.5",
+                           "& optimizer.kind=sgd & optimizer.weight_decay=0"}) {
+    const Result tight = train(model + clip + "& model.context=40");
+    const Result padded = train(model + clip + "& model.context=72");
+    for (const char* number : {"loss", "grad_norm"}) {
+      EXPECT_THAT(padded.numbers("train", number),
+                  testing::Pointwise(testing::DoubleNear(1e-9), tight.numbers("train", number)))
+          << clip;
+    }
+    EXPECT_THAT(padded.numbers("evaluate", "loss"),
+                testing::Pointwise(testing::DoubleNear(1e-9), tight.numbers("evaluate", "loss")));
+    for (const auto& [name, tensor] : tight.tensors) {
+      EXPECT_THAT(padded.tensors.at(name).values(),
+                  testing::Pointwise(testing::DoubleNear(1e-7), tensor.values()))
+          << name << clip;
+    }
+  }
+}
+
 const char* const kFast =
     "& model.dropout=0 & train.steps=4 & numerics.mode=fast & numerics.lanes=0"
     "& numerics.shards=0";
@@ -141,11 +165,14 @@ const Settings kGpt = R"(model.context=16 & model.preset=gpt & model.blocks=2 & 
 & optimizer.clip_norm=1.3 & schedule.kind=cosine & schedule.warmup_steps=1
 & schedule.decay_steps=10 & train.steps=3 & train.evaluate_every=2 & train.evaluate_batches=1
 & run.threads=1)";
+const Settings kDocuments =
+    "& data.train=documents/train.h5 & data.test=documents/test.h5 & model.attention_mask=document";
 const Settings kLlama =
     "& model.preset=llama & model.heads=8 & model.kv_heads=4"
     "& data.sampling=windows";
 
 std::vector<Case> language_cases() {
+  const Settings packed = kDocuments + "& data.packing=best-fit & model.reset_positions=on";
   const Settings two = kGpt + "& train.steps=2";
   const Settings lines = two +
                          "& model.preset=none & model.blocks=0 & model.width=0"
@@ -243,6 +270,11 @@ std::vector<Case> language_cases() {
        list_of("1x1x2 train.steps=2 | 2x2x1; 4x1x1 stop=0:1 | 1x3x1")},
       {"GptLossPiecesResumed", kGpt + "& numerics.loss_pieces=2 & train.steps=4",
        list_of("2x1x2 train.steps=2 | 1x2x1; 1x4x1 stop=0:3 | 1x1x4")},
+      {"GptDocumentsResumed",
+       kGpt + kDocuments + "& data.packing=documents & numerics.loss_pieces=2 & train.steps=4",
+       list_of("2x2x2 train.steps=2 | 4x1x1 train.recompute=full;"
+               "1x2x1 stop=1:1 | 1x3x2 parallel.sequence=on;"
+               "1x2x1 parallel.schedule=zb-v; 1x2x2 parallel.schedule=interleaved")},
       {.name = "GptVirtualGridOfTheFirstLaunch",
        .settings = kGpt + "& numerics.lanes=0 & numerics.shards=0 & batch.micro=0 & train.steps=4",
        .runs = list_of("2x1x2 train.steps=2 | 1x2x1; 2x1x2 stop=1:3 | 1x3x2"),
@@ -273,6 +305,15 @@ std::vector<Case> language_cases() {
            typed + model + "& numerics.loss_pieces=4",
            varied("2x1x1 1x2x1 1x1x2 2x2x2 1x1x4 1x3x1 1x5x2", "1x2x1 parallel.schedule=zb-v")});
     }
+    cases.push_back({"GptDocuments_" + dtype, typed + packed,
+                     varied("1x1x2 2x2x2 1x2x4 4x1x1 1x7x1 1x3x2"), learns});
+    cases.push_back({"GptMixture_" + dtype,
+                     typed + kDocuments + "& data.train=documents/train.h5:0.3, text/train.h5:0.7" +
+                         "& data.test=text/test.h5, documents/test.h5",
+                     varied("1x1x2 2x2x1 4x1x1 1x7x1", "2x1x1 stop=1:1 | 1x2x2")});
+    cases.push_back({"LlamaDocuments_" + dtype,
+                     typed + kLlama + kDocuments + "& model.attention_window=5",
+                     varied("1x1x4 2x2x2 1x7x1 4x1x1")});
     cases.push_back({"GptRowPieces_" + dtype,
                      typed + (dtype == "float32" ? "" : kLlama) + "& numerics.row_pieces=2",
                      varied("1x1x2 1x2x4 2x1x2 1x1x4 2x2x2 1x3x2")});

@@ -1,6 +1,7 @@
 """The same configs with run.device=cuda: the same bits on every grid of ranks that share GPUs, numbers near the CPU's,
 and checkpoints that go from one to the other. Skipped where the executable finds no GPU."""
 
+import json
 import os
 import re
 import sys
@@ -230,6 +231,23 @@ class Language(Near, language.LanguageTest):
         for name, model in (("gpt", ["--model.width=64"]), ("llama", language.LLAMA)):
             self.same_on(backward, CUDA, *model, "--numerics.shards=1", "--numerics.dtype=bfloat16",
                          "--train.steps=2", "--data.test=", name=f"{name}-backward")
+
+    def test_documents(self):
+        text = language.text(3200)
+        (self.directory / "documents.jsonl").write_text(
+            "".join(json.dumps({"text": text[at:at + 1 + at % 29]}) + "\n" for at in range(0, len(text) - 29, 17)))
+        self.import_data("--format=text", "--tokenizer=chars", "--text-field=text", "--files=documents.jsonl",
+                         "--output=documents")
+        documents = ["--data.train=documents/train.h5", "--data.test=documents/test.h5", "--data.packing=best-fit",
+                     "--model.attention_mask=document", "--model.reset_positions=on", "--train.steps=5"]
+        graphs = ["--run.cuda_graphs=on"]
+        for dtype in ("float32", "bfloat16"):
+            typed = [*documents, f"--numerics.dtype={dtype}"]
+            reference = self.same_on(
+                [((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs), ((1, 2, 1), graphs),
+                 ((2, 2, 2), ["--train.recompute=full"])], CUDA, *typed, name=f"documents-{dtype}")
+            self.train(self.config, (1, 1, 1), f"documents-{dtype}-cpu", *typed, "--run.device=cpu")
+            self.assert_near(reference, f"documents-{dtype}-cpu", dtype)
 
     def test_graphs(self):
         dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16"]

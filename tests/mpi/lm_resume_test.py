@@ -47,6 +47,25 @@ class Resume(language.LanguageTest):
         self.assertEqual(evaluated[0].text, evaluated[1].text)
         self.alone("generate", "pieces", "--prompt=amber ", "--tokens=5", expect=harness.DONE)
 
+    def test_other_data_by_consent(self):
+        self.import_text("more", language.text(1600, seed=2))
+        self.train(self.config, (1, 1, 1), "data", "--train.steps=2", "--data.test=")
+        mixed = ["--data.train=text/train.h5:3, more/train.h5:1", "--data.test=", "--train.steps=4", "--run.resume=must"]
+        finished = self.train(self.config, (2, 1, 1), "data", *mixed, expect=harness.USAGE)
+        self.assert_refused(finished, harness.USAGE, "the mixture of data.train", "0.75, 0.25", "data.accept_change")
+        finished = self.train(self.config, (2, 1, 1), "data", *mixed, "--data.accept_change=on")
+        self.assertRegex(finished.text, r"from step 3 on the run has other training data: the mixture of data.train was \"\", "
+                                        r"it is \"0.75, 0.25\"; the number of training samples was \d+, it is \d+; the checksum")
+        self.assertIn("text/train.h5: and others, with 0.75, 0.25 of the samples", finished.text)
+        for settings, words in (
+                ("--data.train=text/train.h5:1, none/train.h5:1", ["none/train.h5 does not exist"]),
+                ("--data.train=text/train.h5, more/train.h5:1", ["others none"]),
+                ("--data.train=text/train.h5:x, more/train.h5:1", ['the weight "x"'])):
+            with self.subTest(settings=settings):
+                finished = self.alone("train", self.config, "--run.dir=bad", settings, "--data.test=")
+                self.assertIn(finished.code, (harness.USAGE, harness.DATA))
+                self.assert_refused(finished, finished.code, *words)
+
     def test_other_shards_are_refused(self):
         self.train(self.config, (1, 1, 2), "two", "--numerics.shards=2", "--train.steps=1")
         for grid, settings, words in [

@@ -30,10 +30,22 @@ AttentionShape read_shape() {
 
 enum class Positions { kNone, kRotary };
 
-/// The output and the gradient of qkv.
+/// The output and the gradient of qkv. `masked`: the window and the starts of documents come after
+/// the shape.
 template <typename T>
-void attention(Context& context, Positions positions) {
+void attention(Context& context, Positions positions, bool masked = false) {
   const AttentionShape shape = read_shape();
+  AttentionMask mask;
+  std::vector<std::uint32_t> starts;
+  if (masked) {
+    auto window = read_tensor<std::int64_t>();
+    mask.window = window.elements()[0];
+    auto given = read_tensor<std::int64_t>();
+    for (const std::int64_t start : given.elements()) {
+      starts.push_back(static_cast<std::uint32_t>(start));
+    }
+    mask.document_starts = ConstTensorView(std::span(starts), Shape{shape.sequences, shape.tokens});
+  }
   auto qkv = read_tensor<T>();
   auto dy = read_tensor<T>();
   Tensor<T> y(dy.shape());
@@ -43,9 +55,9 @@ void attention(Context& context, Positions positions) {
   if (positions == Positions::kRotary) {
     rotary(context, shape, kAngles, 0, Rotation::kForward, qkv.view());
   }
-  causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
+  causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view(), mask);
   causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
-                            dqkv.view());
+                            dqkv.view(), mask);
   if (positions == Positions::kRotary) {
     rotary(context, shape, kAngles, 0, Rotation::kBackward, dqkv.view());
   }
@@ -53,8 +65,8 @@ void attention(Context& context, Positions positions) {
   write(dqkv);
 }
 
-/// The mean loss and its gradient, from the shards of the vocabulary (a tensor of shards x rows x
-/// ids).
+/// The mean loss of counted targets and its gradient, from the shards of the vocabulary (a tensor
+/// of shards x rows x ids).
 template <typename T>
 void split_cross_entropy(Context& context) {
   auto logits = read_tensor<T>();
@@ -81,12 +93,13 @@ void split_cross_entropy(Context& context) {
   Tensor<std::int64_t> sums(Shape{kLossElements});
   combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
                         log_sums.view(), sums.view());
+  const LossSums result = loss_sums_of(sums.view());
+  const auto counted = static_cast<double>(result.counted);
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
-                           log_sums.view(), rows, 1.0 / static_cast<double>(rows),
-                           shard_of(dlogits, shard, ids));
+                           log_sums.view(), rows, 1.0 / counted, shard_of(dlogits, shard, ids));
   }
-  write_scalar<T>(loss_sums_of(sums.view()).loss / static_cast<double>(rows));
+  write_scalar<T>(result.loss / counted);
   write(dlogits);
 }
 
@@ -97,6 +110,8 @@ void run(const std::string& name) {
     attention<T>(context, Positions::kNone);
   } else if (name == "rotary_attention") {
     attention<T>(context, Positions::kRotary);
+  } else if (name == "masked_attention") {
+    attention<T>(context, Positions::kRotary, true);
   } else if (name == "split_cross_entropy") {
     split_cross_entropy<T>(context);
   } else {

@@ -1,4 +1,4 @@
-"""Holds attention, rotary positions and the split cross-entropy to PyTorch: results and gradients.
+"""Holds attention with its masks, rotary positions and the split cross-entropy to PyTorch: results and gradients.
 
 Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTorch is missing.
 """
@@ -14,6 +14,8 @@ import torch.nn.functional as F
 THETA = 10000.0
 # sequences, tokens, key-value heads, queries of each, head size
 SHAPES = ((12, 64, 4, 1, 32), (2, 200, 2, 3, 64), (1, 77, 1, 4, 10), (3, 1, 2, 1, 8))
+# tokens of a document on average, and of a window; 0: none
+MASKS = ((20, 0), (5, 0), (1000, 30), (40, 9))
 
 
 def turned(x):
@@ -26,15 +28,24 @@ def turned(x):
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
 
 
-def attention(qkv, shape, turn):
+def hidden_tokens(shape, starts, window):
+    """Which keys a query does not see, sequences x 1 x 1 x queries x keys."""
+    tokens = torch.arange(shape[1])
+    query, key = tokens[:, None], tokens[None, :]
+    hidden = (key > query) | ((window > 0) & (key <= query - window)) | (key < starts[:, :, None])
+    return hidden[:, None, None]
+
+
+def attention(qkv, shape, turn, hidden=None):
     sequences, tokens, kv_heads, queries, size = shape
     heads = qkv.view(sequences, tokens, kv_heads, queries + 2, size).permute(0, 2, 3, 1, 4)
     q, k, v = heads[:, :, :queries], heads[:, :, queries:-1], heads[:, :, -1:]
     if turn:
         q, k = turned(q), turned(k)
     scores = q @ k.transpose(-1, -2) / math.sqrt(size)
-    later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    y = torch.softmax(scores.masked_fill(later, -math.inf), dim=-1) @ v
+    if hidden is None:
+        hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    y = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1) @ v
     return y.permute(0, 3, 1, 2, 4).reshape(sequences * tokens, kv_heads * queries * size)
 
 
@@ -49,11 +60,20 @@ def cases(generator, dtype):
             y = attention(qkv, shape, name == "rotary_attention")
             y.backward(dy)
             yield name, [torch.tensor(shape), qkv, dy], [y, qkv.grad]
+        for document, window in MASKS:
+            begins = torch.rand(sequences, tokens, generator=generator) < 1 / document
+            starts = torch.where(begins, torch.arange(tokens), 0).cummax(dim=1).values
+            qkv = normals(generator, dtype, rows, kv_heads * (queries + 2) * size).requires_grad_()
+            dy = normals(generator, dtype, rows, kv_heads * queries * size)
+            y = attention(qkv, shape, True, hidden_tokens(shape, starts, window))
+            y.backward(dy)
+            yield "masked_attention", [torch.tensor(shape), torch.tensor([window]), starts, qkv, dy], [y, qkv.grad]
 
-    for shards, rows, ids in ((1, 768, 65), (4, 50, 13), (3, 9, 5000)):
+    for shards, rows, ids, uncounted in ((1, 768, 65, 0), (4, 50, 13, 0), (3, 9, 5000, 0), (1, 99, 65, 40), (3, 50, 13, 9)):
         logits = normals(generator, dtype, shards, rows, ids).requires_grad_()
         targets = torch.randint(shards * ids, (rows,), generator=generator)
-        loss = F.cross_entropy(logits.permute(1, 0, 2).reshape(rows, shards * ids), targets)
+        targets[torch.randperm(rows, generator=generator)[:uncounted]] = -1
+        loss = F.cross_entropy(logits.permute(1, 0, 2).reshape(rows, shards * ids), targets, ignore_index=-1)
         loss.backward()
         yield "split_cross_entropy", [logits, targets], [loss, logits.grad]
 

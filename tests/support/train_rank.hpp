@@ -13,24 +13,16 @@
 /// Training in one process, for tests.
 namespace strata::train::test {
 
-inline io::Dataset open_data(const config::RunConfig& config, const std::string& master) {
-  io::Dataset data = io::Dataset::open(master);
-  if (data.info().task == io::Task::kNextToken) {
-    data.set_context(plan::context_of(config));
-  }
-  return data;
-}
-
 /// Trains on one rank as the train command does on a process.
 inline Outcome train_rank(
     comm::Communicator& world, comm::ProgressEngine& engine, const config::RunConfig& config,
     const std::function<std::string(const config::RunConfig&)>& text_of,
     const std::function<StopRequest()>& stop_request = [] { return StopRequest::kNone; }) {
   Log log(Log::Output::kSilent);
-  const io::Dataset train_data = open_data(config, config.data.train);
+  const io::Dataset train_data = plan::open_train_data(config);
   std::optional<io::Dataset> test_data;
   if (!config.data.test.empty()) {
-    test_data = open_data(config, config.data.test);
+    test_data = plan::open_test_data(config, config.data.test);
   }
   std::optional<io::Checkpoint> checkpoint;
   std::optional<io::Checkpoint> initial;

@@ -113,6 +113,9 @@ struct RunConfig {
     io::Normalise normalise = io::Normalise::kAuto;
     io::TargetUnits targets = io::TargetUnits::kAuto;
     io::Sampling sampling = io::Sampling::kBlocks;
+    io::Packing packing = io::Packing::kBlocks;
+    double mixture_temperature = 1.0;
+    Switch accept_change = Switch::kOff;
     io::Augmentation augmentation;
     std::int64_t reader_threads = 1;
   } data;

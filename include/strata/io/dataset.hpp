@@ -14,6 +14,9 @@
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
 #include "strata/core/shape.hpp"
+#include "strata/grid/grid.hpp"
+#include "strata/io/documents.hpp"
+#include "strata/io/mixture.hpp"
 #include "strata/io/tokenizer.hpp"
 
 namespace strata::io {
@@ -75,6 +78,14 @@ struct DatasetInfo {
   /// empty.
   std::vector<TableColumn> table;
   std::int64_t tokens = 0;  ///< 0 for other tasks
+  /// Of tokens: how many documents are stored with them; 0: where they end is not stored.
+  std::int64_t documents = 0;
+  /// Tokens that count as targets.
+  std::int64_t counted_tokens = 0;
+  /// XXH3 of Documents, as stored; 0 where none are.
+  std::uint64_t documents_checksum = 0;
+  /// Inputs of all samples that are not padding, with another packing than blocks; else 0.
+  std::int64_t packed_inputs = 0;
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// XXH3 of the tokenizer's tables.
   std::uint64_t tokenizer_checksum = 0;
@@ -89,6 +100,8 @@ struct DatasetInfo {
   std::vector<ShardInfo> shards;
   /// facts_checksum() as the master stores it; equal for equal data sets.
   std::uint64_t checksum = 0;
+  /// Of a mixture: Mixture::text(); else empty.
+  std::string mixture;
 
   [[nodiscard]] std::int64_t input_bytes() const {
     return input_shape.count() * size_bytes(input_dtype);
@@ -133,6 +146,13 @@ class Dataset {
   /// Throws: Error(kData) where the master or a shard is missing, too short or of another format.
   [[nodiscard]] static Dataset open(const std::filesystem::path& master);
 
+  /// Opens data sets of tokens as one, whose samples are those of the first, then those of the
+  /// second and so on. With a temperature it is a mixture, which a loader mixes in shuffled order;
+  /// sets without a weight weigh samples^(1 / temperature). Its path is that of the first. Throws:
+  /// as open(); Error(kData) where they are not all of tokens of one tokenizer.
+  [[nodiscard]] static Dataset open_several(const std::vector<MixtureSet>& sets,
+                                            std::optional<double> temperature);
+
   ~Dataset();
   Dataset(Dataset&& other) noexcept;
   Dataset& operator=(Dataset&& other) noexcept;
@@ -141,12 +161,25 @@ class Dataset {
   /// What a user should know about a data set that opens; mostly empty.
   [[nodiscard]] std::string warning() const;
 
-  /// Divides a token stream into samples of `context` tokens: the input of sample i is the tokens
-  /// [i * context, (i + 1) * context), its target [i * context + 1, (i + 1) * context + 1). Sets
-  /// samples and shapes in info().
+  /// Divides a token stream into samples of `context` tokens. In blocks the input of sample i is
+  /// the tokens [i * context, (i + 1) * context), its target [i * context + 1, (i + 1) * context +
+  /// 1). Sets samples and shapes in info().
   /// Pre: no other thread uses the data set.
-  /// Throws: Error(kData) where the data set holds no tokens or too few for one sample.
-  void set_context(std::int64_t context);
+  /// Throws: Error(kData) where the data set holds no tokens or too few for one sample, or as
+  /// documents().
+  void set_context(std::int64_t context, Packing packing = Packing::kBlocks);
+  /// The pieces of a sample; of blocks one. Pre: set_context() was called.
+  [[nodiscard]] std::vector<Piece> pieces(std::int64_t sample) const;
+
+  /// How the samples of a mixture's sets follow each other; null for other data sets.
+  [[nodiscard]] const Mixture* mixture() const;
+  /// The samples of a set of a mixture.
+  [[nodiscard]] grid::Range samples_of(std::int64_t set) const;
+
+  /// Where documents end and which tokens count: as stored, else after each separator of the
+  /// tokenizer, or before where it begins documents. Reads them at the first call. Pre: the data
+  /// set holds tokens. Throws: Error(kData) where neither tells.
+  [[nodiscard]] const Documents& documents() const;
 
   /// Numbers the classes and orders the columns as `model` does, by the names of both, from here
   /// on: in info(), label(), ordered_input() and loaders. Where only one has names of classes,
@@ -202,6 +235,11 @@ struct Inspection {
   std::int64_t bad_shards = 0;
   std::string warning;  ///< of Dataset::warning
 };
+
+/// The text of a document, counted from 0; what counts stands between ⟦ and ⟧ where not all does.
+/// Throws: Error(kUsage) where there is none of that number; as Dataset::documents() and
+/// Tokenizer::of().
+[[nodiscard]] std::string document_text(const Dataset& dataset, std::int64_t number);
 
 /// Describes a data set: counts, shapes, classes, statistics and shards. A shard with damaged
 /// contents is reported in the text and counted in bad_shards.

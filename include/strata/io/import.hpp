@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -22,19 +23,21 @@ enum class ImportFormat {
   kCifar100,       ///< the binary version of CIFAR-100, with its fine labels
   kImages,         ///< one folder per class with JPEG and PNG files
   kText,           ///< text, one document per file
+  kChat,           ///< an object per line, a dialogue each
   kNanoGptTokens,  ///< nanoGPT's .bin: tokens of 16 bits, or token_bits, and nothing else
   kLlmcTokens,     ///< llm.c's .bin: a header of 1024 bytes, then uint16 or uint32 tokens
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
 constexpr auto enum_names(ImportFormat) {
   return names_in_order("idx", "csv", "jsonl", "npy", "cifar10", "cifar100", "images", "text",
-                        "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
+                        "chat", "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
 }
 
 /// Whether a format holds text or tokens.
 [[nodiscard]] constexpr bool holds_tokens(ImportFormat format) {
-  return format == ImportFormat::kText || format == ImportFormat::kNanoGptTokens ||
-         format == ImportFormat::kLlmcTokens || format == ImportFormat::kMegatronTokens;
+  return format == ImportFormat::kText || format == ImportFormat::kChat ||
+         format == ImportFormat::kNanoGptTokens || format == ImportFormat::kLlmcTokens ||
+         format == ImportFormat::kMegatronTokens;
 }
 
 /// Whether the tokenizer's separator is inserted between documents.
@@ -113,6 +116,9 @@ struct ImageOptions {
   std::int64_t threads = 1;  ///< decoder threads; the result does not depend on their number
 };
 
+/// In place of a template: dialogues are rendered already.
+inline constexpr std::string_view kRenderedChats = "rendered";
+
 /// What to import and how. Several files of one kind are concatenated.
 struct ImportOptions {
   ImportFormat format = ImportFormat::kIdx;
@@ -145,6 +151,10 @@ struct ImportOptions {
   /// Of a text: the files hold an object per line, a document each, whose text is in this field;
   /// empty: a file is one document.
   std::string text_field;
+  /// Of dialogues: a built-in template, or kRenderedChats; and the roles whose messages are
+  /// learned.
+  std::string chat_template;
+  std::vector<std::string> roles{"assistant"};
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.
   std::int64_t vocabulary = 0;

@@ -13,8 +13,20 @@
 
 namespace strata::io {
 
-/// Parts of samples that a loader reads: the first stage needs inputs, the last one targets.
-enum class Parts : unsigned { kInputs = 1, kTargets = 2, kBoth = 3 };
+/// Parts of samples that a loader reads: the first stage needs inputs, the last one targets, and
+/// stages with layers that tell documents apart need what places say.
+enum class Parts : unsigned {
+  kNone = 0,
+  kInputs = 1,
+  kTargets = 2,
+  kBoth = 3,
+  kDocumentStarts = 4,  ///< of tokens
+  kPositions = 8        ///< of tokens
+};
+
+[[nodiscard]] constexpr Parts operator|(Parts left, Parts right) {
+  return static_cast<Parts>(static_cast<unsigned>(left) | static_cast<unsigned>(right));
+}
 
 /// Whether `parts` includes all of `part`.
 [[nodiscard]] constexpr bool contains(Parts parts, Parts part) {
@@ -79,6 +91,8 @@ struct LoaderOptions {
   /// Floating-point type of inputs and of regression targets.
   DType compute_dtype = DType::kFloat32;
   Parts parts = Parts::kBoth;
+  /// Of tokens in blocks: a target that begins another document does not count.
+  Switch separate_documents = Switch::kOff;
   Normalise normalise = Normalise::kAuto;
   /// Statistics for Normalise::kStandard; empty: the data set's.
   std::vector<double> mean;
@@ -99,10 +113,16 @@ class LoadedStep {
   /// Shapes: (microbatch, channels_last(input shape)...); int64 for tokens, else the compute dtype.
   /// Pre: the loader reads inputs.
   [[nodiscard]] ConstTensorView inputs(std::int64_t microbatch) const;
-  /// Shapes: (microbatch, target shape...); int64 for classes and tokens, the compute dtype
-  /// for values.
+  /// Shapes: (microbatch, target shape...); int64 for classes and tokens, -1 for a token that
+  /// counts nowhere; the compute dtype for values.
   /// Pre: the loader reads targets.
   [[nodiscard]] ConstTensorView targets(std::int64_t microbatch) const;
+  /// The index within the sample of the first token of each token's document. Padding is documents
+  /// of one token. Shapes: (microbatch, context), uint32. Pre: the loader reads them.
+  [[nodiscard]] ConstTensorView document_starts(std::int64_t microbatch) const;
+  /// The position of each token in its document, from the begin of its sample or piece on. Shapes:
+  /// (microbatch, context), int64. Pre: the loader reads them.
+  [[nodiscard]] ConstTensorView positions(std::int64_t microbatch) const;
   /// The buffer that holds all microbatches, as bytes.
   [[nodiscard]] const ConstTensorView& memory() const { return memory_; }
 
@@ -113,6 +133,8 @@ class LoadedStep {
   ConstTensorView memory_;
   std::vector<ConstTensorView> inputs_;
   std::vector<ConstTensorView> targets_;
+  std::vector<ConstTensorView> document_starts_;
+  std::vector<ConstTensorView> positions_;
 };
 
 /// Reads, verifies and converts samples in background threads, double-buffered by step. Row r of

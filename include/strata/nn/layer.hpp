@@ -104,6 +104,16 @@ struct Decoding {
   std::span<const TensorView> values;
 };
 
+/// What the rows of a microbatch of tokens are, besides ids. Views are empty where no layer of the
+/// model reads them, and in generation; then each sample is one document.
+struct RowPlaces {
+  /// The index within the sample of the first token of each token's document. Shape: microbatch x
+  /// tokens, uint32.
+  ConstTensorView document_starts = {};
+  /// The position of each token within its document. Shape: microbatch x tokens, int64.
+  ConstTensorView positions = {};
+};
+
 /// One parameter's memory on a rank: one tensor, or one for each own shard of a split parameter.
 using ParameterViews = std::vector<TensorView>;
 
@@ -124,6 +134,7 @@ struct LayerPass {
   std::int64_t first_sample = 0;
   /// Shapes: local_shape() of the layer's input and output.
   ConstTensorView input;
+  RowPlaces places = {};
   /// The second input of a layer that has two, of the same shape; else empty.
   ConstTensorView added = {};
   TensorView output;
@@ -236,6 +247,9 @@ struct LayerTraits {
   bool backward_reads_output = true;
   /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
   bool counts_microbatches = false;
+  /// Which of RowPlaces a pass reads.
+  bool reads_document_starts = false;
+  bool reads_positions = false;
 };
 
 /// The training passes of a layer that computes one microbatch of every lane at once. Passes are
@@ -278,6 +292,8 @@ class Layer {
   [[nodiscard]] bool is_view() const { return traits_.is_view; }
   [[nodiscard]] bool backward_reads_output() const { return traits_.backward_reads_output; }
   [[nodiscard]] bool counts_microbatches() const { return traits_.counts_microbatches; }
+  [[nodiscard]] bool reads_document_starts() const { return traits_.reads_document_starts; }
+  [[nodiscard]] bool reads_positions() const { return traits_.reads_positions; }
   /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
   virtual void check(const PassShape& /*pass*/) const {}
   [[nodiscard]] virtual LayerCost cost() const;

@@ -104,6 +104,12 @@ class Model {
   [[nodiscard]] LossKind loss() const { return options_.loss; }
   /// Whether any layer joins the lanes.
   [[nodiscard]] bool joins_lanes() const;
+  /// Whether some layer reads RowPlaces::document_starts or positions.
+  [[nodiscard]] bool reads_document_starts() const { return reads_document_starts(all_layers()); }
+  [[nodiscard]] bool reads_positions() const { return reads_positions(all_layers()); }
+  /// Whether one of these does.
+  [[nodiscard]] bool reads_document_starts(const grid::Range& layers) const;
+  [[nodiscard]] bool reads_positions(const grid::Range& layers) const;
   /// Forward and backward cost of each layer, in units of a floating-point operation.
   [[nodiscard]] std::vector<double> costs() const;
   /// Floating-point operations of the matrix products that training on one sample needs, without
@@ -112,6 +118,16 @@ class Model {
   [[nodiscard]] double training_flops() const;
 
  private:
+  [[nodiscard]] grid::Range all_layers() const { return {0, layer_count()}; }
+  template <typename Predicate>
+  [[nodiscard]] bool any_layer(const grid::Range& layers, const Predicate& is) const {
+    for (std::int64_t i = layers.begin; i < layers.end; ++i) {
+      if (is(layer(i))) {
+        return true;
+      }
+    }
+    return false;
+  }
   void check_output() const;
   void check_parameter_names() const;
   /// The tensor whose memory a tensor is: for a view's output that of its input.

@@ -70,6 +70,8 @@ struct Microbatch {
   ConstTensorView input = {};
   /// Global index of the sample in row 0.
   std::int64_t first_sample = 0;
+  /// Read by forward alone, which keeps them.
+  RowPlaces places = {};
 };
 
 /// The tensors of one stage, or of one of its chunks, in its arenas, and its passes over
@@ -173,6 +175,9 @@ class Stage {
   struct ActivationSlot {
     std::vector<TensorView> outputs;
     std::vector<std::vector<TensorView>> saved;
+    /// RowPlaces, at the same addresses in every step.
+    TensorView document_starts;
+    TensorView positions;
   };
   struct LayerGradients {
     TensorView output;
@@ -224,6 +229,8 @@ class Stage {
   /// Whether a layer is a head that computes its logits in pieces, within the pass that needs them.
   [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,
                                       std::int64_t layer);
+  /// Copies what layers read of RowPlaces to a microbatch's slot.
+  void keep_places(const Microbatch& microbatch);
   [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t execution_index) const;
   void add_parameters(const ParameterLayout& layout, const TensorView& weights, Placed which);
   /// view(slice) of one layer's parameters.

@@ -7,6 +7,7 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/switch.hpp"
+#include "strata/nn/attention_mask.hpp"
 #include "strata/nn/preset.hpp"
 #include "strata/ops/rotary.hpp"
 
@@ -48,6 +49,11 @@ struct TransformerOptions {
   std::optional<Switch> bias;
   std::optional<Switch> tied;
   double dropout = 0.0;
+  AttentionMaskKind attention_mask = AttentionMaskKind::kCausal;
+  /// Tokens that a token attends to, itself included; 0: no limit.
+  std::int64_t attention_window = 0;
+  /// Whether learned positions count from the begin of a document.
+  Switch reset_positions = Switch::kOff;
 
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;
 };

@@ -32,8 +32,28 @@ struct AttentionShape {
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
+/// Which of the tokens before it a token attends to: those of its document, in a window.
+struct AttentionMask {
+  /// The index of the first token of each token's document within its sequence, which never
+  /// descends. Shape: sequences x tokens, uint32; empty: each sequence is one document.
+  ConstTensorView document_starts = {};
+  /// Tokens that a token attends to, itself included; 0: no limit.
+  std::int64_t window = 0;
+
+  [[nodiscard]] bool hides_any() const { return window > 0 || !document_starts.empty(); }
+};
+
+/// Of the scores of a causal attention over `tokens`, those that a window leaves.
+[[nodiscard]] constexpr double share_in_window(std::int64_t tokens, std::int64_t window) {
+  const double hidden = window == 0 || window >= tokens
+                            ? 0.0
+                            : 1.0 - static_cast<double>(window) / static_cast<double>(tokens);
+  return 1.0 - hidden * hidden;
+}
+
 /// For each head y = softmax(q k^T / sqrt(head_size)) v with a causal mask: a token attends to
-/// itself and the tokens before it. Fused: the score matrix is never stored; the softmax is
+/// itself and the tokens before it that `mask` does not hide. Tiles that are hidden are skipped.
+/// Fused: the score matrix is never stored; the softmax is
 /// computed in compute_dtype(). A head's bits depend only on its q, k, v and the shape; with own
 /// kernels only on q, k, v, tokens and head_size. Shapes: qkv rows x qkv_width, y rows x width, of
 /// one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x tokens in
@@ -41,14 +61,14 @@ struct AttentionShape {
 /// et al., "GQA", arXiv 2305.13245; Dao et al., "FlashAttention", arXiv 2205.14135.
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
-                              const TensorView& log_sums);
+                              const TensorView& log_sums, const AttentionMask& mask = {});
 
 /// The gradient of qkv. Recomputes the scores from qkv and log_sums.
 /// Shapes: as forward; dy as y; dqkv as qkv.
 void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
-                               const TensorView& dqkv);
+                               const TensorView& dqkv, const AttentionMask& mask = {});
 
 /// Bytes of cuDNN's workspace for causal_attention_backward(), apart from small buffers; 0 for
 /// shapes and dtypes that own kernels run.
@@ -56,11 +76,11 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
 
 /// Causal attention of one sequence's new tokens over a key-value cache, for generation. Pre:
 /// shape.sequences == 1; shape.tokens new tokens follow `past` cached ones; append_to_cache() has
-/// stored the new tokens' keys and values.
+/// stored the new tokens' keys and values. `window` as AttentionMask's.
 /// Shapes: qkv new x qkv_width; keys, values kv_heads x capacity x head_size; y new x width.
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      const TensorView& y);
+                      std::int64_t window, const TensorView& y);
 
 /// Appends the new tokens' keys and values to the caches after the `past` ones. Shapes: as
 /// cached_attention.

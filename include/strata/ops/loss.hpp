@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
+#include "strata/core/uncounted.hpp"
 
 namespace strata::ops {
 
@@ -16,13 +17,16 @@ struct LossSums {
   double loss = 0.0;
   /// Rows whose largest logit (the first among equals, none among NaNs) is the label's.
   std::int64_t correct = 0;
-  /// The first row whose label is not in [0, classes), or -1. Such rows have no loss.
+  /// The first row whose label is neither in [0, classes) nor kUncounted, or -1. Such rows have no
+  /// loss.
   std::int64_t bad_row = -1;
   /// That row's label.
   std::int64_t bad_label = 0;
+  /// Rows that have a loss.
+  std::int64_t counted = 0;
 };
 
-inline constexpr std::int64_t kLossElements = 4;
+inline constexpr std::int64_t kLossElements = 5;
 
 /// Decodes `sums`. Pre: `sums` is host memory.
 [[nodiscard]] LossSums loss_sums_of(const ConstTensorView& sums);
@@ -32,11 +36,10 @@ inline constexpr std::int64_t kLossElements = 4;
 void require_labels(const LossSums& sums, std::int64_t classes);
 
 /// The loss -log(softmax(logits)[label]) of each row, and dlogits = gradient_scale (softmax(logits)
-/// - onehot(label)). Rows from valid_rows on and rows with bad labels have no loss and a zero
-/// gradient. With an empty dlogits only the loss is computed; in place (dlogits is logits) is
-/// allowed.
-/// Shapes: logits, dlogits rows x classes (any leading dimensions count as rows), labels (int64)
-/// rows, sums kLossElements. Pre: 0 <= valid_rows <= rows.
+/// - onehot(label)). Rows from valid_rows on, uncounted rows and rows with bad labels have no loss
+/// and a zero gradient. With an empty dlogits only the loss is computed; in place (dlogits is
+/// logits) is allowed. Shapes: logits, dlogits rows x classes (any leading dimensions count as
+/// rows), labels (int64) rows, sums kLossElements. Pre: 0 <= valid_rows <= rows.
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
                    const TensorView& sums);

@@ -25,7 +25,8 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
 
 /// Combines the shards: sums over shards in the order of `steps`, which end in part 0. log_sums[r]
 /// is log(sum of exp(logit)) over the whole vocabulary. A row is correct where its target is the
-/// first of the maximum logits; a target outside [0, vocabulary) is a bad label. Shapes: parts
+/// first of the maximum logits; a target outside [0, vocabulary) that is not kUncounted is a bad
+/// label. Shapes: parts
 /// shards x rows x kCrossEntropyParts, log_sums rows, of one dtype; targets (int64) rows; sums
 /// kLossElements.
 void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
@@ -33,8 +34,8 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums);
 
-/// dlogits = gradient_scale (exp(logit - log_sum) - onehot(target)); 0 in rows from valid_rows on
-/// and in columns from `ids` on.
+/// dlogits = gradient_scale (exp(logit - log_sum) - onehot(target)); 0 in rows from valid_rows on,
+/// in uncounted rows and in columns from `ids` on.
 /// In place (dlogits is logits) is allowed. Shapes: as cross_entropy_parts; dlogits as logits.
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,

@@ -14,8 +14,8 @@
 
 namespace strata::pipeline {
 
-/// The samples of a rank. The chunk of the first layer reads inputs, and the chunk of the last
-/// layer targets.
+/// The samples of a rank. The chunk of the first layer reads inputs, the chunk of the last layer
+/// targets, and each chunk places.
 class MicrobatchSource {
  public:
   MicrobatchSource() = default;
@@ -25,6 +25,7 @@ class MicrobatchSource {
 
   [[nodiscard]] virtual ConstTensorView inputs(std::int64_t m) = 0;
   [[nodiscard]] virtual ConstTensorView targets(std::int64_t m) = 0;
+  [[nodiscard]] virtual nn::RowPlaces places(std::int64_t /*m*/) { return {}; }
   /// Global index of the sample in row 0 of microbatch m.
   [[nodiscard]] virtual std::int64_t first_row(std::int64_t m) = 0;
   /// Valid rows; the others are padding.

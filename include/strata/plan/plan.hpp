@@ -108,6 +108,17 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
+/// Whether layers tell the documents of a sample apart.
+[[nodiscard]] inline bool separates_documents(const Plan& plan) {
+  return plan.model->reads_document_starts() || plan.model->reads_positions();
+}
+/// Whether some targets of the training data may count nowhere.
+[[nodiscard]] inline bool leaves_targets_out(const Plan& plan) {
+  const io::DatasetInfo& data = plan.train_data;
+  return is_language_model(plan) &&
+         (separates_documents(plan) || data.packed_inputs > 0 || data.counted_tokens < data.tokens);
+}
+
 /// Samples of one part in a step.
 [[nodiscard]] inline std::int64_t part_batch(const Plan& plan) {
   return plan.config.batch.global / plan.parts;
@@ -195,6 +206,13 @@ void set_node_ranks(Plan& plan, std::int64_t node_ranks);
 
 /// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
 [[nodiscard]] std::int64_t context_of(const config::RunConfig& config);
+/// Opens data.train, a data set or a mixture as mixture_sets() reads it, and, where it holds
+/// tokens, divides them into samples as the config says. Throws: as Dataset::open(),
+/// Dataset::open_several(), Dataset::set_context() and context_of().
+[[nodiscard]] io::Dataset open_train_data(const config::RunConfig& config);
+/// The same of a data set to evaluate on, as data.test; several are not mixed. Throws:
+/// Error(kUsage) for a weight.
+[[nodiscard]] io::Dataset open_test_data(const config::RunConfig& config, const std::string& text);
 
 /// A stand-in for a data set that does not exist yet, so that a job can be planned before its data
 /// are imported. Throws: Error(kUsage) where the config does not give the model's vocabulary.

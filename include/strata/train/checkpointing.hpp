@@ -160,6 +160,9 @@ struct NamesOfCheckpoint {
 /// The log line about the weights that a new run takes from checkpoint.init.
 [[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// A warning where the run goes on with other training data (data.accept_change); else empty.
+[[nodiscard]] std::string data_change(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
 /// A warning where the run goes on with other bits than the checkpoint's: its norms were added in
 /// another order, or on CPUs it was written with another version of oneDNN or under an instruction
 /// set that gives other bits in the plan's dtype; else empty. A checkpoint without a record of the

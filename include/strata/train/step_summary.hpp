@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "strata/comm/groups.hpp"
+#include "strata/optim/gradient_norm.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/rank_state.hpp"
 
@@ -38,11 +39,20 @@ class StepRequests {
 
 /// The results of a step's backward pass, equal on all ranks.
 struct StepSummary {
-  double loss = 0.0;       ///< mean over the global batch
+  double loss = 0.0;       ///< mean over the counted targets of the global batch
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
+  /// Of the batch's targets, those that count. Sums of gradients are divided by the number of all.
+  double counted_share = 1.0;
   StepRequests requests;
   comm::ExposedSeconds communication;  ///< spent in the exchange
 };
+
+/// What the update multiplies the sums of gradients by, with the norm clipped to `clip_norm`.
+[[nodiscard]] inline double gradient_scale(const StepSummary& summary, double clip_norm) {
+  return summary.counted_share > 0.0
+             ? optim::clip_scale(summary.grad_norm, clip_norm) / summary.counted_share
+             : 0.0;
+}
 
 [[nodiscard]] inline bool is_finite(const StepSummary& summary) {
   return std::isfinite(summary.loss) && std::isfinite(summary.grad_norm);

@@ -12,6 +12,7 @@
 
 #include "strata/comm/values.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -25,20 +26,48 @@
 namespace strata::app {
 namespace {
 
-io::Dataset open_data(const config::RunConfig& config, const std::string& master, Log& log) {
-  io::Dataset data = io::Dataset::open(master);
+io::Dataset with_warning(io::Dataset data, Log& log) {
   if (!data.warning().empty()) {
     log.warn("{}", data.warning());
-  }
-  if (data.info().task == io::Task::kNextToken) {
-    data.set_context(plan::context_of(config));
   }
   return data;
 }
 
+/// Finds what the model needs of a text's documents. Returns: what a user should know of them;
+/// mostly empty.
+std::string documents_text(const plan::Plan& plan, const io::Dataset& data) {
+  if (plan::separates_documents(plan)) {
+    static_cast<void>(data.documents());
+  }
+  const io::DatasetInfo& info = data.info();
+  if (info.task == io::Task::kNextToken && info.counted_tokens == 0) {
+    fail(ExitCode::kData,
+         "no token of {} counts as a target, so there is nothing to learn; import it anew with "
+         "other --roles",
+         info.path.string());
+  }
+  std::vector<std::string> facts;
+  if (!info.mixture.empty()) {
+    facts.push_back(fmt::format("and others, with {} of the samples", info.mixture));
+  }
+  if (info.packed_inputs > 0) {
+    const auto all = static_cast<double>(info.samples * info.input_shape[0]);
+    facts.push_back(fmt::format("{} documents in {} samples of {} tokens, {:.1f} % of them padding",
+                                count_text(std::ssize(data.documents().ends)),
+                                count_text(info.samples), count_text(info.input_shape[0]),
+                                100.0 * (1.0 - static_cast<double>(info.packed_inputs) / all)));
+  }
+  if (info.counted_tokens < info.tokens) {
+    facts.push_back(fmt::format(
+        "{:.1f} % of its tokens count as targets",
+        100.0 * static_cast<double>(info.counted_tokens) / static_cast<double>(info.tokens)));
+  }
+  return facts.empty() ? "" : fmt::format("{}: {}", info.path.string(), fmt::join(facts, "; "));
+}
+
 void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
   if (!inputs.config.data.train.empty()) {
-    inputs.train_data = open_data(inputs.config, inputs.config.data.train, log);
+    inputs.train_data = with_warning(plan::open_train_data(inputs.config), log);
     inputs.train_info = inputs.train_data->info();
     return;
   }
@@ -135,7 +164,9 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
          "data.test and data.train are empty; name a data set, as in --data.test=DIR/test.h5");
   }
   inputs.test_data =
-      open_data(config, config.data.test.empty() ? config.data.train : config.data.test, log);
+      with_warning(config.data.test.empty() ? plan::open_train_data(config)
+                                            : plan::open_test_data(config, config.data.test),
+                   log);
 }
 
 }  // namespace
@@ -174,7 +205,8 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
     inputs.consent = consents_to_other_numbers(settings);
     open_training_data(inputs, data, log);
     if (!inputs.config.data.test.empty()) {
-      inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
+      inputs.test_data =
+          with_warning(plan::open_test_data(inputs.config, inputs.config.data.test), log);
     }
   });
   inputs.device = resolve_device(mpi, inputs.config.run.device);
@@ -352,6 +384,11 @@ std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, pl
           *inputs.test_data,
           {inputs.train_info, "give test data with the columns and classes that the model learns"});
       train::require_fits(plan, inputs.test_data->info());
+    }
+    for (const std::optional<io::Dataset>* const data : {&inputs.train_data, &inputs.test_data}) {
+      if (std::string line = *data ? documents_text(plan, **data) : ""; !line.empty()) {
+        lines.push_back(std::move(line));
+      }
     }
   });
   return lines;

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "strata/nn/attention_mask.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 #include "strata/ops/attention.hpp"
 
@@ -16,6 +18,9 @@ struct AttentionOptions {
   std::int64_t head_size = 1;
   /// Of rotary position embeddings; nothing: none.
   std::optional<ops::RotaryAngles> rotary;
+  AttentionMaskKind mask = AttentionMaskKind::kCausal;
+  /// Tokens that a token sees, itself included; 0: no limit.
+  std::int64_t window = 0;
 };
 
 /// Causal self-attention of query heads that share key-value heads in groups.
@@ -30,15 +35,19 @@ class Attention final : public Sublayer {
                  {{"qkv", attention.kv_heads * (attention.queries + 2) * attention.head_size,
                    (attention.queries + 2) * attention.head_size}},
                  "output", attention.kv_heads * attention.queries * attention.head_size,
-                 attention.queries * attention.head_size),
+                 attention.queries * attention.head_size,
+                 {.backward_reads_output = false,
+                  .reads_document_starts = attention.mask == AttentionMaskKind::kDocument}),
         attention_(attention),
         tokens_(site.input.shape[0]) {}
 
   std::string text() const override {
     return fmt::format(
-        "attention {}{}{}{}", attention_.kv_heads * attention_.queries,
+        "attention {}{}{}{}{}{}", attention_.kv_heads * attention_.queries,
         attention_.queries > 1 ? fmt::format(" kv_heads={}", attention_.kv_heads) : "",
-        attention_.rotary ? " rotary" : "", adapter_text());
+        attention_.rotary ? " rotary" : "",
+        attention_.mask == AttentionMaskKind::kDocument ? " mask=document" : "",
+        attention_.window > 0 ? fmt::format(" window={}", attention_.window) : "", adapter_text());
   }
 
  protected:
@@ -60,14 +69,14 @@ class Attention final : public Sublayer {
     }
     if (decoding == nullptr) {
       ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result,
-                                    inner.extras.at(Extra::kLogSums));
+                                    inner.extras.at(Extra::kLogSums), mask_of(inner.pass));
       return;
     }
     const auto local = static_cast<std::size_t>(inner.shard - inner.pass.shards.own().begin);
     ops::append_to_cache(inner.pass.context, shape, qkv, decoding->past, decoding->keys[local],
                          decoding->values[local]);
     ops::cached_attention(inner.pass.context, shape, qkv, decoding->keys[local],
-                          decoding->values[local], decoding->past, inner.result);
+                          decoding->values[local], decoding->past, attention_.window, inner.result);
   }
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
@@ -75,7 +84,7 @@ class Attention final : public Sublayer {
     const ops::AttentionShape shape = shape_of(inner);
     ops::causal_attention_backward(inner.pass.context, shape, inner.product(Product::kQkv),
                                    inner.result, inner.extras.at(Extra::kLogSums), result_gradient,
-                                   product_gradients.at(Product::kQkv));
+                                   product_gradients.at(Product::kQkv), mask_of(inner.pass));
     if (attention_.rotary) {
       ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kBackward,
                   product_gradients.at(Product::kQkv));
@@ -93,7 +102,8 @@ class Attention final : public Sublayer {
 
   double inner_flops() const override {
     // Scores and their product with the values, over half the tokens on average (causal).
-    return 2.0 * static_cast<double>(tokens_) * static_cast<double>(inner_width());
+    return 2.0 * static_cast<double>(tokens_) * ops::share_in_window(tokens_, attention_.window) *
+           static_cast<double>(inner_width());
   }
 
  private:
@@ -103,6 +113,13 @@ class Attention final : public Sublayer {
 
   std::int64_t kv_heads_of(std::int64_t shards, std::int64_t shard) const {
     return grid::even_part(attention_.kv_heads, shards, shard).count();
+  }
+
+  ops::AttentionMask mask_of(const LayerPass& pass) const {
+    return {.document_starts = attention_.mask == AttentionMaskKind::kDocument
+                                   ? pass.places.document_starts
+                                   : ConstTensorView(),
+            .window = attention_.window < tokens_ ? attention_.window : 0};
   }
 
   ops::AttentionShape shape_of(const Inner& inner) const {
@@ -158,6 +175,8 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
   }
   attention.head_size = line.take_option_count("head_size", width / heads);
   attention.rotary = take_rotary(line);
+  attention.mask = line.take_enum("mask", AttentionMaskKind::kCausal);
+  attention.window = line.take_option_count_or_none("window", 0);
   if (attention.rotary && attention.head_size % 2 != 0) {
     line.refuse(
         fmt::format("rotary positions turn pairs of elements, but a head has {}; use an "

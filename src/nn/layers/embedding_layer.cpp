@@ -17,6 +17,8 @@ struct EmbeddingOptions {
   std::int64_t vocabulary = 1;
   /// Rows of the table of learned positions; 0: none.
   std::int64_t positions = 0;
+  /// Whether they count from the begin of a document, not of the sample.
+  Switch reset_positions = Switch::kOff;
   double dropout = 0.0;
   double deviation = 0.02;
 };
@@ -28,7 +30,8 @@ class Embedding final : public Layer {
  public:
   Embedding(const LayerSite& site, const EmbeddingOptions& options)
       : Layer(site.name, site.input, {{site.input.shape[0], options.width}, site.token_rows},
-              {.backward_reads_output = false}),
+              {.backward_reads_output = false,
+               .reads_positions = options.reset_positions == Switch::kOn}),
         options_(options),
         dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
 
@@ -77,7 +80,10 @@ class Embedding final : public Layer {
     for (const RowPiece& piece : pieces(pass)) {
       const TensorView y = row_range(rows, piece.local);
       const std::int64_t first = piece.own.begin;
-      if (options_.positions > 0) {
+      if (const ConstTensorView& positions = pass.places.positions; !positions.empty()) {
+        ops::embedding_forward(pass.context, positions.flat_slice(first, piece.own.count()),
+                               pass.weights[1][0], 0, y, ops::Accumulate::kAdd);
+      } else if (options_.positions > 0) {
         const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
         ops::add_positions(pass.context, y, pass.weights[1][0],
                            {.tokens = tokens_of(pass), .first_row = first, .offset = past}, y);
@@ -126,7 +132,13 @@ class Embedding final : public Layer {
                                 pass.weight_gradients[0][local], pass.accumulate);
       }
     }
-    if (options_.positions > 0 && !pass.weight_gradients[1][0].empty()) {
+    if (options_.positions == 0 || pass.weight_gradients[1][0].empty()) {
+      return;
+    }
+    if (const ConstTensorView& positions = pass.places.positions; !positions.empty()) {
+      ops::embedding_backward(pass.context, positions.reshaped({dy.shape()[0]}), dy, 0,
+                              pass.weight_gradients[1][0], pass.accumulate);
+    } else {
       ops::positions_backward(pass.context, dy, input_shape()[0], pass.weight_gradients[1][0],
                               pass.accumulate);
     }
@@ -190,6 +202,10 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
         fmt::format("it has {} learned positions, but model.context is {}; lower it, or "
                     "give more positions",
                     options.positions, context));
+  }
+  options.reset_positions = line.take_enum("reset_positions", Switch::kOff);
+  if (options.reset_positions == Switch::kOn && options.positions == 0) {
+    line.refuse("reset_positions counts learned positions anew in each document; give positions=");
   }
   options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);

@@ -41,8 +41,8 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
 
 Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
                    std::vector<InnerProduct> products, std::string output_name,
-                   std::int64_t inner_width, std::int64_t inner_unit)
-    : Layer(site.name, site.input, site.input, {.backward_reads_output = false}),
+                   std::int64_t inner_width, std::int64_t inner_unit, const LayerTraits& traits)
+    : Layer(site.name, site.input, site.input, traits),
       options_(options),
       norm_(options.norm, site.input.shape.back(), options.epsilon, options.bias),
       products_(std::move(products)),

@@ -67,7 +67,7 @@ class Sublayer : public Layer {
 
   Sublayer(const LayerSite& site, const SublayerOptions& options,
            std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width,
-           std::int64_t inner_unit);
+           std::int64_t inner_unit, const LayerTraits& traits = {.backward_reads_output = false});
 
   /// The tensors of the inner part for one shard, each of `rows` rows.
   struct Inner {

@@ -214,8 +214,15 @@ std::int64_t Model::trainable_count() const {
 }
 
 bool Model::joins_lanes() const {
-  return std::any_of(layers_.begin(), layers_.end(),
-                     [](const ModelLayer& entry) { return entry.layer->joined() != nullptr; });
+  return any_layer(all_layers(), [](const Layer& layer) { return layer.joined() != nullptr; });
+}
+
+bool Model::reads_document_starts(const grid::Range& layers) const {
+  return any_layer(layers, [](const Layer& layer) { return layer.reads_document_starts(); });
+}
+
+bool Model::reads_positions(const grid::Range& layers) const {
+  return any_layer(layers, [](const Layer& layer) { return layer.reads_positions(); });
 }
 
 namespace {

@@ -117,6 +117,10 @@ void check_heads(const TransformerOptions& o) {
         fmt::format("model.positions = rotary turns pairs of elements, but a head has {}; change "
                     "model.width = {} or model.heads = {} so that it has an even number",
                     o.width / o.heads, o.width, o.heads));
+  check(o.positions == PositionChoice::kLearned || o.reset_positions == Switch::kOff,
+        fmt::format("model.reset_positions counts learned positions anew in each document, but "
+                    "model.positions is {}; leave it out",
+                    name_of(o.positions)));
   check(o.positions == PositionChoice::kRotary || o.rotary_scaling == ops::RotaryScaling{},
         fmt::format("model.rotary_scaling = {} scales rotary positions, but model.positions is {}; "
                     "set model.positions = rotary, or leave the scaling out",
@@ -168,10 +172,10 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
       fmt::format("{}{}{} output_deviation={:.6g}", rms ? " norm=rms_norm" : "", bias, dropout,
                   kDeviation / std::sqrt(2.0 * static_cast<double>(o.blocks)));
   std::vector<std::string> lines{fmt::format(
-      "embedding {}{}{}{} name=embedding", o.width,
+      "embedding {}{}{}{}{} name=embedding", o.width,
       o.vocabulary > 0 ? fmt::format(" vocabulary={}", o.vocabulary) : "",
       o.positions == PositionChoice::kLearned ? fmt::format(" positions={}", o.context) : "",
-      dropout)};
+      o.reset_positions == Switch::kOn ? " reset_positions=on" : "", dropout)};
   std::string rotary;
   if (o.positions == PositionChoice::kRotary) {
     rotary = fmt::format(" rotary={}", o.rotary_base);
@@ -179,11 +183,14 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
       rotary += " rotary_scaling=" + text_of(o.rotary_scaling);
     }
   }
+  const std::string mask =
+      (o.attention_mask == AttentionMaskKind::kDocument ? " mask=document" : "") +
+      (o.attention_window > 0 ? fmt::format(" window={}", o.attention_window) : "");
   for (std::int64_t block = 0; block < o.blocks; ++block) {
     lines.push_back(
-        fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
+        fmt::format("attention {}{}{}{}{} name=blocks.{}.attention", o.heads,
                     o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "", rotary,
-                    common, block));
+                    mask, common, block));
     lines.push_back(
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
   }

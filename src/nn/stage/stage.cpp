@@ -198,6 +198,9 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
                ? view
                : view.reshaped(local_shape(port, spec_.pass));
   };
+  const auto kept = [](const ConstTensorView& given, const TensorView& copy) {
+    return given.empty() ? ConstTensorView() : ConstTensorView(copy);
+  };
   return {
       .context = context_,
       .engine = engine_,
@@ -209,6 +212,8 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),
+      .places = {.document_starts = kept(microbatch.places.document_starts, slot.document_starts),
+                 .positions = kept(microbatch.places.positions, slot.positions)},
       .added = sources.added ? read(*sources.added) : ConstTensorView(),
       .output = slot.outputs[local(layer)],
       .saved = TensorSlots(slot.saved[local(layer)]),

@@ -27,6 +27,12 @@ Stage::ActivationSlot Stage::allocate_activations(const Model& model, const Stag
   ArenaAllocator& allocator = arenas[index_of(Arena::kActivations)];
   ArenaAllocator& recomputed = arenas[index_of(Arena::kRecomputed)];
   ActivationSlot slot;
+  const auto places = [&](bool wanted, DType dtype) {
+    return wanted ? allocator.take(model.input_shape().prepended(spec.pass.microbatch), dtype)
+                  : TensorView();
+  };
+  slot.document_starts = places(model.reads_document_starts(spec.layers), DType::kUint32);
+  slot.positions = places(model.reads_positions(spec.layers), DType::kInt64);
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
     // A view has no memory of its own, and logits in pieces are in the workspace.

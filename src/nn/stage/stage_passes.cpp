@@ -68,7 +68,19 @@ void Stage::run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent
   progress();
 }
 
+void Stage::keep_places(const Microbatch& microbatch) {
+  const ActivationSlot& slot = slot_of(microbatch.execution_index);
+  const auto keep = [&](const ConstTensorView& from, const TensorView& to) {
+    if (!from.empty() && !to.empty()) {
+      copy(from, to);
+    }
+  };
+  keep(microbatch.places.document_starts, slot.document_starts);
+  keep(microbatch.places.positions, slot.positions);
+}
+
 void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
+  std::ranges::for_each(concurrent, [&](const Microbatch& m) { keep_places(m); });
   const bool awaits = weight_source_ != nullptr && concurrent.front().execution_index == 0;
   // Before each piece the pass waits for weights.
   for (std::int64_t begin = spec_.layers.begin; begin < spec_.layers.end;) {

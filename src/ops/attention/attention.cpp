@@ -57,6 +57,7 @@ struct QueryHead {
   std::int64_t head_size = 0;
   T scale{};
   HeadRows<Stored> y;
+  SeenKeys seen;
   T* log_sums = nullptr;
 };
 
@@ -96,10 +97,11 @@ T exponentials(T* x, std::int64_t count, T largest) {
 }
 
 /// Online softmax of a tile of `rows` queries: updates the row maxima, turns scores into
-/// exponentials relative to them, and updates the rescaled row totals.
-template <typename T>
+/// exponentials relative to them, and updates the rescaled row totals. hidden(row): the first keys
+/// that a query does not see.
+template <typename T, typename Hidden>
 void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
-                  std::int64_t offset) {
+                  std::int64_t offset, const Hidden& hidden) {
   // The causal mask: keys after the query are not visible.
   const auto visible_keys = [=](std::int64_t row) {
     return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
@@ -107,6 +109,7 @@ void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int6
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
     mask_last(scores, visible_keys(row), -std::numeric_limits<T>::infinity());
+    mask_first(scores, hidden(row), -std::numeric_limits<T>::infinity());
     scratch.factors[row] = scratch.largest[row];
     scratch.largest[row] =
         larger(scratch.largest[row], largest_of(scores, padded(visible_keys(row))));
@@ -117,6 +120,11 @@ void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int6
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
+    if (hidden(row) >= visible_keys(row)) {  // perhaps no key so far, with a maximum of -infinity
+      scratch.factors[row] = T{1};
+      clear_rest(scores, 0);
+      continue;
+    }
     const std::int64_t count = padded(visible_keys(row));
     const T sum = exponentials(scores, count, scratch.largest[row]);
     scratch.total[row] = scratch.total[row] * scratch.factors[row] + sum;
@@ -148,14 +156,17 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
   std::fill_n(scratch.sums, rows * width, T{0});
   std::fill_n(scratch.largest, rows, -std::numeric_limits<T>::infinity());
   std::fill_n(scratch.total, rows, T{0});
-  for (std::int64_t key = 0; key < keys; key += kTile) {
+  // Of the tile's queries the first one sees the first key.
+  const std::int64_t begin = head.seen.first(head.past + first) / kTile * kTile;
+  for (std::int64_t key = begin; key < keys; key += kTile) {
     const std::int64_t columns = std::min(kTile, keys - key);
     const std::int64_t offset = head.past + first - key;
     tile_product<TileForm::kScores, T>(
         {rows, padded(columns), head.head_size, offset, scratch.queries, width,
          scratch.transposed_keys + key * head.head_size, kTile, scratch.scores, kTile});
-    softmax_tile(scratch, rows, columns, offset);
-    if (key > 0) {
+    softmax_tile(scratch, rows, columns, offset,
+                 [&](std::int64_t row) { return head.seen.hidden(head.past + first + row, key); });
+    if (key > begin) {
       scale_sums(scratch, rows, width);
     }
     tile_product<TileForm::kWeighted, T>({rows, width, columns, offset, scratch.scores, kTile,
@@ -186,8 +197,8 @@ void forward_head(const QueryHead<T, Stored>& head, const ForwardScratch<T>& scr
 }
 
 template <typename Stored>
-void forward(Context& context, const AttentionShape& shape, const Stored* qkv, Stored* y,
-             Compute<Stored>* log_sums) {
+void forward(Context& context, const AttentionShape& shape, const AttentionMask& mask,
+             const Stored* qkv, Stored* y, Compute<Stored>* log_sums) {
   using T = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
@@ -201,10 +212,11 @@ void forward(Context& context, const AttentionShape& shape, const Stored* qkv, S
                 qkv_head(shape, qkv, sequence, kv_head, shape.queries + 1), tokens, size, scratch);
     for (std::int64_t query = 0; query < shape.queries; ++query) {
       const std::int64_t head = kv_head * shape.queries + query;
-      forward_head<T, Stored>({qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size,
-                               score_scale<T>(shape), output_head(shape, y, sequence, head),
-                               log_sums + (sequence * shape.heads() + head) * tokens},
-                              scratch);
+      forward_head<T, Stored>(
+          {qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size, score_scale<T>(shape),
+           output_head(shape, y, sequence, head), SeenKeys(shape, mask, sequence),
+           log_sums + (sequence * shape.heads() + head) * tokens},
+          scratch);
     }
   });
 }
@@ -236,33 +248,35 @@ std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
 
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
-                              const TensorView& log_sums) {
+                              const TensorView& log_sums, const AttentionMask& mask) {
   const Observed observed(context, [&] {
-    return attention_work("attention_forward", 2.0, shape,
+    return attention_work("attention_forward", 2.0, shape, mask,
                           Observed::bytes_of(qkv) + Observed::bytes_of(y), qkv.dtype());
   });
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if (observed.handled_by<cuda::causal_attention_forward>(shape, qkv, y, log_sums)) {
+  require_mask(shape, mask);
+  if (observed.handled_by<cuda::causal_attention_forward>(shape, qkv, y, log_sums, mask)) {
     return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
-    forward(context, shape, qkv.host<Stored>().data(), y.host<Stored>().data(),
+    forward(context, shape, mask, qkv.host<Stored>().data(), y.host<Stored>().data(),
             log_sums.host<Compute<Stored>>().data());
   });
 }
 
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      const TensorView& y) {
+                      std::int64_t window, const TensorView& y) {
   const Observed observed(context, "cached_attention", qkv, keys, values, y);
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if (observed.handled_by<cuda::cached_attention>(shape, qkv, keys, values, past, y)) {
+  require(window >= 0, "an attention window of {} tokens", window);
+  if (observed.handled_by<cuda::cached_attention>(shape, qkv, keys, values, past, window, y)) {
     return;
   }
   const std::int64_t size = shape.head_size;
@@ -281,7 +295,8 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
       for (std::int64_t query = 0; query < shape.queries; ++query) {
         forward_head<T, Stored>(
             {qkv_head(shape, from, 0, kv_head, query), shape.tokens, past, size,
-             score_scale<T>(shape), output_head(shape, to, 0, kv_head * shape.queries + query)},
+             score_scale<T>(shape), output_head(shape, to, 0, kv_head * shape.queries + query),
+             SeenKeys(window)},
             scratch);
       }
     });

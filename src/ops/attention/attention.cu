@@ -27,8 +27,8 @@ struct OnlineSoftmax {
   }
 
   /// Takes this lane's score of row r (minus infinity where masked) and returns its weight;
-  /// rescales the accumulators when the row maximum grows. Every row sees the first key, so the
-  /// maximum is finite from the first tile on.
+  /// rescales the accumulators when the row maximum grows. It is minus infinity until the row sees
+  /// a key.
   __device__ C update(int r, C score) {
     C most = score;
 #pragma unroll
@@ -37,8 +37,10 @@ struct OnlineSoftmax {
     }
     const C before = largest[r];
     largest[r] = larger(before, most);
-    const C factor = exponential(before - largest[r]);
-    const C weight = exponential(score - largest[r]);
+    // Avoids inf - inf.
+    const C from = largest[r] == -static_cast<C>(INFINITY) ? C{0} : largest[r];
+    const C factor = exponential(before - from);
+    const C weight = exponential(score - from);
     C sum = weight;
 #pragma unroll
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -73,8 +75,10 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t queries =
       tile.first + kTileRows < shape.tokens ? tile.first + kTileRows : shape.tokens;
   const std::int64_t key_count = tensors.past + queries;
+  // Of the tile's queries the first one sees the first key.
+  const std::int64_t begin = tensors.visible.first(tile.sequence, tensors.past + tile.first);
   OnlineSoftmax<kChunks, C> softmax;
-  for (std::int64_t key = 0; key < key_count; key += kTileRows) {
+  for (std::int64_t key = begin / kTileRows * kTileRows; key < key_count; key += kTileRows) {
     // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
@@ -85,7 +89,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const std::int64_t query = tensors.past + tile.first + warp * kRowsOfWarp + r;
-      const bool counts = key + lane <= query && key + lane < key_count;
+      const bool counts = key + lane <= query && key + lane < key_count &&
+                          key + lane >= tensors.visible.first(tile.sequence, query);
       weights[r] = softmax.update(r, counts ? weights[r] : -static_cast<C>(INFINITY));
     }
     add_weighted_rows<kChunks>(weights, value_tile, softmax.sums);
@@ -149,24 +154,25 @@ __global__ void append_kernel(std::int64_t count, AttentionShape shape, const St
 
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
-                              const TensorView& log_sums) {
-  if (run_by_cudnn<cudnn_attention_forward>(context, shape, qkv, y, log_sums)) {
+                              const TensorView& log_sums, const AttentionMask& mask) {
+  if (run_by_cudnn<cudnn_attention_forward>(context, shape, qkv, y, log_sums, mask)) {
     return;
   }
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
     forward<Stored>(context, "causal_attention_forward", shape,
                     {qkv.device<Stored>(), nullptr, nullptr, 0, 0, y.device<Stored>(),
-                     log_sums.device<Compute<Stored>>()});
+                     log_sums.device<Compute<Stored>>(), seen_keys(shape, mask)});
   });
 }
 
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      const TensorView& y) {
+                      std::int64_t window, const TensorView& y) {
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
-    forward<Stored>(context, "cached_attention", shape,
-                    {qkv.device<Stored>(), keys.device<Stored>(), values.device<Stored>(),
-                     keys.shape()[1], past, y.device<Stored>(), nullptr});
+    forward<Stored>(
+        context, "cached_attention", shape,
+        {qkv.device<Stored>(), keys.device<Stored>(), values.device<Stored>(), keys.shape()[1],
+         past, y.device<Stored>(), nullptr, seen_keys(shape, {.window = window})});
   });
 }
 

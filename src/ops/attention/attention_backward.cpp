@@ -59,6 +59,7 @@ struct BackwardHead {
   HeadRows<const Stored> y;
   HeadRows<const Stored> dy;
   HeadRows<Stored> dqueries;
+  SeenKeys seen;
   const T* log_sums = nullptr;
 };
 
@@ -76,9 +77,11 @@ T row_dot(const T* a, const T* b, std::int64_t count) {
 }
 
 /// Softmax backward for one query: turns scores into weights, and gradients of weights into
-/// gradients of scores. The query sees the first `seen` keys; the rest becomes 0.
+/// gradients of scores. The query sees the first `seen` keys but for `hidden` ones; the rest
+/// becomes 0.
 template <typename T>
-void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, T correction) {
+void softmax_backward_row(T* weights, T* dscores, std::int64_t hidden, std::int64_t seen, T log_sum,
+                          T correction) {
   const std::int64_t count = padded(seen);
 #pragma omp simd
   for (std::int64_t c = 0; c < count; ++c) {
@@ -87,6 +90,8 @@ void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, 
   }
   mask_last(weights, seen, T{0});
   mask_last(dscores, seen, T{0});
+  mask_first(weights, hidden, T{0});
+  mask_first(dscores, hidden, T{0});
   clear_rest(weights, count);
   clear_rest(dscores, count);
 }
@@ -107,8 +112,8 @@ void backward_tile(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
                                       scratch.dscores, kTile});
   for (std::int64_t row = 0; row < rows; ++row) {
     softmax_backward_row(scratch.weights + row * kTile, scratch.dscores + row * kTile,
-                         std::min(columns, row + offset + 1), head.log_sums[first + row],
-                         scratch.corrections[row]);
+                         head.seen.hidden(first + row, key), std::min(columns, row + offset + 1),
+                         head.log_sums[first + row], scratch.corrections[row]);
   }
   tile_product<TileForm::kWeightedTransposed, T>({columns, width, rows, offset, scratch.weights,
                                                   kTile, scratch.dy, width,
@@ -135,7 +140,8 @@ void backward_head(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
       scratch.corrections[row] = row_dot(scratch.y + row * width, scratch.dy + row * width, width);
     }
     std::fill_n(scratch.dqueries, rows * width, T{0});
-    for (std::int64_t key = 0; key < first + rows; key += kTile) {
+    for (std::int64_t key = head.seen.first(first) / kTile * kTile; key < first + rows;
+         key += kTile) {
       backward_tile(head, scratch, first, rows, key);
     }
     scatter_rows(scratch.dqueries, width, rows, size, head.scale, head.dqueries.from(first));
@@ -152,9 +158,9 @@ struct BackwardTensors {
 };
 
 template <typename Stored>
-void backward_kv_head(const AttentionShape& shape, const BackwardTensors<Stored>& tensors,
-                      std::int64_t sequence, std::int64_t kv_head,
-                      const BackwardScratch<Compute<Stored>>& scratch) {
+void backward_kv_head(const AttentionShape& shape, const AttentionMask& mask,
+                      const BackwardTensors<Stored>& tensors, std::int64_t sequence,
+                      std::int64_t kv_head, const BackwardScratch<Compute<Stored>>& scratch) {
   using T = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
@@ -168,13 +174,14 @@ void backward_kv_head(const AttentionShape& shape, const BackwardTensors<Stored>
   std::fill_n(scratch.dvalues, tokens * width, T{0});
   for (std::int64_t query = 0; query < shape.queries; ++query) {
     const std::int64_t head = kv_head * shape.queries + query;
-    backward_head<T, Stored>({tokens, size, score_scale<T>(shape),
-                              qkv_head(shape, tensors.qkv, sequence, kv_head, query),
-                              output_head(shape, tensors.y, sequence, head),
-                              output_head(shape, tensors.dy, sequence, head),
-                              qkv_head(shape, tensors.dqkv, sequence, kv_head, query),
-                              tensors.log_sums + (sequence * shape.heads() + head) * tokens},
-                             scratch);
+    backward_head<T, Stored>(
+        {tokens, size, score_scale<T>(shape),
+         qkv_head(shape, tensors.qkv, sequence, kv_head, query),
+         output_head(shape, tensors.y, sequence, head),
+         output_head(shape, tensors.dy, sequence, head),
+         qkv_head(shape, tensors.dqkv, sequence, kv_head, query), SeenKeys(shape, mask, sequence),
+         tensors.log_sums + (sequence * shape.heads() + head) * tokens},
+        scratch);
   }
   scatter_rows(scratch.dkeys, width, tokens, size, T{1},
                qkv_head(shape, tensors.dqkv, sequence, kv_head, shape.queries));
@@ -187,9 +194,9 @@ void backward_kv_head(const AttentionShape& shape, const BackwardTensors<Stored>
 void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
-                               const TensorView& dqkv) {
+                               const TensorView& dqkv, const AttentionMask& mask) {
   const Observed observed(context, [&] {
-    return attention_work("attention_backward", 5.0, shape,
+    return attention_work("attention_backward", 5.0, shape, mask,
                           2.0 * (Observed::bytes_of(qkv) + Observed::bytes_of(y)), qkv.dtype());
   });
   require_qkv(shape, qkv);
@@ -199,7 +206,9 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
   require_like(dqkv, qkv.dtype(), qkv.shape(), "attention's dqkv");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if (observed.handled_by<cuda::causal_attention_backward>(shape, qkv, y, log_sums, dy, dqkv)) {
+  require_mask(shape, mask);
+  if (observed.handled_by<cuda::causal_attention_backward>(shape, qkv, y, log_sums, dy, dqkv,
+                                                           mask)) {
     return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
@@ -212,7 +221,7 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
     const std::int64_t items = shape.sequences * shape.kv_heads;
     parallel_for(context, items, 1, [&](std::int64_t item, std::int64_t, int thread) {
       const BackwardScratch<T> scratch(memory.of(thread), shape.tokens, shape.head_size);
-      backward_kv_head(shape, tensors, item / shape.kv_heads, item % shape.kv_heads, scratch);
+      backward_kv_head(shape, mask, tensors, item / shape.kv_heads, item % shape.kv_heads, scratch);
     });
   });
 }

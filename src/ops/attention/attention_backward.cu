@@ -86,7 +86,10 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t query = 0; query < shape.queries; ++query) {
     const std::int64_t head = tile.kv_head * shape.queries + query;
     const std::int64_t sums = row_index(shape, tile.sequence, head, 0);
-    for (std::int64_t from = tile.first; from < tokens; from += kTileRows) {
+    // Of later tiles no query sees a key of this one.
+    for (std::int64_t from = tile.first;
+         from < tokens && tensors.visible.first(tile.sequence, from) < tile.first + kTileRows;
+         from += kTileRows) {
       // All threads have read the previous tiles.
       __syncthreads();
       // Scaling the queries also scales the scores and the gradient of the keys.
@@ -103,9 +106,11 @@ __global__ void __launch_bounds__(kThreads)
       const bool exists = token < tokens;
       const C log_sum = exists ? tensors.log_sums[sums + token] : C{0};
       const C correction = exists ? tensors.corrections[sums + token] : C{0};
+      const std::int64_t first_seen = tensors.visible.first(tile.sequence, token);
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
-        const bool seen = exists && tile.first + shared.warp * kRowsOfWarp + r <= token;
+        const std::int64_t key = tile.first + shared.warp * kRowsOfWarp + r;
+        const bool seen = exists && key <= token && key >= first_seen;
         const Weight<C> both = weight_of(seen, weights[r], dscores[r], log_sum, correction);
         weights[r] = both.weight;
         dscores[r] = both.dscore;
@@ -138,14 +143,18 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t sums = row_index(shape, tile.sequence, tile.head, 0);
   C log_sums[kRowsOfWarp];
   C corrections[kRowsOfWarp];
+  std::int64_t first_seen[kRowsOfWarp];
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
     const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
     log_sums[r] = token < tokens ? tensors.log_sums[sums + token] : C{0};
     corrections[r] = token < tokens ? tensors.corrections[sums + token] : C{0};
+    first_seen[r] = tensors.visible.first(tile.sequence, token);
   }
   C dqueries[kRowsOfWarp][kChunks] = {};
-  for (std::int64_t key = 0; key <= tile.first; key += kTileRows) {
+  // Of the tile's queries the first one sees the first key.
+  const std::int64_t begin = tensors.visible.first(tile.sequence, tile.first);
+  for (std::int64_t key = begin / kTileRows * kTileRows; key <= tile.first; key += kTileRows) {
     // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, tokens, size,
@@ -160,7 +169,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
-      const bool seen = token < tokens && key + shared.lane <= token;
+      const bool seen =
+          token < tokens && key + shared.lane <= token && key + shared.lane >= first_seen[r];
       dscores[r] = weight_of(seen, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
     }
     add_weighted_rows<kChunks>(dscores, shared.keys, dqueries);
@@ -174,8 +184,8 @@ __global__ void __launch_bounds__(kThreads)
 void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
-                               const TensorView& dqkv) {
-  if (run_by_cudnn<cudnn_attention_backward>(context, shape, qkv, y, log_sums, dy, dqkv)) {
+                               const TensorView& dqkv, const AttentionMask& mask) {
+  if (run_by_cudnn<cudnn_attention_backward>(context, shape, qkv, y, log_sums, dy, dqkv, mask)) {
     return;
   }
   const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;
@@ -184,7 +194,8 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
     using C = Compute<Stored>;
     const BackwardTensors<Stored> tensors{qkv.device<Stored>(),  y.device<Stored>(),
                                           log_sums.device<C>(),  dy.device<Stored>(),
-                                          dqkv.device<Stored>(), scratch_of<C>(context, rows)};
+                                          dqkv.device<Stored>(), scratch_of<C>(context, rows),
+                                          seen_keys(shape, mask)};
     constexpr std::int64_t kWarps = kThreads / kWarp;
     launch(context, "attention's corrections", {(rows + kWarps - 1) / kWarps, kThreads, 0},
            corrections_kernel<Stored>, rows, shape, tensors);

@@ -40,8 +40,10 @@ __device__ void online_softmax(float factor, SumMatrix (&scores)[kCount], RowSta
     most = larger(most, __shfl_xor_sync(kWholeWarp, most, 2));
     const float before = state.largest[half];
     const float largest = larger(before, most);
-    const float shrinks = exp2f((before - largest) * factor);
-    const float offset = -largest * factor;
+    // Avoids inf - inf, where a row has seen no key yet.
+    const float from = largest == -INFINITY ? 0.0F : largest;
+    const float shrinks = exp2f((before - from) * factor);
+    const float offset = -from * factor;
     float sum = 0.0F;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -78,16 +80,35 @@ __device__ void mask_keys(int behind, SumMatrix (&scores)[kCount]) {
   }
 }
 
+/// Sets the scores of a tile's first hidden[0] keys in rows g, hidden[1] in rows g + 8, to minus
+/// infinity.
+template <int kCount>
+__device__ void hide_keys(const int (&hidden)[2], SumMatrix (&scores)[kCount]) {
+  const int lane = lane_number();
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (j * kSumColumns + lane % 4 * 2 + i % 2 < hidden[i / 2]) {
+        scores[j].sums[i] = -INFINITY;
+      }
+    }
+  }
+}
+
 /// Attends a warp's rows to a tile of keys and values; queries(k) gives the rows' columns [16 k, 16
-/// k + 16). `behind` as in mask_keys(), of the warp's first query.
+/// k + 16). `behind` as in mask_keys(), of the warp's first query; `hidden` as in hide_keys().
 template <int kHead, typename Queries>
-__device__ void attend(int behind, float factor, const Queries& queries, const Stored* keys,
-                       const Stored* values, RowState& state,
+__device__ void attend(int behind, const int (&hidden)[2], float factor, const Queries& queries,
+                       const Stored* keys, const Stored* values, RowState& state,
                        SumMatrix (&sums)[kHead / kSumColumns]) {
   SumMatrix scores[kSide / kSumColumns] = {};
   add_dots<kHead>(queries, keys, scores);
   if (behind < kSide - 1) {
     mask_keys(behind, scores);
+  }
+  if (hidden[0] > 0 || hidden[1] > 0) {
+    hide_keys(hidden, scores);
   }
   online_softmax(factor, scores, state, sums);
   add_weighted<kHead>(scores, values, sums);
@@ -129,8 +150,11 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
 
   Stored* const query_tile = shared_memory<Stored>();
   Stored* const stages = query_tile + kTile<kHead>;
+  // Of the tile's queries the first one sees the first key.
+  const std::int64_t begin =
+      tensors.visible.first(tile.sequence, tensors.past + tile.first) / kSide * kSide;
   const auto load = [&](int i, int stage) {
-    const std::int64_t key = static_cast<std::int64_t>(i) * kSide;
+    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kSide;
     Stored* const keys = stages + stage * 2 * kTile<kHead>;
     load_rows<kHead>(seen.keys, key, key_count, aligned, keys);
     load_rows<kHead>(seen.values, key, key_count, aligned, keys + kTile<kHead>);
@@ -144,13 +168,22 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
   const auto queries = [&](int k) { return left_of<kHead>(query_tile, warp_row, k * kMatrixRows); };
   const std::int64_t first_of_warp = tensors.past + tile.first + warp_row;
+  std::int64_t first_seen[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    first_seen[half] =
+        tensors.visible.first(tile.sequence, first_of_warp + lane_number() / 4 + half * 8);
+  }
   const float factor = scale * static_cast<float>(M_LOG2E);
   RowState state;
   SumMatrix sums[kHead / kSumColumns] = {};
-  over_tiles<kStages>(static_cast<int>(tiles_of(key_count, kSide)), load, [&](int i, int stage) {
-    const std::int64_t behind = first_of_warp - static_cast<std::int64_t>(i) * kSide;
+  const int count = static_cast<int>(tiles_of(key_count - begin, kSide));
+  over_tiles<kStages>(count, load, [&](int i, int stage) {
+    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kSide;
+    const std::int64_t behind = first_of_warp - key;
+    const int hidden[2] = {keys_before(first_seen[0], key), keys_before(first_seen[1], key)};
     const Stored* const keys = stages + stage * 2 * kTile<kHead>;
-    attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), factor, queries, keys,
+    attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), hidden, factor, queries, keys,
                   keys + kTile<kHead>, state, sums);
   });
   finish<kHead>(shape, tensors, tile.sequence, tile.head, tile.first + warp_row, scale, aligned,

@@ -80,11 +80,13 @@ __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<
 }
 
 /// Adds the gradients of a warp's 16 keys from queries [part, part + kQueriesAtOnce) of a stage.
-/// `ahead` is the position of the first query minus that of the first key.
-template <int kHead>
+/// `ahead` is the position of the first query minus that of the first key. hidden(query): the first
+/// of the 16 keys that a query of the part does not see.
+template <int kHead, typename Hidden>
 __device__ void add_key_gradients(const Stored* keys, const Stored* values,
-                                  const QueryStage<kHead>& stage, int part, int ahead, int warp_row,
-                                  float factor, SumMatrix (&dkeys)[kHead / kSumColumns],
+                                  const QueryStage<kHead>& stage, int part, int ahead,
+                                  const Hidden& hidden, int warp_row, float factor,
+                                  SumMatrix (&dkeys)[kHead / kSumColumns],
                                   SumMatrix (&dvalues)[kHead / kSumColumns]) {
   const int lane = lane_number();
   const Stored* const queries = stage.queries + part * kHead;
@@ -101,7 +103,8 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int query = j * kSumColumns + lane % 4 * 2 + i % 2;
-      const bool seen = lane / 4 + i / 2 * 8 <= query + ahead;
+      const int key = lane / 4 + i / 2 * 8;
+      const bool seen = key <= query + ahead && key >= hidden(query);
       softmax_backward(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
                        weights[j].sums[i], dscores[j].sums[i]);
     }
@@ -123,8 +126,13 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
                    aligned, keys);
   load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first, shape.tokens,
                    aligned, values);
-  // For each query head in order, the tiles from the diagonal on.
-  const int tiles_of_head = static_cast<int>(tiles - tile.number);
+  // For each query head in order, the tiles from the diagonal on whose queries see a key.
+  int tiles_of_head = static_cast<int>(tiles - tile.number);
+  while (!tensors.visible.all() && tiles_of_head > 1 &&
+         tensors.visible.first(tile.sequence, tile.first + (tiles_of_head - 1) * kSide) >=
+             tile.first + kSide) {
+    --tiles_of_head;
+  }
   const auto stage_of = [&](int stage) {
     return QueryStage<kHead>(stages + stage * QueryStage<kHead>::kElements);
   };
@@ -143,6 +151,8 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
   over_tiles<kStages<kHead>>(
       tiles_of_head * static_cast<int>(shape.queries), load, [&](int i, int stage) {
         const bool is_own = i % tiles_of_head == 0;
+        const std::int64_t first_query =
+            tile.first + static_cast<std::int64_t>(i % tiles_of_head) * kSide;
         constexpr int kCount = kQueriesAtOnce<kHead>;
 #pragma unroll 1
         for (int part = 0; part < kSide; part += kCount) {
@@ -150,7 +160,14 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
           const int ahead = is_own ? part - warp_row : kSide;
           // Otherwise all scores are masked.
           if (ahead + kCount > 0) {
-            add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, warp_row,
+            const auto hidden = [&](int query) {
+              return tensors.visible.all()
+                         ? 0
+                         : keys_before(
+                               tensors.visible.first(tile.sequence, first_query + part + query),
+                               tile.first + warp_row);
+            };
+            add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, hidden, warp_row,
                                      scales.factor, dkeys, dvalues);
           }
         }
@@ -169,14 +186,15 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
 struct RowSums {
   float log_sums[2];
   float corrections[2];
+  std::int64_t first_seen[2];
 };
 
 /// Adds the gradients of a warp's 16 queries from keys [part, part + kKeysAtOnce) of a tile.
-/// `behind` is the position of the first query minus that of the first key.
+/// `behind` is the position of the first query minus that of the first key, `first_key` the latter.
 template <int kHead>
 __device__ void add_query_gradients(const Stored* queries, const Stored* dy, const Stored* keys,
-                                    const Stored* values, int behind, int warp_row, float factor,
-                                    const RowSums& rows,
+                                    const Stored* values, int behind, std::int64_t first_key,
+                                    int warp_row, float factor, const RowSums& rows,
                                     SumMatrix (&dqueries)[kHead / kSumColumns]) {
   const int lane = lane_number();
   constexpr int kCount = kKeysAtOnce / kSumColumns;
@@ -186,12 +204,14 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
                   scores);
   add_dots<kHead>([&](int k) { return left_of<kHead>(dy, warp_row, k * kMatrixRows); }, values,
                   dscores);
+  const int hidden[2] = {keys_before(rows.first_seen[0], first_key),
+                         keys_before(rows.first_seen[1], first_key)};
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
-      const bool seen = key <= behind + lane / 4 + i / 2 * 8;
+      const bool seen = key <= behind + lane / 4 + i / 2 * 8 && key >= hidden[i / 2];
       softmax_backward(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2],
                        scores[j].sums[i], dscores[j].sums[i]);
     }
@@ -205,7 +225,9 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
                    BackwardTensors<Stored> tensors, bool aligned) {
   const QueryTile tile(shape, tiles, kSide);
-  const int query_tile = static_cast<int>(tile.number);
+  // Of the tile's queries the first one sees the first key.
+  const std::int64_t begin = tensors.visible.first(tile.sequence, tile.first) / kSide * kSide;
+  const int query_tile = static_cast<int>(tile.number - begin / kSide);
   Stored* const queries = shared_memory<Stored>();
   Stored* const dy = queries + kTile<kHead>;
   Stored* const stages = dy + kTile<kHead>;
@@ -214,7 +236,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
   load_rows<kHead>(output_rows(shape, tensors.dy, tile.sequence, tile.head), tile.first,
                    shape.tokens, aligned, dy);
   const auto load = [&](int i, int stage) {
-    const std::int64_t key = static_cast<std::int64_t>(i) * kSide;
+    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kSide;
     Stored* const keys = stages + stage * 2 * kTile<kHead>;
     load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, shape.tokens, aligned,
                      keys);
@@ -230,6 +252,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     const std::int64_t row = row_index(shape, tile.sequence, tile.head, token);
     rows.log_sums[half] = token < shape.tokens ? tensors.log_sums[row] : 0.0F;
     rows.corrections[half] = token < shape.tokens ? tensors.corrections[row] : 0.0F;
+    rows.first_seen[half] = tensors.visible.first(tile.sequence, token);
   }
   wait_for_copies();
   __syncthreads();
@@ -244,7 +267,8 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
       // Otherwise all scores are masked.
       if (behind + kMatrixRows > 0) {
         add_query_gradients<kHead>(queries, dy, keys + part * kHead,
-                                   keys + kTile<kHead> + part * kHead, behind, warp_row,
+                                   keys + kTile<kHead> + part * kHead, behind,
+                                   begin + static_cast<std::int64_t>(i) * kSide + part, warp_row,
                                    scales.factor, rows, dqueries);
       }
     }

@@ -40,17 +40,51 @@ inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv)
   require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
 }
 
-/// The work of a pass of `products` products of half a score matrix (causal) each.
+inline void require_mask(const AttentionShape& shape, const AttentionMask& mask) {
+  require(mask.window >= 0, "an attention window of {} tokens", mask.window);
+  if (!mask.document_starts.empty()) {
+    require_like(mask.document_starts, DType::kUint32, Shape{shape.sequences, shape.tokens},
+                 "attention's starts of documents");
+  }
+}
+
+/// The keys of one sequence that its queries see, each up to its own.
+struct SeenKeys {
+  const std::uint32_t* starts = nullptr;
+  std::int64_t window = 0;
+
+  SeenKeys() = default;
+  explicit SeenKeys(std::int64_t window_of_all) : window(window_of_all) {}
+  SeenKeys(const AttentionShape& shape, const AttentionMask& mask, std::int64_t sequence)
+      : window(mask.window) {
+    if (!mask.document_starts.empty()) {
+      starts = mask.document_starts.host<std::uint32_t>().data() + sequence * shape.tokens;
+    }
+  }
+  /// Never descends.
+  [[nodiscard]] std::int64_t first(std::int64_t query) const {
+    const std::int64_t start = starts == nullptr ? 0 : std::int64_t{starts[query]};
+    return window > 0 ? std::max(start, query - window + 1) : start;
+  }
+  /// Of a tile of keys from `key` on, those that a query does not see at its begin.
+  [[nodiscard]] std::int64_t hidden(std::int64_t query, std::int64_t key) const {
+    return std::clamp<std::int64_t>(first(query) - key, 0, kTile);
+  }
+};
+
+/// The work of a pass of `products` products of half a score matrix (causal) each, or of what a
+/// window leaves of it.
 inline OperationWork attention_work(std::string_view name, double products,
-                                    const AttentionShape& shape, double bytes, DType dtype) {
+                                    const AttentionShape& shape, const AttentionMask& mask,
+                                    double bytes, DType dtype) {
   const auto tokens = static_cast<double>(shape.tokens);
-  return {
-      .name = name,
-      .dtype = dtype,
-      .extents = {shape.sequences * shape.heads(), shape.tokens, shape.head_size},
-      .flops = products * static_cast<double>(shape.sequences * shape.width()) * tokens * tokens,
-      .bytes = bytes,
-      .scratch = library_attention_bytes(shape, dtype)};
+  return {.name = name,
+          .dtype = dtype,
+          .extents = {shape.sequences * shape.heads(), shape.tokens, shape.head_size},
+          .flops = products * static_cast<double>(shape.sequences * shape.width()) * tokens *
+                   tokens * share_in_window(shape.tokens, mask.window),
+          .bytes = bytes,
+          .scratch = mask.hides_any() ? 0 : library_attention_bytes(shape, dtype)};
 }
 
 /// The scale of the scores, 1 / sqrt(head_size).
@@ -148,6 +182,12 @@ void mask_last(T* row, std::int64_t seen, T value) {
   for (std::int32_t lane = 0; lane < kTileColumns; ++lane) {
     last[lane] = lane < left ? last[lane] : value;
   }
+}
+
+/// Sets the first elements to `value`.
+template <typename T>
+void mask_first(T* row, std::int64_t hidden, T value) {
+  std::fill_n(row, hidden, value);
 }
 
 /// Sets elements [begin, kTile) to 0. Pre: begin is a multiple of kTileColumns.

@@ -25,6 +25,29 @@ struct HeadRows {
   std::int64_t stride;
 };
 
+/// The keys that queries see, each up to its own: AttentionMask on the GPU.
+struct SeenKeys {
+  const std::uint32_t* starts;  ///< may be null
+  std::int64_t tokens;          ///< of a sequence
+  std::int64_t window;
+
+  __device__ bool all() const { return starts == nullptr && window == 0; }
+  /// Never descends; queries past the sequence see what its last one does.
+  __device__ std::int64_t first(std::int64_t sequence, std::int64_t query) const {
+    std::int64_t seen = window > 0 && query >= window ? query - window + 1 : 0;
+    if (starts != nullptr) {
+      const std::int64_t start = starts[sequence * tokens + (query < tokens ? query : tokens - 1)];
+      seen = start > seen ? start : seen;
+    }
+    return seen;
+  }
+};
+
+inline SeenKeys seen_keys(const AttentionShape& shape, const AttentionMask& mask) {
+  return {mask.document_starts.empty() ? nullptr : mask.document_starts.device<std::uint32_t>(),
+          shape.tokens, mask.window};
+}
+
 /// The tensors of a forward pass: query i of a sequence follows `past` tokens and i queries.
 template <typename Stored>
 struct ForwardTensors {
@@ -37,6 +60,7 @@ struct ForwardTensors {
   Stored* y;
   /// Null when not needed.
   Compute<Stored>* log_sums;
+  SeenKeys visible;
 };
 
 template <typename Stored>
@@ -48,6 +72,7 @@ struct BackwardTensors {
   Stored* dqkv;
   /// Sum of y dy of each row, indexed as log_sums.
   Compute<Stored>* corrections;
+  SeenKeys visible;
 };
 
 /// The tile of queries that a block works on. Blocks count the tiles of one head, then heads, then

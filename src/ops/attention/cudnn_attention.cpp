@@ -34,6 +34,19 @@ void note_own(Context& context, const char* why) {
   }
 }
 
+/// Whether cuDNN has kernels for a tensor's dtype and a mask.
+bool is_for_cudnn(Context& context, const ConstTensorView& qkv, const AttentionMask& mask) {
+  if (qkv.dtype() != DType::kBfloat16) {
+    note_own(context, "as cuDNN is used for bfloat16");
+    return false;
+  }
+  if (mask.hides_any()) {
+    note_own(context, "as cuDNN is used where a token sees all before it");
+    return false;
+  }
+  return true;
+}
+
 /// One pass by cuDNN.
 class LibraryPass {
  public:
@@ -81,9 +94,8 @@ class LibraryPass {
 
 bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
                              const ConstTensorView& qkv, const TensorView& y,
-                             const TensorView& log_sums) {
-  if (qkv.dtype() != DType::kBfloat16) {
-    note_own(context, "as cuDNN is used for bfloat16");
+                             const TensorView& log_sums, const AttentionMask& mask) {
+  if (!is_for_cudnn(context, qkv, mask)) {
     return false;
   }
   LibraryPass pass(context, AttentionPass::kForward, shape);
@@ -96,9 +108,8 @@ bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
 bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const ConstTensorView& y,
                               const ConstTensorView& log_sums, const ConstTensorView& dy,
-                              const TensorView& dqkv) {
-  if (qkv.dtype() != DType::kBfloat16) {
-    note_own(context, "as cuDNN is used for bfloat16");
+                              const TensorView& dqkv, const AttentionMask& mask) {
+  if (!is_for_cudnn(context, qkv, mask)) {
     return false;
   }
   LibraryPass pass(context, AttentionPass::kBackward, shape);

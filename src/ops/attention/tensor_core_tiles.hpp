@@ -177,6 +177,12 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
   }
 }
 
+/// Keys before `first` in a tile of keys from `key` on.
+__device__ inline int keys_before(std::int64_t first, std::int64_t key) {
+  const std::int64_t before = first - key;
+  return static_cast<int>(before < 0 ? 0 : before < kSide ? before : kSide);
+}
+
 /// Pipelines `count` tiles: load(i, stage) starts the load of tile i, use(i, stage) runs after it
 /// has arrived. With two stages the load of a tile overlaps with the use of the previous one. Pre:
 /// tile 0 is in stage 0, visible to all threads.

@@ -118,21 +118,24 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
   const RowThreads<kThreads> threads{static_cast<int>(threadIdx.x)};
   double loss = 0.0;
   std::int64_t correct = 0;
+  std::int64_t counted = 0;
   std::int64_t bad = rows;
   for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
     loss += losses[row].loss;
     correct += losses[row].correct;
-    if (targets != nullptr && bad == rows && !is_target(targets[row], classes)) {
+    counted += targets == nullptr || is_target(targets[row], classes) ? 1 : 0;
+    if (targets != nullptr && bad == rows && is_bad_target(targets[row], classes)) {
       bad = row;
     }
   }
   loss = threads.sum(loss);
   // A double holds these integers exactly.
   correct = static_cast<std::int64_t>(threads.sum(static_cast<double>(correct)));
+  counted = static_cast<std::int64_t>(threads.sum(static_cast<double>(counted)));
   bad = threads.smallest(bad);
   if (threadIdx.x == 0) {
-    *sums =
-        bad < rows ? LossSums{loss, correct, bad, targets[bad]} : LossSums{loss, correct, -1, 0};
+    *sums = bad < rows ? LossSums{loss, correct, bad, targets[bad], counted}
+                       : LossSums{loss, correct, -1, 0, counted};
   }
 }
 

@@ -105,7 +105,8 @@ LossSums loss_sums_of(const ConstTensorView& sums) {
   return {.loss = std::bit_cast<double>(from[0]),
           .correct = from[1],
           .bad_row = from[2],
-          .bad_label = from[3]};
+          .bad_label = from[3],
+          .counted = from[4]};
 }
 
 void require_labels(const LossSums& sums, std::int64_t classes) {
@@ -149,7 +150,7 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
       }
     });
   });
-  write_sums(row_losses, label, classes, sums);
+  write_sums(std::span(row_losses).first(label.size()), label, classes, sums);
 }
 
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
@@ -191,7 +192,7 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
       }
     });
   });
-  write_sums(row_losses, {}, 0, sums);
+  write_sums(std::span(row_losses).first(static_cast<std::size_t>(valid_rows)), {}, 0, sums);
 }
 
 }  // namespace strata::ops

@@ -12,8 +12,8 @@
 // Shared by the losses on the CPU.
 namespace strata::ops {
 
-/// Sums the rows' losses in order and finds the first target outside [0, classes); targets may be
-/// empty.
+/// Sums the losses of the valid rows in order and finds the first bad target; targets are empty for
+/// losses of values.
 inline void write_sums(std::span<const RowLoss> rows, std::span<const std::int64_t> targets,
                        std::int64_t classes, const TensorView& sums) {
   LossSums result;
@@ -21,11 +21,12 @@ inline void write_sums(std::span<const RowLoss> rows, std::span<const std::int64
     result.loss += row.loss;
     result.correct += row.correct;
   }
+  result.counted = std::ssize(rows) - std::ssize(targets);
   for (std::size_t row = 0; row < targets.size(); ++row) {
-    if (!is_target(targets[row], classes)) {
+    result.counted += is_target(targets[row], classes) ? 1 : 0;
+    if (result.bad_row < 0 && is_bad_target(targets[row], classes)) {
       result.bad_row = static_cast<std::int64_t>(row);
       result.bad_label = targets[row];
-      break;
     }
   }
   const std::span<std::int64_t> to = sums.host<std::int64_t>();
@@ -33,6 +34,7 @@ inline void write_sums(std::span<const RowLoss> rows, std::span<const std::int64
   to[1] = result.correct;
   to[2] = result.bad_row;
   to[3] = result.bad_label;
+  to[4] = result.counted;
 }
 
 }  // namespace strata::ops

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "strata/core/reduction_step.hpp"
+#include "strata/ops/loss.hpp"
 
 // What the losses on the CPU and on GPUs share.
 namespace strata::ops {
@@ -16,6 +17,9 @@ struct RowLoss {
 
 constexpr bool is_target(std::int64_t target, std::int64_t classes) {
   return target >= 0 && target < classes;
+}
+constexpr bool is_bad_target(std::int64_t target, std::int64_t classes) {
+  return target != kUncounted && !is_target(target, classes);
 }
 
 /// Indices of a shard's values for a row (kCrossEntropyParts), as split_cross_entropy.hpp lists

@@ -153,7 +153,7 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
     Stored* to = dlogits.host<Stored>().data();
     parallel_for_rows(context, rows, columns, [&](std::int64_t row) {
       Stored* const to_row = to + row * columns;
-      const bool counts = row < valid_rows;
+      const bool counts = row < valid_rows && target[static_cast<std::size_t>(row)] != kUncounted;
       if (counts) {
         row_gradient(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
                      log_sum[row], static_cast<T>(gradient_scale), to_row);

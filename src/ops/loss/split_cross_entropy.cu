@@ -75,7 +75,7 @@ struct GradientOfRow {
     const std::int64_t target = shard.target(row);
     const C log_sum = log_sums[row];
     const C factor = scale;
-    const bool counts = row < valid_rows;
+    const bool counts = row < valid_rows && shard.targets[row] != kUncounted;
     const auto ids = static_cast<int>(counts ? shard.ids : 0);
     map_row(threads, shard.of_row(row), dlogits + row * shard.columns, shard.columns,
             [=](int i, C logit) {

@@ -290,27 +290,74 @@ std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoin
   return text;
 }
 
+namespace {
+
+/// A fact of a run's identity that differs from a checkpoint's.
+struct Difference {
+  std::string key;
+  nlohmann::json there;
+  nlohmann::json here;
+
+  /// Whether data.accept_change accepts it.
+  [[nodiscard]] bool is_of_data() const {
+    return key == kMixture || key == kTrainSamples || key == kTrainChecksum;
+  }
+};
+
+std::vector<Difference> differences(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  std::vector<Difference> found;
+  const auto stored = metadata_entry<nlohmann::json::object_t>(checkpoint, "identity");
+  const nlohmann::ordered_json identity = identity_of(plan);
+  for (const auto& [key, value] : identity.items()) {
+    const auto at = stored.find(key);
+    const nlohmann::json there = at != stored.end() ? at->second
+                                 // Of earlier versions.
+                                 : key == kFrozen || key == kTrained || key == kMixture
+                                     ? nlohmann::json("")
+                                 : key == kTargets ? nlohmann::json("none")
+                                 : key == kPacking ? nlohmann::json("blocks")
+                                                   : nlohmann::json();
+    if (const nlohmann::json here(value); there != here) {
+      found.push_back({key, there, here});
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
   if (is_imported(checkpoint)) {
     return;
   }
-  const auto stored = metadata_entry<nlohmann::json::object_t>(checkpoint, "identity");
-  const nlohmann::ordered_json identity = identity_of(plan);
-  for (const auto& [key, value] : identity.items()) {
-    const auto found = stored.find(key);
-    const nlohmann::json there = found != stored.end() ? found->second
-                                 // Of earlier versions.
-                                 : key == kFrozen || key == kTrained ? nlohmann::json("")
-                                 : key == kTargets                   ? nlohmann::json("none")
-                                                                     : nlohmann::json();
-    if (there != nlohmann::json(value)) {
+  // Of other tasks a data set's statistics go into the inputs.
+  const bool accepts =
+      plan.config.data.accept_change == Switch::kOn && plan.train_data.task == io::Task::kNextToken;
+  for (const Difference& one : differences(plan, checkpoint)) {
+    if (!(accepts && one.is_of_data())) {
       fail(ExitCode::kUsage,
-           "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "
+           "{} holds another run: there {} is {}, here it is {}; set it back, {}choose another "
            "run.dir",
-           checkpoint.directory().string(), key, there.dump(), value.dump());
+           checkpoint.directory().string(), one.key, one.there.dump(), one.here.dump(),
+           one.is_of_data() ? "set data.accept_change to on to go on with the new data, or "
+                            : "or ");
     }
   }
+}
+
+std::string data_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  std::vector<std::string> changes;
+  for (const Difference& one :
+       is_imported(checkpoint) ? std::vector<Difference>() : differences(plan, checkpoint)) {
+    if (one.is_of_data()) {
+      changes.push_back(
+          fmt::format("{} was {}, it is {}", one.key, one.there.dump(), one.here.dump()));
+    }
+  }
+  return changes.empty() ? ""
+                         : fmt::format("from step {} on the run has other training data: {}",
+                                       checkpoint.step() + 1, fmt::join(changes, "; "));
 }
 
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {

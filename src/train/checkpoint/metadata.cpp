@@ -155,6 +155,8 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
   if (plan.train_data.task == io::Task::kNextToken) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
+    identity[kPacking] = name_of(c.data.packing);
+    identity[kMixture] = plan.train_data.mixture;
   }
   if (plan.train_data.task == io::Task::kRegression) {
     identity[kTargets] = name_of(c.data.targets);
@@ -167,8 +169,8 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
   if (nn::has_batch_norm(*plan.model)) {
     identity["model.sync_batch_norm"] = name_of(c.model.sync_batch_norm);
   }
-  identity["the number of training samples"] = plan.train_data.samples;
-  identity["the checksum of data.train"] = hash_text(plan.train_data.checksum);
+  identity[kTrainSamples] = plan.train_data.samples;
+  identity[kTrainChecksum] = hash_text(plan.train_data.checksum);
   return identity;
 }
 

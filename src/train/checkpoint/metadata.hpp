@@ -34,6 +34,10 @@ inline constexpr const char* kTrained = "lora.train";
 
 inline constexpr const char* kNormalise = "data.normalise";
 inline constexpr const char* kTargets = "data.targets";
+inline constexpr const char* kPacking = "data.packing";
+inline constexpr const char* kMixture = "the mixture of data.train";
+inline constexpr const char* kTrainSamples = "the number of training samples";
+inline constexpr const char* kTrainChecksum = "the checksum of data.train";
 
 /// The metadata key of the record of the training data, which evaluation and generation use.
 inline constexpr const char* kData = "data";

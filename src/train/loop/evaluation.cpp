@@ -262,8 +262,9 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   SampleFigures figures(plan, extras, samples);
   RoundOutputs outputs(plan, rank);
 
-  // The sum of losses and the number of correct predictions, added in the order of samples.
-  std::vector<double> totals(2, 0.0);
+  // The sum of losses and the numbers of correct predictions and of counted targets, added in the
+  // order of samples.
+  std::vector<double> totals(3, 0.0);
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (extras.polls != nullptr && extras.polls->poll() == StopRequest::kStop) {
       return std::nullopt;
@@ -296,6 +297,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                                                 : pipeline::OutputObserver())) {
         mine.push_back(sums.loss);
         mine.push_back(static_cast<double>(sums.correct));
+        mine.push_back(static_cast<double>(sums.counted));
       }
     }
     const bool is_last = !mine.empty();
@@ -304,7 +306,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
         mine = comm::gathered_rows(*group, std::span(std::as_const(mine)));
       }
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        totals[i % 2] += mine[i];
+        totals[i % totals.size()] += mine[i];
       }
     }
     if (is_last && wanted) {
@@ -323,7 +325,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     }
     extras.counts->take_from(groups.along(grid::Axis::kPipeline), loss_stage(plan));
   }
-  const auto targets = static_cast<double>(samples * plan.targets_per_sample);
+  const double targets = std::max(1.0, totals[2]);
   EvaluationResult result{
       .loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
   figures.give(groups, loss_stage(plan), result);

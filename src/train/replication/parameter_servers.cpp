@@ -220,7 +220,7 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
           device::copy_tensor(gradient.view(), into);
         },
         optim::learning_rate(plan_.config.schedule, step),
-        optim::clip_scale(summary.grad_norm, plan_.config.optimizer.clip_norm));
+        gradient_scale(summary, plan_.config.optimizer.clip_norm));
     times_.communication.of(grid::Axis::kIslands) += now_seconds() - begin;
   }
   give({.unit = unit, .loss = summary.loss, .grad_norm = summary.grad_norm});

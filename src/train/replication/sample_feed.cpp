@@ -8,7 +8,7 @@ namespace strata::train {
 
 SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset,
                        const plan::RankPlan& rank, io::LoaderOptions options)
-    : context_(context) {
+    : context_(context), parts_(rank.loaded_parts) {
   if (!rank.loads) {
     return;
   }
@@ -85,6 +85,17 @@ ConstTensorView SampleFeed::inputs(std::int64_t m) const {
 ConstTensorView SampleFeed::targets(std::int64_t m) const {
   require(loaded_ != nullptr, "targets of microbatch {} on a rank that loads no samples", m);
   return on_device(loaded_->targets(m));
+}
+
+nn::RowPlaces SampleFeed::places(std::int64_t m) const {
+  nn::RowPlaces places;
+  if (contains(parts_, io::Parts::kDocumentStarts)) {
+    places.document_starts = on_device(loaded_->document_starts(m));
+  }
+  if (contains(parts_, io::Parts::kPositions)) {
+    places.positions = on_device(loaded_->positions(m));
+  }
+  return places;
 }
 
 }  // namespace strata::train

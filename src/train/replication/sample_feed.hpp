@@ -17,7 +17,7 @@
 namespace strata::train {
 
 /// This rank's samples, step by step, in device memory. Stages between the first and the last have
-/// none.
+/// places at most.
 class SampleFeed {
  public:
   /// Starts to read, if the rank loads samples. Pre: `dataset` outlives the feed.
@@ -32,6 +32,7 @@ class SampleFeed {
   /// On a GPU, at the same addresses in every step.
   [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
   [[nodiscard]] ConstTensorView targets(std::int64_t m) const;
+  [[nodiscard]] nn::RowPlaces places(std::int64_t m) const;
 
  private:
   /// The copy of a step's samples to a GPU: to `landing` on a separate stream, and from there to
@@ -61,6 +62,7 @@ class SampleFeed {
   [[nodiscard]] ConstTensorView on_device(const ConstTensorView& tensor) const;
 
   ops::Context& context_;
+  io::Parts parts_ = io::Parts::kNone;
   std::optional<io::Loader> loader_;
   // All steps have the same layout, so the newest gives the offsets.
   const io::LoadedStep* loaded_ = nullptr;
@@ -86,6 +88,7 @@ class BatchSource final : public pipeline::MicrobatchSource {
 
   ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(first_microbatch_ + m); }
   ConstTensorView targets(std::int64_t m) override { return feed_.targets(first_microbatch_ + m); }
+  nn::RowPlaces places(std::int64_t m) override { return feed_.places(first_microbatch_ + m); }
   std::int64_t first_row(std::int64_t m) override {
     return first_sample_ + offsets_[static_cast<std::size_t>(first_microbatch_ + m)];
   }

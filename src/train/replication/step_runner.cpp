@@ -88,6 +88,9 @@ void StepRunner::train(std::int64_t first_microbatch, const std::function<StepRe
   first_microbatch_ = first_microbatch;
   result.summary = checked_gradients(step, requests, result.times);
   result.update = judge(step, result);
+  if (leaves_targets_out(plan_) && plan_.parts == 1) {
+    result.numbers.emplace_back("counted_share_mean", result.summary.counted_share);
+  }
   if (result.summary.requests.has(StepRequest::kRepeat)) {
     repeat_.ask(step + 1);
   }
@@ -234,8 +237,7 @@ void StepRunner::compute_again(std::int64_t step, StepResult& result) {
 
 void StepRunner::update(std::int64_t step, StepResult& result) {
   const double updating = now_seconds();
-  const double scale =
-      optim::clip_scale(result.summary.grad_norm, plan_.config.optimizer.clip_norm);
+  const double scale = gradient_scale(result.summary, plan_.config.optimizer.clip_norm);
   const double waited = state_.update(result.rate, scale, step);
   result.times.communication.of(grid::Axis::kPipeline) += waited;
   result.times.compute += now_seconds() - updating - waited;

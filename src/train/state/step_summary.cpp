@@ -1,5 +1,6 @@
 #include "strata/train/step_summary.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -31,8 +32,8 @@ class Gathered {
   std::vector<double> all_;
 };
 
-/// The requests and the loss precede the squares.
-constexpr std::size_t kSquaresAt = 2;
+/// The requests, the loss and the number of counted targets precede the squares.
+constexpr std::size_t kSquaresAt = 3;
 
 /// The index of every slice of every parameter, in canonical order.
 class NormSlots {
@@ -67,12 +68,14 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const std::vector<ops::LossSums> losses = state.losses();
   const std::vector<double> squares = state.norm().partials();
 
-  // Over the data group: the requests, the loss of each own lane, the partial sums of the norm.
-  const auto lanes_at = std::size_t{1};
+  // Over the data group: the requests, the number of counted targets, the loss of each own lane,
+  // the partial sums of the norm.
+  const auto lanes_at = std::size_t{2};
   const auto partials_at = lanes_at + static_cast<std::size_t>(plan.lanes.rounds());
   std::vector<double> mine(partials_at);
   mine[0] = requests.encoded();
   for (std::size_t m = 0; m < losses.size(); ++m) {
+    mine[1] += static_cast<double>(losses[m].counted);
     mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane)] += losses[m].loss;
   }
   mine.insert(mine.end(), squares.begin(), squares.end());
@@ -80,10 +83,12 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const Gathered data(state.data_group(), mine, summary.communication);
 
   std::vector<double> lane_losses(static_cast<std::size_t>(plan.lanes.tree().leaves()));
+  double counted = 0.0;  // whole numbers, exact in any order
   std::vector<std::span<const double>> partials;
   for (std::int64_t r = 0; r < plan.grid.data; ++r) {
     const std::span<const double> row = data.row(r);
     requests.add_encoded(row[0]);
+    counted += row[1];
     for (std::int64_t round = 0; round < plan.lanes.rounds(); ++round) {
       lane_losses[static_cast<std::size_t>(plan.lanes.leaf(r, round))] =
           row[lanes_at + static_cast<std::size_t>(round)];
@@ -91,12 +96,13 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     partials.push_back(row.subspan(partials_at));
   }
 
-  // Over the tensor group, then the pipeline group: the requests, the loss (of one stage),
-  // and the squared norm of every slice of a parameter.
+  // Over the tensor group, then the pipeline group: the requests, the loss and the number of
+  // targets (of one stage), and the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
   std::vector<double> model(kSquaresAt + slots.count());
   model[0] = requests.encoded();
   model[1] = grid::sum_in_tree(plan.lanes.tree(), lane_losses);
+  model[2] = counted;
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
     const nn::PlacedParameter& placed = rank.layout.parameters[p];
@@ -106,8 +112,8 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     }
   }
   const Gathered tensors(groups.along(grid::Axis::kTensor), model, summary.communication);
-  // The loss and the squares of replicated parameters are equal on all tensor ranks. The squares of
-  // slices are 0 except on the rank that owns the slice.
+  // Loss, number of targets and squares of replicated parameters are equal on all tensor ranks. The
+  // squares of slices are 0 except on the rank that owns the slice.
   for (std::size_t i = 1; i < model.size(); ++i) {
     const bool split = i >= kSquaresAt && slots.is_split(i - kSquaresAt);
     model[i] = tensors.row(0)[i];
@@ -132,9 +138,12 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
     summary.requests.add_encoded(stages.row(s)[0]);
   }
-  summary.grad_norm = std::sqrt(square);
-  summary.loss = stages.row(loss_stage(plan))[1] /
-                 static_cast<double>(part_batch(plan) * plan.targets_per_sample);
+  const std::span<const double> last = stages.row(loss_stage(plan));
+  const double number = std::max(1.0, last[2]);
+  summary.counted_share = last[2] / static_cast<double>(part_batch(plan) * plan.targets_per_sample);
+  summary.grad_norm =
+      summary.counted_share > 0.0 ? std::sqrt(square) / summary.counted_share : std::sqrt(square);
+  summary.loss = last[1] / number;
   return summary;
 }
 

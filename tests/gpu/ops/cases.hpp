@@ -91,7 +91,7 @@ inline Operand bytes(Role role, const Shape& shape, std::int64_t end = 2) {
           .high = static_cast<double>(end)};
 }
 
-/// The loss sums that an operation writes: loss, correct, bad row, bad label.
+/// The loss sums that an operation writes.
 template <typename Operation>
 std::vector<double> loss_of(Context& context, const Operation& operation) {
   const device::Buffer memory(context.device(), kLossElements * size_bytes(DType::kInt64));
@@ -102,7 +102,7 @@ std::vector<double> loss_of(Context& context, const Operation& operation) {
   context.synchronize();
   const LossSums result = loss_sums_of(copy.view());
   return {result.loss, static_cast<double>(result.correct), static_cast<double>(result.bad_row),
-          static_cast<double>(result.bad_label)};
+          static_cast<double>(result.bad_label), static_cast<double>(result.counted)};
 }
 
 /// Adds an operation that hands no numbers to the host.

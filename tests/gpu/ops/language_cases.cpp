@@ -10,15 +10,44 @@ namespace {
 
 using Tensors = std::vector<TensorView>;
 
-void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
-  const std::string of =
-      "_of_" + std::to_string(shape.tokens) + "x" + std::to_string(shape.head_size);
+/// A mask on a context's device.
+struct DeviceMask {
+  /// Documents of so many tokens, 0: none.
+  DeviceMask(Context& context, const AttentionShape& shape, std::int64_t document,
+             std::int64_t window)
+      : memory(context.device(), document > 0 ? 4 * shape.rows() : 0), mask{.window = window} {
+    if (document == 0) {
+      return;
+    }
+    std::vector<std::uint32_t> starts;
+    for (std::int64_t row = 0; row < shape.rows(); ++row) {
+      starts.push_back(static_cast<std::uint32_t>(row % shape.tokens / document * document));
+    }
+    const Shape of{shape.sequences, shape.tokens};
+    const TensorView there = memory.view(0, of, DType::kUint32);
+    device::copy_tensor(TensorView(std::span(starts), of), there, context.stream());
+    context.synchronize();
+    mask.document_starts = there;
+  }
+
+  device::Buffer memory;
+  AttentionMask mask;
+};
+
+void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::int64_t document = 0,
+                   std::int64_t window = 0) {
+  const std::string of = "_of_" + std::to_string(shape.tokens) + "x" +
+                         std::to_string(shape.head_size) +
+                         (document > 0 ? "_in_documents_of_" + std::to_string(document) : "") +
+                         (window > 0 ? "_in_windows_of_" + std::to_string(window) : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape y{shape.rows(), shape.width()};
   const Shape sums{shape.sequences, shape.heads(), shape.tokens};
   add_case(cases, "attention_forward" + of, {read(qkv), written(y), computed(Role::kWritten, sums)},
            [=](Context& context, const Tensors& t) {
-             causal_attention_forward(context, shape, t[0], t[1], t[2]);
+             const DeviceMask mask(context, shape, document, window);
+             causal_attention_forward(context, shape, t[0], t[1], t[2], mask.mask);
+             context.synchronize();
            });
   // Any numbers will do for y and log_sums: the gradient is a formula of them.
   Operand log_sums = positive(sums);
@@ -26,8 +55,13 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
   log_sums.high = 4.0;
   add_case(cases, "attention_backward" + of, {read(qkv), read(y), log_sums, read(y), written(qkv)},
            [=](Context& context, const Tensors& t) {
-             causal_attention_backward(context, shape, t[0], t[1], t[2], t[3], t[4]);
+             const DeviceMask mask(context, shape, document, window);
+             causal_attention_backward(context, shape, t[0], t[1], t[2], t[3], t[4], mask.mask);
+             context.synchronize();
            });
+  if (document > 0 || window > 0) {
+    return;
+  }
   if (shape.head_size % 2 == 0) {
     for (const Rotation rotation : {Rotation::kForward, Rotation::kBackward}) {
       for (const RotaryScaling& scaling :
@@ -45,17 +79,18 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
 }
 
 void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past,
-                std::int64_t head_size) {
+                std::int64_t head_size, std::int64_t window = 0) {
   const AttentionShape shape{
       .sequences = 1, .tokens = tokens, .kv_heads = 2, .queries = 3, .head_size = head_size};
   const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past) + "x" +
-                         std::to_string(head_size);
+                         std::to_string(head_size) +
+                         (window > 0 ? "_window_" + std::to_string(window) : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
   add_case(cases, "cached_attention" + of,
            {read(qkv), read(cache), read(cache), written({shape.rows(), shape.width()})},
            [=](Context& context, const Tensors& t) {
-             cached_attention(context, shape, t[0], t[1], t[2], past, t[3]);
+             cached_attention(context, shape, t[0], t[1], t[2], past, window, t[3]);
            });
   add_case(
       cases, "append_to_cache" + of, {read(qkv), updated(cache), updated(cache)},
@@ -120,6 +155,13 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
       cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
   add_attention(cases, {.sequences = 1, .tokens = 1090, .kv_heads = 1, .head_size = head_size});
   add_attention(cases, {.sequences = 2, .tokens = 650, .kv_heads = 2, .head_size = head_size});
+  const AttentionShape masked{
+      .sequences = 1, .tokens = 200, .kv_heads = 1, .queries = 2, .head_size = head_size};
+  add_attention(cases, masked, 64);
+  add_attention(cases, masked, 37);
+  add_attention(cases, masked, 0, 100);
+  add_attention(cases, masked, 150, 33);
+  add_caches(cases, 70, 140, head_size, 50);
   add_caches(cases, 1, 70, head_size);
   add_caches(cases, 140, 37, head_size);
   for (std::size_t i = before; i < cases.size(); ++i) {
@@ -142,6 +184,13 @@ void add_attention_cases(std::vector<Case>& cases) {
   add_attention(cases, {.sequences = 3, .tokens = 1, .kv_heads = 1, .queries = 2, .head_size = 7});
   add_attention(cases,
                 {.sequences = 1, .tokens = 128, .kv_heads = 1, .queries = 4, .head_size = 32});
+  const AttentionShape masked{
+      .sequences = 2, .tokens = 203, .kv_heads = 2, .queries = 2, .head_size = 40};
+  add_attention(cases, masked, 32);
+  add_attention(cases, masked, 7);
+  add_attention(cases, masked, 0, 50);
+  add_attention(cases, masked, 100, 1);
+  add_caches(cases, 40, 45, 24, 20);
   add_caches(cases, 1, 45, 24);
   add_caches(cases, 40, 0, 24);
   add_caches(cases, 3, 31, 24);

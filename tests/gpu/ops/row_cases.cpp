@@ -278,7 +278,7 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
                      });
                    }});
   cases.push_back({"cross_entropy_in_place" + of,
-                   {updated(shape), ids({rows}, 0, classes)},
+                   {updated(shape), ids({rows}, kUncounted, classes)},
                    [=](Context& context, const Tensors& t) {
                      return loss_of(context, [&](const TensorView& sums) {
                        cross_entropy(context, t[0], t[1], rows, 0.125, t[0], sums);
@@ -291,7 +291,7 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
                        cross_entropy(context, t[0], t[1], valid, 0.125, {}, sums);
                      });
                    }});
-  // Some labels are none: -1 and `classes`.
+  // Some labels are none: `classes`, and -1, which counts nowhere.
   cases.push_back({"cross_entropy_with_bad_labels" + of,
                    {read(shape), ids({rows}, -1, classes + 1), written(shape)},
                    [=](Context& context, const Tensors& t) {
@@ -331,12 +331,13 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
              [=](Context& context, const Tensors& t) {
                cross_entropy_parts(context, t[0], t[1], classes, count, t[2]);
              });
-    add_case(
-        cases, "cross_entropy_gradient" + name,
-        {read(shape), ids({rows}, 0, 3 * classes), computed(Role::kRead, {rows}), written(shape)},
-        [=](Context& context, const Tensors& t) {
-          cross_entropy_gradient(context, t[0], t[1], classes, count, t[2], valid, 0.125, t[3]);
-        });
+    add_case(cases, "cross_entropy_gradient" + name,
+             {read(shape), ids({rows}, kUncounted, 3 * classes), computed(Role::kRead, {rows}),
+              written(shape)},
+             [=](Context& context, const Tensors& t) {
+               cross_entropy_gradient(context, t[0], t[1], classes, count, t[2], valid, 0.125,
+                                      t[3]);
+             });
   }
 }
 

@@ -215,6 +215,7 @@ TEST(ImportTokens, MegatronFilesComeInPairs) {
       train_of(token_options(directory, ImportFormat::kMegatronTokens, {"a.bin", "b.idx", "c"}));
   EXPECT_THAT(tokens_of(train), ElementsAre(1, 2, 3, 39999, 5, 6, 7, 8));
   EXPECT_EQ(train.info().source, "tokens-megatron: a.bin, b.bin, c.bin");
+  EXPECT_THAT(train.documents().ends, ElementsAre(2, 5, 7, 8));
 }
 
 TEST(ImportTokens, RefusesBadMegatronFiles) {

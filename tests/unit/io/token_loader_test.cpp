@@ -293,5 +293,16 @@ TEST(TokenDataset, ADamagedTokenizerIsRefused) {
               HasSubstr("the tokenizer in"));
 }
 
+TEST(TokenLoader, MissingShardsAreNamedTogether) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path master = import_dataset(numbered_options(directory, 30000)).train;
+  const auto opened = [&] { return error_of([&] { static_cast<void>(Dataset::open(master)); }); };
+  std::filesystem::remove(directory / "out/train-00002.h5");
+  EXPECT_THAT(opened(), HasSubstr("the shard train-00002.h5 of"));
+  std::filesystem::remove(directory / "out/train-00000.h5");
+  EXPECT_THAT(opened(), AllOf(HasSubstr("2 of the 4 shards of"),
+                              HasSubstr("train-00000.h5, train-00002.h5; put them")));
+}
+
 }  // namespace
 }  // namespace strata::io::token_loader_test

@@ -23,6 +23,31 @@ constexpr double kNear = sizeof(T) == 2   ? 4e-3
                          : sizeof(T) == 4 ? 1e-6
                                           : 1e-14;
 
+/// The documents of every sequence begin at these tokens, besides the first one.
+struct Mask {
+  std::vector<std::int64_t> begins;
+  std::int64_t window = 0;
+
+  [[nodiscard]] std::int64_t start(std::int64_t token) const {
+    std::int64_t start = 0;
+    for (const std::int64_t begin : begins) {
+      start = begin <= token ? begin : start;
+    }
+    return start;
+  }
+  [[nodiscard]] std::int64_t first(std::int64_t token) const {
+    return std::max(start(token), window > 0 ? token - window + 1 : 0);
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Mask& mask) {
+  out << "documents from";
+  for (const std::int64_t begin : mask.begins) {
+    out << " " << begin;
+  }
+  return out << ", window " << mask.window;
+}
+
 template <typename T>
 struct Layer {
   explicit Layer(const AttentionShape& of, std::size_t misalignment = 0)
@@ -33,12 +58,25 @@ struct Layer {
         log_sums({of.sequences, of.heads(), of.tokens}),
         dqkv({of.rows(), of.qkv_width()}, misalignment) {}
 
+  void set(const Mask& of) {
+    mask = of;
+    starts.clear();
+    for (std::int64_t row = 0; row < shape.rows() && !of.begins.empty(); ++row) {
+      starts.push_back(static_cast<std::uint32_t>(of.start(row % shape.tokens)));
+    }
+  }
+  [[nodiscard]] AttentionMask given_mask() const {
+    return {.document_starts = starts.empty() ? ConstTensorView()
+                                              : ConstTensorView(std::span(starts),
+                                                                {shape.sequences, shape.tokens}),
+            .window = mask.window};
+  }
   void forward(Context& context) {
-    causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
+    causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view(), given_mask());
   }
   void backward(Context& context) {
     causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
-                              dqkv.view());
+                              dqkv.view(), given_mask());
   }
   void run(int threads) {
     Context context(threads);
@@ -47,6 +85,8 @@ struct Layer {
   }
 
   AttentionShape shape;
+  Mask mask;
+  std::vector<std::uint32_t> starts;
   Tensor<T> qkv;
   Tensor<T> dy;
   Tensor<T> y;
@@ -65,6 +105,7 @@ struct Reference {
   template <typename T>
   explicit Reference(const Layer<T>& layer)
       : shape(layer.shape),
+        mask(layer.mask),
         y(static_cast<std::size_t>(shape.rows() * shape.width())),
         dqkv(static_cast<std::size_t>(shape.rows() * shape.qkv_width())) {
     for (const T element : layer.qkv.elements()) {
@@ -96,7 +137,8 @@ struct Reference {
     const std::int64_t query = head % shape.queries;
     std::vector<double> weights;
     double sum = 0.0;
-    for (std::int64_t key = 0; key <= token; ++key) {
+    const std::int64_t first = mask.first(token);
+    for (std::int64_t key = first; key <= token; ++key) {
       double score = 0.0;
       for (std::int64_t i = 0; i < shape.head_size; ++i) {
         score += qkv[at(token, query, i)] * qkv[at(key, shape.queries, i)] * scale;
@@ -111,14 +153,14 @@ struct Reference {
     log_sums.push_back(largest + std::log(sum));
     double correction = 0.0;
     for (std::int64_t i = 0; i < shape.head_size; ++i) {
-      for (std::int64_t key = 0; key <= token; ++key) {
-        y[out(i)] +=
-            weights[static_cast<std::size_t>(key)] / sum * qkv[at(key, shape.queries + 1, i)];
+      for (std::int64_t key = first; key <= token; ++key) {
+        y[out(i)] += weights[static_cast<std::size_t>(key - first)] / sum *
+                     qkv[at(key, shape.queries + 1, i)];
       }
       correction += y[out(i)] * dy[out(i)];
     }
-    for (std::int64_t key = 0; key <= token; ++key) {
-      const double weight = weights[static_cast<std::size_t>(key)] / sum;
+    for (std::int64_t key = first; key <= token; ++key) {
+      const double weight = weights[static_cast<std::size_t>(key - first)] / sum;
       double dweight = 0.0;
       for (std::int64_t i = 0; i < shape.head_size; ++i) {
         dweight += dy[out(i)] * qkv[at(key, shape.queries + 1, i)];
@@ -133,6 +175,7 @@ struct Reference {
   }
 
   AttentionShape shape;
+  Mask mask;
   std::vector<double> qkv;
   std::vector<double> dy;
   std::vector<double> y;
@@ -169,6 +212,86 @@ TYPED_TEST(AttentionTyped, AgreesWithPlainLoops) {
     EXPECT_LT(log_error, kNear<Compute<T>>) << shape;
     EXPECT_LT((relative_error<T, double>(layer.dqkv.elements(), reference.dqkv)), kNear<T>)
         << shape;
+  }
+}
+
+/// Documents that end at, within and behind a tile, of one token and of several tiles.
+const std::vector<Mask> kMasks{{{64, 128}}, {{1, 2, 100, 199}}, {{63, 65, 130}},
+                               {{}, 1},     {{}, 64},           {{}, 70},
+                               {{}, 500},   {{40, 150}, 33},    {{10, 20, 30}, 100}};
+
+TYPED_TEST(AttentionTyped, MaskedTokensAgreeWithPlainLoops) {
+  using T = TypeParam;
+  for (const Mask& mask : kMasks) {
+    for (const AttentionShape& shape :
+         {AttentionShape{2, 200, 2, 2, 24}, AttentionShape{1, 200, 1, 1, 64}}) {
+      Layer<T> layer(shape);
+      layer.set(mask);
+      layer.run(2);
+      const Reference reference(layer);
+      EXPECT_LT((relative_error<T, double>(layer.y.elements(), reference.y)), kNear<T>) << mask;
+      const double log_error =
+          relative_error<Compute<T>, double>(layer.log_sums.elements(), reference.log_sums);
+      EXPECT_LT(log_error, kNear<Compute<T>>) << mask;
+      EXPECT_LT((relative_error<T, double>(layer.dqkv.elements(), reference.dqkv)), kNear<T>)
+          << mask;
+    }
+  }
+}
+
+/// The rows [first, first + rows) of a tensor of `width` columns.
+template <typename T>
+std::vector<T> rows_of(const Tensor<T>& tensor, std::int64_t width, std::int64_t first,
+                       std::int64_t rows) {
+  const auto begin = tensor.elements().begin() + first * width;
+  return {begin, begin + rows * width};
+}
+
+TYPED_TEST(AttentionTyped, ADocumentKnowsNothingOfTheOthers) {
+  using T = TypeParam;
+  const AttentionShape shape{1, 200, 2, 2, 24};
+  const std::vector<std::int64_t> begins{0, 64, 90, 128, 129, 200};
+  Layer<T> pack(shape);
+  pack.set({.begins = begins});
+  pack.run(1);
+  for (std::size_t d = 0; d + 1 < begins.size(); ++d) {
+    const std::int64_t first = begins[d];
+    const std::int64_t tokens = begins[d + 1] - first;
+    // Other documents' tokens change no bit.
+    Layer<T> others(shape);
+    others.set({.begins = begins});
+    const auto spoil = [&](std::int64_t row, T value) {
+      std::fill_n(others.qkv.elements().begin() + row * shape.qkv_width(), shape.qkv_width(),
+                  value);
+      std::fill_n(others.dy.elements().begin() + row * shape.width(), shape.width(), value);
+    };
+    for (std::int64_t row = 0; row < shape.tokens; ++row) {
+      if (row < first || row >= first + tokens) {
+        spoil(row, static_cast<T>(Compute<T>{7}));
+      }
+    }
+    others.run(1);
+    EXPECT_TRUE(rows_of(pack.y, shape.width(), first, tokens) ==
+                rows_of(others.y, shape.width(), first, tokens));
+    EXPECT_TRUE(rows_of(pack.dqkv, shape.qkv_width(), first, tokens) ==
+                rows_of(others.dqkv, shape.qkv_width(), first, tokens));
+    // Alone it has the same bits where the tiles are those of the pack.
+    AttentionShape of_document = shape;
+    of_document.tokens = tokens;
+    Layer<T> alone(of_document);
+    std::ranges::copy(rows_of(pack.qkv, shape.qkv_width(), first, tokens),
+                      alone.qkv.elements().begin());
+    std::ranges::copy(rows_of(pack.dy, shape.width(), first, tokens), alone.dy.elements().begin());
+    alone.run(1);
+    const std::vector<T> y = rows_of(pack.y, shape.width(), first, tokens);
+    const std::vector<T> dqkv = rows_of(pack.dqkv, shape.qkv_width(), first, tokens);
+    if (first % 64 == 0) {
+      EXPECT_TRUE(alone.y.values() == y) << first;
+      EXPECT_TRUE(alone.dqkv.values() == dqkv) << first;
+    } else {
+      EXPECT_LT((relative_error<T, T>(alone.y.elements(), y)), kNear<T>) << first;
+      EXPECT_LT((relative_error<T, T>(alone.dqkv.elements(), dqkv)), kNear<T>) << first;
+    }
   }
 }
 
@@ -313,11 +436,17 @@ TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
   using T = TypeParam;
   const AttentionShape shape{1, 140, 2, 3, 20};
   constexpr std::int64_t kCapacity = 150;
-  Layer<T> whole(shape);
-  whole.run(1);
   // Several new tokens end at, within and behind a tile of keys.
-  const std::vector<std::vector<std::int64_t>> calls{{65, 1, 1, 60, 3, 10}, {37, 100, 3}, {1, 139}};
-  for (const std::vector<std::int64_t>& steps : calls) {
+  const std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>> calls{
+      {0, {65, 1, 1, 60, 3, 10}},
+      {0, {37, 100, 3}},
+      {0, {1, 139}},
+      {50, {65, 1, 1, 60, 3, 10}},
+      {3, {100, 40}}};
+  for (const auto& [window, steps] : calls) {
+    Layer<T> whole(shape);
+    whole.set({.window = window});
+    whole.run(1);
     Context context(static_cast<int>(steps.size() % 2) + 1);
     Tensor<T> keys({shape.kv_heads, kCapacity, shape.head_size});
     Tensor<T> values({shape.kv_heads, kCapacity, shape.head_size});
@@ -330,7 +459,7 @@ TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
                            .flat_slice(past * shape.qkv_width(), tokens * shape.qkv_width())
                            .reshaped({tokens, shape.qkv_width()});
       append_to_cache(context, step, qkv, past, keys.view(), values.view());
-      cached_attention(context, step, qkv, keys.view(), values.view(), past,
+      cached_attention(context, step, qkv, keys.view(), values.view(), past, window,
                        y.view()
                            .flat_slice(past * shape.width(), tokens * shape.width())
                            .reshaped({tokens, shape.width()}));
@@ -356,8 +485,12 @@ TEST(Attention, ChecksWhatItIsGiven) {
   EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), 2, cache.view(), cache.view()));
   EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), 3, cache.view(), cache.view()),
                std::logic_error);
-  EXPECT_THROW(cached_attention(context, shape, layer.qkv.view(), cache.view(), cache.view(), 3,
+  EXPECT_THROW(cached_attention(context, shape, layer.qkv.view(), cache.view(), cache.view(), 3, 0,
                                 layer.y.view()),
+               std::logic_error);
+  const Tensor<std::uint32_t> starts({1, 3});
+  EXPECT_THROW(causal_attention_forward(context, shape, layer.qkv.view(), layer.y.view(),
+                                        layer.log_sums.view(), {.document_starts = starts.view()}),
                std::logic_error);
 }
 

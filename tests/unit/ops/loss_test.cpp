@@ -108,7 +108,7 @@ TEST(CrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
   Context context(1);
   const auto logits = randoms<float>({5, 10}, 1);
   auto labels = labels_of(5, 10);
-  for (const std::int64_t wrong : {10, -1}) {
+  for (const std::int64_t wrong : {10, -2}) {
     labels[2] = wrong;
     labels[4] = -7;
     const LossSums sums = cross_entropy_sums(context, logits.view(), labels.view(), 5, 1.0, {});
@@ -148,6 +148,26 @@ TEST(CrossEntropy, RowsOfBadLabelsGiveNeitherLossNorGradient) {
       EXPECT_EQ(dlogits[i], 0.0F);
     }
   }
+}
+
+TEST(CrossEntropy, UncountedRowsAreLeftOut) {
+  Context context(1);
+  const auto logits = randoms<float>({5, 10}, 1);
+  auto labels = labels_of(5, 10);
+  EXPECT_EQ(cross_entropy_sums(context, logits.view(), labels.view(), 4, 1.0, {}).counted, 4);
+  const LossSums first_two = cross_entropy_sums(context, logits.view(), labels.view(), 2, 1.0, {});
+  labels[2] = labels[3] = kUncounted;
+  auto dlogits = randoms<float>({5, 10}, 2);
+  const LossSums sums =
+      cross_entropy_sums(context, logits.view(), labels.view(), 4, 1.0, dlogits.view());
+  EXPECT_EQ(sums.loss, first_two.loss);
+  EXPECT_EQ(sums.correct, first_two.correct);
+  EXPECT_EQ(sums.counted, 2);
+  EXPECT_NO_THROW(require_labels(sums, 10));
+  for (std::int64_t i = 20; i < 50; ++i) {
+    EXPECT_EQ(dlogits[i], 0.0F);
+  }
+  EXPECT_EQ(squared_error_sums(context, logits.view(), logits.view(), 3, 1.0, {}).counted, 3);
 }
 
 TEST(CrossEntropy, NoRowsGiveNoLoss) {

@@ -217,7 +217,7 @@ TEST(SplitCrossEntropy, TellsTheFirstRowWhoseTargetIsOutOfRange) {
   EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 5, steps).bad_row, -1);
   const LossSums before = Split<float>(logits, targets, {0, 10, 20}).losses(context, 2, steps);
   targets[4] = -7;
-  for (const std::int64_t wrong : {20, -1}) {
+  for (const std::int64_t wrong : {20, -2}) {
     targets[2] = wrong;
     targets[3] = wrong;
     const LossSums sums = Split<float>(logits, targets, {0, 10, 20}).losses(context, 4, steps);
@@ -227,6 +227,26 @@ TEST(SplitCrossEntropy, TellsTheFirstRowWhoseTargetIsOutOfRange) {
     EXPECT_EQ(sums.correct, before.correct);
     // Rows that do not count may have any target.
     EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 2, steps).bad_row, -1);
+  }
+}
+
+TEST(SplitCrossEntropy, UncountedRowsAreLeftOut) {
+  Context context(1);
+  const std::vector<ReductionStep> steps{{0, 1}};
+  const auto logits = randoms<float>({5, 20}, 1);
+  auto targets = targets_of(5, 20);
+  const LossSums before = Split<float>(logits, targets, {0, 10, 20}).losses(context, 2, steps);
+  EXPECT_EQ(before.counted, 2);
+  targets[2] = targets[3] = kUncounted;
+  Split<float> split(logits, targets, {0, 10, 20});
+  const LossSums sums = split.losses(context, 4, steps);
+  EXPECT_EQ(sums.loss, before.loss);
+  EXPECT_EQ(sums.counted, 2);
+  EXPECT_EQ(sums.bad_row, -1);
+  const Tensor<float>& gradient = split.gradient(context, 4, 1.0);
+  EXPECT_NE(gradient[0], 0.0F);
+  for (std::int64_t i = 40; i < 100; ++i) {
+    EXPECT_EQ(gradient[i], 0.0F);
   }
 }
 

@@ -25,7 +25,7 @@ class Feed : public testing::Test {
     base_.batch.global = 8;
     base_.batch.micro = 4;
     base_.train.steps = kSteps;
-    dataset_.emplace(open_data(base_, base_.data.train));
+    dataset_.emplace(plan::open_train_data(base_));
     plan_.emplace(plan::prepare(base_, 1, dataset_->info(), {}));
     rank_.emplace(rank_plan(*plan_, 0));
   }

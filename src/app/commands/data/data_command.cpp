@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -113,9 +114,21 @@ ExitCode inspect_data(const config::CommandLine& line) {
   if (line.has("samples") && !draws) {
     fail(ExitCode::kUsage, "--samples is for --contact-sheet=FILE.png; give both or neither");
   }
-  if (draws && line.positions().size() > 1) {
-    fail(ExitCode::kUsage, "--contact-sheet shows one data set, {} are named; give one",
-         line.positions().size());
+  const bool reads = line.has("document");
+  if ((draws || reads) && line.positions().size() > 1) {
+    fail(ExitCode::kUsage, "--{} shows one data set, {} are named; give one",
+         draws ? "contact-sheet" : "document", line.positions().size());
+  }
+  if (reads && (draws || line.has("verify"))) {
+    fail(ExitCode::kUsage, "--document shows a text and nothing else; leave --{} out",
+         draws ? "contact-sheet" : "verify");
+  }
+  if (reads) {
+    const std::int64_t number =
+        line.count("document", 0, 0, std::numeric_limits<std::int64_t>::max());
+    fmt::print("{}", printable_lines(
+                         io::document_text(io::Dataset::open(line.positions().front()), number)));
+    return ExitCode::kDone;
   }
   const std::string sheet = text_argument(line, "contact-sheet");
   const std::int64_t shown = line.count("samples", 64, 1, kMostShown);
@@ -159,12 +172,13 @@ Commands data_commands() {
 sample per line, separated by commas, semicolons, tabs or bars; jsonl: --files with a JSON object per line, a sample each; npy: NumPy arrays as --inputs and --targets, the first dimension is the samples; cifar10, cifar100:
 CIFAR's binary version as --files; images: --files=DIR, in each DIR one folder per class, with JPEG and PNG files; text:
 UTF-8 text as --files, with --text-field JSON
-lines with a document each; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
+lines with a document each; chat: JSON lines with a dialogue each, as {"messages": [{"role": ..., "content": ...}, ...]};
+tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
 tokens-megatron: .bin files with their .idx beside them)"},
             {"output", "DIR", "where the data set goes"},
             {"files", "FILE...",
              "the files to import, except for idx and npy; .gz and .zst are read, - is standard "
-             "input, a directory stands for its files (csv, jsonl, text)"},
+             "input, a directory stands for its files (csv, jsonl, text, chat)"},
             {"images", "FILE...", "idx: the inputs"},
             {"labels", "FILE...", "idx: the targets"},
             {"inputs", "FILE...", "npy: the inputs"},
@@ -222,7 +236,12 @@ one))"},
              R"(text: the pattern that splits text into words, which a file of ranks does not hold; llama3 has that of
 cl100k)"},
             {"special-tokens", "",
-             R"(text: reads the spelling of a special token, such as <|endoftext|>, as that token instead of as text)"},
+             R"(text, chat: reads the spelling of a special token in a document or message, such as <|endoftext|>, as that token instead of as text)"},
+            {"template", "NAME",
+             "chat: how messages are written: chatml, llama3, gemma, phi3, zephyr, mistral; or "
+             "rendered: lines that strata_chat.py made with a model's own template"},
+            {"roles", "ROLE,...",
+             "chat: the roles whose messages are learned; others are read (default assistant)"},
             {"vocabulary", "N", "tokens: the number of token ids"},
             {"token-bits", "16|32|64",
              "tokens-nanogpt: bits of a token, which these files do not record (default 16)"}},
@@ -238,11 +257,16 @@ cl100k)"},
        .alone = import_data},
       {.name = "data inspect",
        .purpose = "show a data set, or check every byte",
-       .synopses = {{"DIR/train.h5 ... [--verify] [--contact-sheet=FILE.png [--samples=64]]"}},
+       .synopses = {{"DIR/train.h5 ... [--verify] [--document=N] [--contact-sheet=FILE.png "
+                     "[--samples=64]]"}},
        .about = "Shows what data sets hold.",
-       .options = {{"verify", "", "reads every byte and compares it with its checksum"},
-                   {"contact-sheet", "FILE.png", "a picture of images spread over a data set"},
-                   {"samples", "N", "how many (default 64)"}},
+       .options =
+           {{"verify", "", "reads every byte and compares it with its checksum"},
+            {"contact-sheet", "FILE.png", "a picture of images spread over a data set"},
+            {"samples", "N", "how many (default 64)"},
+            {"document", "N",
+             "the text of document N, counted from 0; what counts as a target stands between "
+             "\u27e6 and \u27e7 where not all does"}},
        .positions = config::Positions::kSome,
        .needs = "a master file",
        .alone = inspect_data}};

@@ -25,12 +25,13 @@ std::vector<std::filesystem::path> paths(const config::CommandLine& line, const 
 }
 
 /// Names after an option, as words or with commas between them.
-std::vector<std::string> names_argument(const config::CommandLine& line, const std::string& name) {
+std::vector<std::string> names_argument(const config::CommandLine& line, const std::string& name,
+                                        const char* what = "COLUMN") {
   std::vector<std::string> names;
   for (const std::string& value : line.values(name)) {
     const std::vector<std::string> words = split_words(value, ",");
     if (words.empty()) {
-      fail(ExitCode::kUsage, "--{} is empty; give --{}=COLUMN,...", name, name);
+      fail(ExitCode::kUsage, "--{} is empty; give --{}={},...", name, name, what);
     }
     names.insert(names.end(), words.begin(), words.end());
   }
@@ -45,20 +46,21 @@ struct FormatOption {
 };
 constexpr const char* kTables = "csv jsonl";
 constexpr const char* kSampleFormats = "idx csv jsonl npy cifar10 cifar100 images";
-constexpr const char* kTokenFormats = "text tokens-nanogpt tokens-llmc tokens-megatron";
+constexpr const char* kTokenFormats = "text chat tokens-nanogpt tokens-llmc tokens-megatron";
 constexpr FormatOption kFormatOptions[] = {
     {"images", "idx", FormatOption::Needed::kYes},
     {"labels", "idx", FormatOption::Needed::kYes},
     {"inputs", "npy", FormatOption::Needed::kYes},
     {"targets", "npy", FormatOption::Needed::kYes},
-    {"files", "csv jsonl cifar10 cifar100 images text tokens-nanogpt tokens-llmc tokens-megatron",
+    {"files",
+     "csv jsonl cifar10 cifar100 images text chat tokens-nanogpt tokens-llmc tokens-megatron",
      FormatOption::Needed::kYes},
     {"test-images", "idx"},
     {"test-labels", "idx"},
     {"test-inputs", "npy"},
     {"test-targets", "npy"},
     {"test-files",
-     "csv jsonl cifar10 cifar100 images text tokens-nanogpt tokens-llmc tokens-megatron"},
+     "csv jsonl cifar10 cifar100 images text chat tokens-nanogpt tokens-llmc tokens-megatron"},
     {"order", kSampleFormats},
     {"seed", kSampleFormats},
     {"label", kTables},
@@ -79,7 +81,9 @@ constexpr FormatOption kFormatOptions[] = {
     {"merges", kTokenFormats},
     {"split-pattern", kTokenFormats},
     {"separator", "text"},
-    {"special-tokens", "text"},
+    {"special-tokens", "text chat"},
+    {"template", "chat", FormatOption::Needed::kYes},
+    {"roles", "chat"},
     {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
     {"token-bits", "tokens-nanogpt"}};
 
@@ -168,6 +172,10 @@ io::ImportOptions import_options(const config::CommandLine& line) {
   options.table.categories = names_argument(line, "categories");
   options.table.missing = line.choice<io::Missing>("missing").value_or(options.table.missing);
   options.text_field = text_argument(line, "text-field");
+  options.chat_template = text_argument(line, "template");
+  if (line.has("roles")) {
+    options.roles = names_argument(line, "roles", "ROLE");
+  }
   tokenizer_options(line, options);
   options.separator = line.choice<io::Separator>("separator").value_or(options.separator);
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);

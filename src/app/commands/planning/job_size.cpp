@@ -112,7 +112,7 @@ std::optional<io::DatasetInfo> data_of(const config::RunConfig& config) {
   try {
     return planned_data(config);
   } catch (const Error&) {
-    if (std::error_code error; std::filesystem::exists(config.data.train, error)) {
+    if (has_data(config)) {
       throw;
     }
     return std::nullopt;

@@ -1,5 +1,6 @@
 #include "commands/planning/plan_inputs.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,12 +18,15 @@
 
 namespace strata::app {
 
-namespace {
-
 bool has_data(const config::RunConfig& config) {
   std::error_code error;
-  return std::filesystem::exists(config.data.train, error);
+  return !config.data.train.empty() &&
+         std::ranges::all_of(io::mixture_sets(config.data.train), [&](const io::MixtureSet& set) {
+           return std::filesystem::exists(set.master, error);
+         });
 }
+
+namespace {
 
 /// The config's data, or, before these exist, those of the checkpoint, with which they are not
 /// compared then.
@@ -93,11 +97,7 @@ io::DatasetInfo planned_data(const config::RunConfig& config) {
            config.data.train);
     }
   }
-  io::Dataset data = io::Dataset::open(config.data.train);
-  if (data.info().task == io::Task::kNextToken) {
-    data.set_context(plan::context_of(config));
-  }
-  return data.info();
+  return plan::open_train_data(config).info();
 }
 
 bool has_unknown_length(const config::RunConfig& config, const io::DatasetInfo& data) {

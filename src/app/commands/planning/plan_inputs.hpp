@@ -14,6 +14,9 @@ namespace strata::app {
 [[nodiscard]] plan::VirtualGrid continued_grid(config::GivenConfig& given,
                                                config::Arguments settings);
 
+/// Whether all files of data.train exist.
+[[nodiscard]] bool has_data(const config::RunConfig& config);
+
 /// Description of data.train, or, where it does not exist yet, of what a model with named sizes
 /// assumes. Throws: Error(kUsage) where the config does not say enough.
 [[nodiscard]] io::DatasetInfo planned_data(const config::RunConfig& config);

@@ -221,6 +221,11 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
+  if (const std::string change =
+          inputs.checkpoint ? train::data_change(plan, *inputs.checkpoint) : "";
+      !change.empty()) {
+    log.warn("{}", change);
+  }
   if (!other_bits.empty()) {
     log.warn("{}", other_bits);
   }

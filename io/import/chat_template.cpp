@@ -1,0 +1,157 @@
+#include "import/chat_template.hpp"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::io {
+namespace {
+
+/// Appends a text of a template.
+void add_text(std::string_view text, bool counts, Dialogue& dialogue) {
+  while (!text.empty()) {
+    const bool token = text.front() == '^';
+    const std::size_t end = std::min(text.find(token ? '$' : '^'), text.size());
+    dialogue.push_back({token ? ChatSegment::Kind::kToken : ChatSegment::Kind::kText,
+                        std::string(text.substr(token ? 1 : 0, end - (token ? 1 : 0))), counts});
+    text.remove_prefix(std::min(text.size(), end + (token ? 1 : 0)));
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kSpace);
+  return begin == std::string_view::npos
+             ? std::string_view()
+             : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+/// A member that is a text.
+const std::string& text_of(const nlohmann::json& object, const char* key, const std::string& what) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) {
+    fail(ExitCode::kData, "{} has {} \"{}\"{}", what,
+         found == object.end() || found->is_null() ? "no" : "no text as", key,
+         object.contains("tool_calls") ? "; calls of tools need the model's own template: render "
+                                         "them with strata_chat.py"
+                                       : "");
+  }
+  return found->get_ref<const std::string&>();
+}
+
+const nlohmann::json& list_of(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& list = object.at(key);
+  if (!list.is_array() || list.empty()) {
+    fail(ExitCode::kData, "\"{}\" is no list of at least one", key);
+  }
+  return list;
+}
+
+std::string_view usual_role(std::string_view role) {
+  return role == "human" ? "user" : role == "gpt" || role == "model" ? "assistant" : role;
+}
+
+}  // namespace
+
+// Sources: the documentation of ChatML, Llama 3, Gemma, Phi-3, Zephyr and Mistral 7B Instruct.
+const std::vector<ChatTemplate>& chat_templates() {
+  static const std::vector<ChatTemplate> kTemplates{
+      {"chatml",
+       "",
+       {{"system", "^<|im_start|>$system\n", "^<|im_end|>$", "\n"},
+        {"user", "^<|im_start|>$user\n", "^<|im_end|>$", "\n"},
+        {"assistant", "^<|im_start|>$assistant\n", "^<|im_end|>$", "\n"},
+        {"tool", "^<|im_start|>$tool\n", "^<|im_end|>$", "\n"}}},
+      {"llama3",
+       "^<|begin_of_text|>$",
+       {{"system", "^<|start_header_id|>$system^<|end_header_id|>$\n\n", "^<|eot_id|>$", ""},
+        {"user", "^<|start_header_id|>$user^<|end_header_id|>$\n\n", "^<|eot_id|>$", ""},
+        {"assistant", "^<|start_header_id|>$assistant^<|end_header_id|>$\n\n", "^<|eot_id|>$", ""},
+        {"tool", "^<|start_header_id|>$ipython^<|end_header_id|>$\n\n", "^<|eot_id|>$", ""}},
+       true},
+      {"gemma",
+       "^<bos>$",
+       {{"user", "^<start_of_turn>$user\n", "^<end_of_turn>$", "\n"},
+        {"assistant", "^<start_of_turn>$model\n", "^<end_of_turn>$", "\n"}},
+       true},
+      {"phi3",
+       "",
+       {{"system", "^<|system|>$\n", "^<|end|>$", "\n"},
+        {"user", "^<|user|>$\n", "^<|end|>$", "\n"},
+        {"assistant", "^<|assistant|>$\n", "^<|end|>$", "\n"}}},
+      {"zephyr",
+       "",
+       {{"system", "<|system|>\n", "^</s>$", "\n"},
+        {"user", "<|user|>\n", "^</s>$", "\n"},
+        {"assistant", "<|assistant|>\n", "^</s>$", "\n"}}},
+      {"mistral",
+       "^<s>$",
+       {{"user", "[INST] ", "", " [/INST]"}, {"assistant", " ", "^</s>$", ""}},
+       true}};
+  return kTemplates;
+}
+
+Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
+                const std::vector<std::string>& learned) {
+  const bool turns = object.contains("conversations") && !object.contains("messages");
+  if (!turns && !object.contains("messages")) {
+    fail(ExitCode::kData,
+         "there is neither \"messages\" nor \"conversations\"; a dialogue is as "
+         R"({{"messages": [{{"role": "user", "content": "..."}}, ...]}})");
+  }
+  if (object.contains("tools")) {
+    fail(ExitCode::kData,
+         "there are \"tools\", which need the model's own template: render the dialogues with "
+         "strata_chat.py");
+  }
+  Dialogue dialogue;
+  add_text(chat.begin, false, dialogue);
+  std::int64_t number = 0;
+  for (const nlohmann::json& message : list_of(object, turns ? "conversations" : "messages")) {
+    const std::string what = fmt::format("message {}", ++number);
+    if (!message.is_object()) {
+      fail(ExitCode::kData, "{} is no object with a role", what);
+    }
+    const std::string_view role = usual_role(text_of(message, turns ? "from" : "role", what));
+    const auto found = std::ranges::find(chat.roles, role, &ChatRole::role);
+    if (found == chat.roles.end()) {
+      std::vector<std::string_view> roles;
+      std::ranges::transform(chat.roles, std::back_inserter(roles), &ChatRole::role);
+      fail(ExitCode::kData, "{} has the role \"{}\"; the template {} knows {}", what, role,
+           chat.name, fmt::join(roles, ", "));
+    }
+    const std::string& content = text_of(message, turns ? "value" : "content", what);
+    const std::string_view text = chat.trims ? trimmed(content) : std::string_view(content);
+    const bool counts = std::ranges::find(learned, role) != learned.end();
+    if (counts && trimmed(text).empty()) {
+      fail(ExitCode::kData, "{}, of the role \"{}\", is empty; leave the dialogue out", what, role);
+    }
+    add_text(found->before, false, dialogue);
+    dialogue.push_back({ChatSegment::Kind::kText, std::string(text), counts});
+    add_text(found->end, counts, dialogue);
+    add_text(found->after, false, dialogue);
+  }
+  return dialogue;
+}
+
+Dialogue rendered(const nlohmann::json& object) {
+  Dialogue dialogue;
+  if (!object.contains("segments")) {
+    fail(ExitCode::kData, R"(there are no "segments", which --template=rendered reads)");
+  }
+  std::int64_t number = 0;
+  for (const nlohmann::json& segment : list_of(object, "segments")) {
+    const std::string what = fmt::format("segment {}", ++number);
+    if (!segment.is_object() || !segment.contains("label") || !segment.at("label").is_boolean()) {
+      fail(ExitCode::kData, R"({} is no object with a "text" and a "label" of true or false)",
+           what);
+    }
+    dialogue.push_back({ChatSegment::Kind::kText, text_of(segment, "text", what),
+                        segment.at("label").get<bool>()});
+  }
+  return dialogue;
+}
+
+}  // namespace strata::io

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace strata::io {
+
+/// A part of a rendered dialogue.
+struct ChatSegment {
+  /// What the text stands for: what a tokenizer makes of it, or the special token with this
+  /// spelling.
+  enum class Kind { kText, kToken } kind = Kind::kText;
+  std::string text;
+  /// Whether its tokens are learned.
+  bool counts = false;
+};
+using Dialogue = std::vector<ChatSegment>;
+
+/// The texts around the messages of one role.
+struct ChatRole {
+  std::string_view role;
+  /// Tokens stand between ^ and $, as in "^<|im_start|>$user\n".
+  std::string_view before;
+  /// Ends the message, and is learned with it.
+  std::string_view end;
+  std::string_view after;
+};
+
+/// How a family of models writes dialogues.
+struct ChatTemplate {
+  std::string_view name;
+  std::string_view begin;
+  std::vector<ChatRole> roles;
+  /// Whether white space around a message is left out.
+  bool trims = false;
+};
+
+/// The built-in templates.
+[[nodiscard]] const std::vector<ChatTemplate>& chat_templates();
+
+/// Renders the messages of an object: "messages" of "role" and "content", or "conversations" of
+/// "from" and "value". Messages of `learned` roles count, with what ends them.
+/// Throws: Error(kData) that names the message, where its role is not one of the template's, or its
+/// content no text or empty, or it calls tools.
+[[nodiscard]] Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
+                              const std::vector<std::string>& learned);
+
+/// The "segments" of an object, a rendered dialogue: each has a "text", in which the spellings of
+/// special tokens are these tokens, and a "label", whether it counts.
+/// Throws: Error(kData) that names the segment.
+[[nodiscard]] Dialogue rendered(const nlohmann::json& object);
+
+}  // namespace strata::io

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Renders dialogues with a model's own chat template for strata data import --format=chat --template=rendered.
+
+Usage: strata_chat.py MODEL_DIRECTORY [FILE.jsonl ...] > rendered.jsonl
+
+MODEL_DIRECTORY holds tokenizer_config.json with a chat_template, or chat_template.jinja. Each line of the files, or of
+standard input, is an object with "messages", and may have "tools", which the template is given. Each line written has
+"segments" of "text" and "label": true for what the model is to say, the messages of --roles (default assistant) with
+what ends them. That is what a message adds to the template's text of the messages before it and its prompt for an answer.
+Needs the Python package jinja2 (Debian: python3-jinja2).
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+
+class ChatError(Exception):
+    """What is wrong with a model's directory or a dialogue."""
+
+
+def special_tokens(config):
+    """The texts that a template knows by name, as bos_token."""
+    found = {}
+    for name, value in config.items():
+        if name.endswith("_token") and value is not None:
+            found[name] = value["content"] if isinstance(value, dict) else value
+    return found
+
+
+def template_of(directory):
+    """The template of a model's directory, as a function of messages, tools and add_generation_prompt."""
+    try:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise ChatError("the Python package jinja2 is missing; install python3-jinja2") from error
+    directory = pathlib.Path(directory)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.is_file() else {}
+    source = config.get("chat_template")
+    if (directory / "chat_template.jinja").is_file():
+        source = (directory / "chat_template.jinja").read_text()
+    if isinstance(source, list):  # of several, by name
+        source = {one["name"]: one["template"] for one in source}.get("default")
+    if not source:
+        raise ChatError(f"{directory} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja")
+
+    def refuse(message):
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = refuse
+    try:
+        template = environment.from_string(source)
+    except TemplateError as error:
+        raise ChatError(f"the chat template of {directory} is not understood: {error}") from error
+    known = special_tokens(config)
+
+    def render(messages, tools, prompt):
+        try:
+            return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **known)
+        except (TemplateError, TypeError) as error:
+            raise ChatError(f"the template refuses it: {error}") from error
+
+    return render
+
+
+def segments_of(render, dialogue, roles):
+    """The rendered dialogue in parts; those to learn are what a message of `roles` adds behind the prompt for it."""
+    if not isinstance(dialogue, dict) or not isinstance(dialogue.get("messages"), list):
+        raise ChatError('the line is no object with a list of "messages"')
+    messages, tools = dialogue["messages"], dialogue.get("tools")
+    whole = render(messages, tools, False)
+    segments, done = [], 0
+    for number, message in enumerate(messages):
+        if message.get("role") not in roles:
+            continue
+        before = render(messages[:number], tools, True) if number else ""
+        after = render(messages[:number + 1], tools, False)
+        if not (whole.startswith(before) and whole.startswith(after) and done <= len(before) < len(after)):
+            raise ChatError(f"what the template writes for message {number + 1} depends on later ones, so that it is not "
+                            "known where the answer begins; learn the last one alone, as a dialogue for each answer")
+        segments += [{"text": whole[done:len(before)], "label": False}, {"text": after[len(before):], "label": True}]
+        done = len(after)
+    segments.append({"text": whole[done:], "label": False})
+    return [segment for segment in segments if segment["text"]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory")
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--roles", default="assistant", help="with commas between them")
+    options = parser.parse_args()
+    place = options.directory
+    try:
+        render = template_of(options.directory)
+        for path in options.files or ["-"]:
+            with open(0 if path == "-" else path, encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    place = f"{path}:{number}"
+                    if line.strip():
+                        segments = segments_of(render, json.loads(line), options.roles.split(","))
+                        print(json.dumps({"segments": segments}, ensure_ascii=False))
+    except (ChatError, ValueError, OSError) as error:
+        sys.exit(f"strata_chat.py: {place}: {error}")
+
+
+if __name__ == "__main__":
+    main()

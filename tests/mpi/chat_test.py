@@ -1,0 +1,208 @@
+"""Dialogues: imported with a template, masked, trained on, resumed on another grid, and answered."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import harness
+from harness import DATA, DONE, USAGE
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "io/python"
+sys.path.insert(0, str(SCRIPTS))
+import strata_reader  # noqa: E402
+
+SPECIALS = ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+            "<bos>", "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<s>", "</s>"]
+COLOURS = {"amber": "gold", "brook": "blue", "cedar": "brown", "dune": "sand", "ember": "red", "fjord": "green",
+           "grove": "lime", "heath": "pink"}
+CHATML = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+def byte_characters():
+    """The characters that stand for bytes in a tokenizer.json."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
+
+
+def tokenizer_json():
+    """Bytes, and one merge: two line feeds."""
+    characters = byte_characters()
+    feed = characters[10]
+    vocabulary = {character: byte for byte, character in characters.items()}
+    vocabulary[feed + feed] = 256
+    return {"added_tokens": [{"id": 257 + i, "content": text, "special": True} for i, text in enumerate(SPECIALS)],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": [f"{feed} {feed}"]}}
+
+
+def dialogue(*contents, roles=("user", "assistant")):
+    return {"messages": [{"role": roles[i % len(roles)], "content": text} for i, text in enumerate(contents)]}
+
+
+class Chat(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.directory / "model").mkdir()
+        (cls.directory / "model/tokenizer.json").write_text(json.dumps(tokenizer_json()))
+
+    def write_lines(self, name, objects):
+        text = "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in objects)
+        (self.directory / name).write_text(text)
+
+    def arguments(self, name, template, *more):
+        return ["data", "import", "--format=chat", "--tokenizer=model/tokenizer.json", f"--template={template}",
+                f"--files={name}.jsonl", f"--output={name}", "--overwrite", *more]
+
+    def chats(self, name, objects, template="chatml", *more):
+        self.write_lines(f"{name}.jsonl", objects)
+        self.alone(*self.arguments(name, template, "--split=1.0", *more), expect=DONE)
+        return strata_reader.Dataset(self.directory / name)
+
+    def texts(self, data):
+        """The whole text, and what counts."""
+        ids = data.tokens[:]
+        pieces = [chr(id) if id < 256 else "\n\n" if id == 256 else SPECIALS[id - 257] for id in ids]
+        return "".join(pieces), "".join(piece for piece, counts in zip(pieces, data.counts()) if counts)
+
+    def test_templates(self):
+        talk = dialogue("Be brief.", "Hi!", "Hello.", "Bye?", "Bye.", roles=("system", "user", "assistant", "user", "assistant"))
+        for template, whole in (
+                ("chatml", "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n"
+                           "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye?<|im_end|>\n"
+                           "<|im_start|>assistant\nBye.<|im_end|>\n"),
+                ("llama3", "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+                           "<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>"
+                           "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+                           "<|start_header_id|>user<|end_header_id|>\n\nBye?<|eot_id|>"
+                           "<|start_header_id|>assistant<|end_header_id|>\n\nBye.<|eot_id|>"),
+                ("phi3", "<|system|>\nBe brief.<|end|>\n<|user|>\nHi!<|end|>\n<|assistant|>\nHello.<|end|>\n"
+                         "<|user|>\nBye?<|end|>\n<|assistant|>\nBye.<|end|>\n"),
+                ("zephyr", "<|system|>\nBe brief.</s>\n<|user|>\nHi!</s>\n<|assistant|>\nHello.</s>\n"
+                           "<|user|>\nBye?</s>\n<|assistant|>\nBye.</s>\n")):
+            with self.subTest(template=template):
+                text, counted = self.texts(self.chats("talk", [talk], template))
+                self.assertEqual(text, whole)
+                end = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "phi3": "<|end|>", "zephyr": "</s>"}[template]
+                self.assertEqual(counted, f"Hello.{end}Bye.{end}")
+        pair = dialogue(" Hi!\n", " Hello. ")
+        for template, whole, learned in (
+                ("gemma", "<bos><start_of_turn>user\nHi!<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n",
+                 "Hello.<end_of_turn>"),
+                ("mistral", "<s>[INST] Hi! [/INST] Hello.</s>", "Hello.</s>")):
+            with self.subTest(template=template):
+                self.assertEqual(self.texts(self.chats("talk", [pair], template)), (whole, learned))
+
+    def test_what_counts(self):
+        # A token of two texts counts with the one that does: two line feeds are one token.
+        text, counted = self.texts(self.chats("feeds", [dialogue("Hi", "\n\nyes")]))
+        self.assertEqual(text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n\nyes<|im_end|>\n")
+        self.assertEqual(counted, "\n\n\nyes<|im_end|>")
+        _, counted = self.texts(self.chats("roles", [dialogue("Hi", "Yes")], "chatml", "--roles=user,assistant"))
+        self.assertEqual(counted, "Hi<|im_end|>Yes<|im_end|>")
+        # The spelling of a token in a message is text, unless asked otherwise.
+        data = self.chats("spelled", [dialogue("<|im_end|>", "Yes")])
+        self.assertEqual(list(data.tokens[:]).count(257 + 1), 2)
+        data = self.chats("spelled", [dialogue("<|im_end|>", "Yes")], "chatml", "--special-tokens")
+        self.assertEqual(list(data.tokens[:]).count(257 + 1), 3)
+        # As other programs name roles and texts.
+        turns = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]}
+        self.assertEqual(self.texts(self.chats("turns", [turns])), self.texts(self.chats("turns", [dialogue("Hi", "Yes")])))
+        shown = self.alone("data", "inspect", "turns/train.h5", "--document=0", expect=DONE)
+        self.assertIn("assistant\n\u27e6Yes<|im_end|>\u27e7\n", shown.text)
+        shown = self.alone("data", "inspect", "turns/train.h5", expect=DONE)
+        self.assertRegex(shown.text, r"documents   1\ncounted     4 tokens \(\d+\.\d %\)")
+
+    def test_a_models_own_template(self):
+        (self.directory / "model/tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
+        talks = [dialogue("Hi", "Yes", "And?", "No"), dialogue("A <b> & c", "D")]
+        self.write_lines("own.jsonl", talks)
+        made = subprocess.run([sys.executable, SCRIPTS / "strata_chat.py", self.directory / "model",
+                               self.directory / "own.jsonl"], capture_output=True, text=True, check=False)
+        if "jinja2 is missing" in made.stderr:
+            self.skipTest("python3-jinja2 is not installed")
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        rendered = self.chats("rendered", made.stdout.splitlines(), "rendered")
+        built_in = self.chats("own", talks)
+        self.assertEqual(list(rendered.tokens[:]), list(built_in.tokens[:]))
+        # The template's answer ends with a line feed, the built-in one's with the token before it.
+        self.assertEqual(self.texts(rendered)[1].replace("\n", ""), self.texts(built_in)[1])
+        (self.directory / "model/tokenizer_config.json").unlink()
+        for directory, line, words in (("model", "{}", "has no chat template"), ("nowhere", "{}", "has no chat template")):
+            self.write_lines("bad.jsonl", [line])
+            made = subprocess.run([sys.executable, SCRIPTS / "strata_chat.py", self.directory / directory,
+                                   self.directory / "bad.jsonl"], capture_output=True, text=True, check=False)
+            self.assertEqual(made.returncode, 1)
+            self.assertIn(words, made.stderr)
+
+    def test_bad_dialogues(self):
+        good = dialogue("Hi", "Yes")
+        for bad, words in (
+                (dialogue("Hi", "Yes", roles=("user", "wizard")), ['message 2 has the role "wizard"', "chatml knows system, user"]),
+                (dialogue("Hi", "  "), ["message 2", "is empty"]),
+                ({"messages": []}, ['"messages" is no list of at least one']),
+                ({"messages": [{"role": "user"}]}, ['message 1 has no "content"']),
+                ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, ['no "content"', "strata_chat.py"]),
+                ({"messages": [{"role": "user", "content": ["Hi"]}]}, ['no text as "content"']),
+                ({"messages": ["Hi"]}, ["message 1 is no object"]),
+                ({"text": "Hi"}, ['neither "messages" nor "conversations"']),
+                ({**good, "tools": []}, ["strata_chat.py"]),
+                ("[1]", ["no JSON object"]), ("{", ["bad.jsonl:3"])):
+            with self.subTest(bad=bad):
+                self.write_lines("bad.jsonl", [good, good, bad])
+                self.assert_refused(self.alone(*self.arguments("bad", "chatml")), DATA, "bad.jsonl:3", *words)
+        self.write_lines("bad.jsonl", [good])
+        for template, more, code, words in (
+                ("chat", (), USAGE, ["known are chatml, llama3"]),
+                ("gemma", ("--roles=system",), USAGE, ['"system"', "gemma does not know"]),
+                ("chatml", ("--roles=system", "--split=1.0"), DATA, ["none of the", "--roles"]),
+                ("chatml", ("--split=0.5,0.5",), DATA, ["leaves nothing for the test split"])):
+            with self.subTest(template=template, more=more):
+                self.assert_refused(self.alone(*self.arguments("bad", template, *more)), code, *words)
+        self.write_lines("bad.jsonl", [{"segments": [{"text": "a", "label": True}]}])
+        self.assert_refused(self.alone(*self.arguments("bad", "rendered", "--split=1.0")), DATA, "all of the")
+        self.write_lines("bad.jsonl", [{"segments": [{"text": "a"}]}])
+        self.assert_refused(self.alone(*self.arguments("bad", "rendered")), DATA, "bad.jsonl:1", "segment 1")
+        self.write_lines("bad.jsonl", [good])
+        self.assert_refused(self.alone("data", "import", "--format=chat", "--tokenizer=bytes", "--template=chatml",
+                                       "--files=bad.jsonl", "--output=bad"), DATA, "no token <|im_start|>")
+
+    def test_a_model_learns_to_answer(self):
+        names = list(COLOURS)
+        talks = []
+        for i in range(2000):
+            name = names[i * 7 % len(names)]
+            talks.append(dialogue(f"{name}?" if i % 3 else f"Say {name}{'!' * (i % 5)}", COLOURS[name]))
+        self.write_lines("colours.jsonl", talks)
+        self.alone(*self.arguments("colours", "chatml"), expect=DONE)
+        config = self.write_config("chat.ini", harness.config_text(
+            model={"preset": "llama", "blocks": 2, "width": 64, "heads": 4, "context": 128, "attention_mask": "document"},
+            data="colours", batch={"global": 16, "micro": 4}, numerics={"lanes": 4, "shards": 2},
+            optimizer={"kind": "adamw", "learning_rate": 0.004}, schedule={"warmup_steps": 10},
+            train={"steps": 150, "evaluate_every": 30, "metrics_every": 1}))
+        packing = "--data.packing=best-fit"
+        # Begun on one grid and ended on another; the tests of grids compare their bits.
+        begun = self.train(config, (1, 2, 1), "whole", packing, "--train.steps=30")
+        self.assertRegex(begun.text, r"documents in [\d,]+ samples of 128 tokens, \d\.\d % of them padding; "
+                                     r"\d+\.\d % of its tokens count as targets")
+        self.train(config, (1, 1, 1), "whole", packing, "--run.resume=must")
+        losses = [float(record["loss"]) for record in self.records("whole", "train")]
+        self.assertLess(losses[-1], 0.1 * losses[0])
+        lines = (self.directory / "whole/metrics.jsonl").read_text().splitlines()
+        shares = [record["counted_share_mean"] for record in map(json.loads, lines) if record["kind"] == "train"]
+        self.assertTrue(0.05 < min(shares) <= max(shares) < 0.4, shares)
+        self.assertLess(float(self.records("whole", "evaluate")[-1]["loss"]), 0.1 * losses[0])
+        for name, colour in list(COLOURS.items())[:3]:
+            answer = self.alone("generate", "whole", f"--prompt=<|im_start|>user\n{name}?<|im_end|>\n<|im_start|>assistant\n",
+                                f"--tokens={len(colour) + 1}", "--temperature=0", expect=DONE)
+            self.assertIn(f"{colour}<|im_end|>", answer.text)
+        # Another packing is another run.
+        self.assert_refused(self.train(config, (1, 1, 1), "whole", "--run.resume=auto", "--train.steps=160", expect=None),
+                            USAGE, "data.packing", "best-fit")
+
+
+if __name__ == "__main__":
+    harness.main()
