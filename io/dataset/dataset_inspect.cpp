@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/dataset.hpp"
