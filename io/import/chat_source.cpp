@@ -128,8 +128,8 @@ class ChatSource final : public TokenSource {
     bool strips = false;
     for (const std::uint32_t id : ids) {
       const std::vector<AddedToken>& added = tokenizer_->contents().added();
-      const auto token = std::ranges::find(added, id, &AddedToken::id);
-      const bool is_added = token != added.end();
+      const auto token = std::ranges::lower_bound(added, id, {}, &AddedToken::id);
+      const bool is_added = token != added.end() && token->id == id;
       const std::int64_t one = id;
       const std::string piece =
           is_added ? token->text : tokenizer_->decode(std::span(&one, 1), Continues::kYes);
@@ -174,11 +174,10 @@ class ChatSource final : public TokenSource {
 
 /// Refuses a tokenizer without a token of the template.
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
-  const nlohmann::json message{{"role", ""}, {"content", "x"}};
   for (const ChatRole& role : chat.roles) {
-    nlohmann::json dialogue{{"messages", {message}}};
-    dialogue["messages"][0]["role"] = role.role;
-    for (const ChatSegment& segment : render(chat, dialogue, {})) {
+    const nlohmann::json message{{"role", role.role}, {"content", "x"}};
+    for (const ChatSegment& segment :
+         render(chat, {{"messages", nlohmann::json::array({message})}}, {})) {
       if (segment.kind == ChatSegment::Kind::kToken &&
           tokenizer.encode(segment.text, Markers::kRecognised).size() != 1) {
         fail(ExitCode::kData,

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::io {
 namespace {
@@ -18,14 +19,6 @@ void add_text(std::string_view text, bool counts, Dialogue& dialogue) {
                         std::string(text.substr(token ? 1 : 0, end - (token ? 1 : 0))), counts});
     text.remove_prefix(std::min(text.size(), end + (token ? 1 : 0)));
   }
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string_view::npos
-             ? std::string_view()
-             : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
 /// A member that is a text.

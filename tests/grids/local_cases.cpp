@@ -73,6 +73,7 @@ std::vector<Case> local_cases() {
            {"", "& local.fragments=2"},
            {"Bfloat16", "& numerics.dtype=bfloat16 & local.mix=0.5"},
            {"Frozen", "& optimizer.frozen=*.attention.*,embedding.*"},
+           {"Documents", kDocuments + "& data.packing=documents"},
            {"Lora", "& lora.rank=2 & numerics.dtype=bfloat16"}}) {
     cases.push_back({"LocalGpt" + name,
                      kGpt +

@@ -52,7 +52,7 @@ struct TransformerOptions {
   AttentionMaskKind attention_mask = AttentionMaskKind::kCausal;
   /// Tokens that a token attends to, itself included; 0: no limit.
   std::int64_t attention_window = 0;
-  /// Whether learned positions count from the begin of a document.
+  /// Whether learned positions count from the start of a document.
   Switch reset_positions = Switch::kOff;
 
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;
