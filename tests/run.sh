@@ -168,21 +168,12 @@ headers() {
   cmake --build build/release --parallel "$jobs" --target "${targets[@]}"
 }
 
-# clang-tidy on sources that changed. It reads the unity files that include them, which parse the headers once for several
-# sources.
+# clang-tidy on sources that changed.
 tidied() {
-  local lines file units
+  local files
   git rev-parse --verify HEAD >/dev/null || return 77
   mapfile -t files < <(changed 'src/*.cpp' 'io/*.cpp')
-  [ ${#files[@]} -gt 0 ] || return 0
-  lines=$(printf ',{"name":"%s"}' "${files[@]}")
-  mapfile -t units < <(for file in "${files[@]}"; do
-    grep -rlF --include='*.cxx' "\"$PWD/$file\"" build/release/CMakeFiles || echo "$PWD/$file"
-  done | sort -u)
-  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p build/release \
-    --line-filter="[${lines:1}]" >build/tidy.log 2>/dev/null && return 0
-  grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
-  return 1
+  python3 tests/tidy.py build/release "${files[@]}"
 }
 
 say "packages"

@@ -16,7 +16,7 @@ namespace {
 
 namespace names = dataset_format;
 
-constexpr std::int64_t kBlock = names::kBlockTokensWritten;
+constexpr std::int64_t kTokens = names::kBlockTokensWritten;
 
 }  // namespace
 
@@ -28,10 +28,10 @@ DType token_dtype(std::int64_t vocabulary) {
 TokenSplitWriter::TokenSplitWriter(std::filesystem::path directory, std::string split, DType dtype,
                                    std::int64_t tokens, std::int64_t shard_bytes)
     : SplitFiles(std::move(directory), std::move(split), tokens,
-                 std::max<std::int64_t>(1, shard_bytes / (kBlock * size_bytes(dtype))) * kBlock),
+                 std::max<std::int64_t>(1, shard_bytes / (kTokens * size_bytes(dtype))) * kTokens),
       dtype_(dtype) {
   lay_out([&](hdf5::File& file, std::int64_t count, std::vector<std::int64_t>& offsets) {
-    file.set_int64(names::kBlockTokens, kBlock);
+    file.set_int64(names::kBlockTokens, kTokens);
     offsets.push_back(file.create_dataset(names::kTokens, hdf5::element_type(dtype_), Shape{count})
                           .file_offset());
     return Shape{names::blocks_of(count)};
@@ -43,7 +43,7 @@ void TokenSplitWriter::write_block() {
   const ShardPlace place = place_of(samples() - left());
   const ShardOffsets& offsets = offsets_of(place);
   write_at(place, offsets.data[0] + place.local * size_bytes(dtype_), block_);
-  write_at(place, offsets.checksums + place.local / kBlock * std::int64_t{sizeof checksum},
+  write_at(place, offsets.checksums + place.local / kTokens * std::int64_t{sizeof checksum},
            std::as_bytes(std::span(&checksum, 1)));
   add_written(buffered());
   block_.clear();
@@ -54,7 +54,7 @@ void TokenSplitWriter::append(std::span<const std::uint32_t> ids) {
   require(std::ssize(ids) <= tokens_left(), "{} tokens for a split with {} to come", ids.size(),
           tokens_left());
   while (!ids.empty()) {
-    const std::int64_t block = std::min(kBlock, place_of(samples() - left()).left);
+    const std::int64_t block = std::min(kTokens, place_of(samples() - left()).left);
     const auto count = static_cast<std::size_t>(std::min(std::ssize(ids), block - buffered()));
     const std::size_t at = block_.size();
     block_.resize(at + count * id_bytes);
@@ -80,7 +80,7 @@ void TokenSplitWriter::finish(const TokenFacts& facts) {
   hdf5::File file = begin_master(info.task, facts.source);
   file.set_int64(names::kTokens, samples());
   file.set_int64(names::kVocabulary, facts.vocabulary);
-  file.set_int64(names::kBlockTokens, kBlock);
+  file.set_int64(names::kBlockTokens, kTokens);
   file.set_text(names::kTokenizer, name_of(info.tokenizer));
   file.set_uint64(names::kTokenizerChecksum, info.tokenizer_checksum);
   if (facts.tokenizer != nullptr) {
@@ -88,7 +88,7 @@ void TokenSplitWriter::finish(const TokenFacts& facts) {
   }
   write_documents(file, documents_, info);
   write_virtual(file, names::kTokens, hdf5::element_type(dtype_), Shape{});
-  write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, kBlock);
+  write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, kTokens);
   finish_master(file, std::move(info));
 }
 

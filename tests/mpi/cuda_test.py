@@ -239,18 +239,17 @@ class Language(Near, language.LanguageTest):
         self.import_data("--format=text", "--tokenizer=chars", "--text-field=text", "--files=documents.jsonl",
                          "--output=documents")
         documents = ["--data.train=documents/train.h5", "--data.test=documents/test.h5", "--data.packing=best-fit",
-                     "--model.attention_mask=document", "--model.reset_positions=on", "--train.steps=5"]
-        graphs = ["--run.cuda_graphs=on"]
-        for dtype in ("float32", "bfloat16"):
+                     "--model.attention_mask=document", "--model.reset_positions=on", "--batch.micro=4"]
+        graphs = ["--run.cuda_graphs=on", "--train.steps=5"]
+        for dtype, runs in (("float32", [((1, 1, 1), []), ((2, 2, 2), ["--train.recompute=full"])]),
+                            ("bfloat16", [((1, 1, 1), graphs[1:]), ((1, 1, 1), graphs), ((2, 1, 1), graphs), ((1, 2, 1), graphs)])):
             typed = [*documents, f"--numerics.dtype={dtype}"]
-            reference = self.same_on(
-                [((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs), ((1, 2, 1), graphs),
-                 ((2, 2, 2), ["--train.recompute=full"])], CUDA, *typed, name=f"documents-{dtype}")
-            self.train(self.config, (1, 1, 1), f"documents-{dtype}-cpu", *typed, "--run.device=cpu")
+            reference = self.same_on(runs, CUDA, *typed, name=f"documents-{dtype}")
+            self.train(self.config, (1, 1, 1), f"documents-{dtype}-cpu", *typed, *runs[0][1], "--run.device=cpu")
             self.assert_near(reference, f"documents-{dtype}-cpu", dtype)
 
     def test_graphs(self):
-        dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16"]
+        dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16", "--batch.micro=4"]
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         self.same_on([((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs),
                       ((1, 2, 1), [*graphs, "--parallel.schedule=gpipe"]),
@@ -259,7 +258,7 @@ class Language(Near, language.LanguageTest):
         self.assert_graphs(self.config, dropout, "kept")
 
     def test_loss_pieces(self):
-        pieces = ["--numerics.dtype=bfloat16", "--numerics.loss_pieces=4"]
+        pieces = ["--numerics.dtype=bfloat16", "--numerics.loss_pieces=4", "--batch.micro=4"]
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         runs = [((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 2, 1), graphs), ((1, 1, 2), ["--parallel.sequence=on"]),
                 ((2, 2, 2), ["--train.recompute=full"])]

@@ -24,6 +24,9 @@ import unittest.mock
 import h5py
 import numpy as np
 
+# A shell lets what it starts in the background ignore it, and what that starts too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 STRATA = os.environ.get("STRATA_BIN", "")
 MPIRUN = os.environ.get("STRATA_MPIRUN", "mpirun")
 RIG = os.path.join(os.path.dirname(STRATA), "strata_rig")

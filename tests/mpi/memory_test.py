@@ -113,7 +113,7 @@ class Memory(harness.StrataTest):
                 ("full", "1f1b", 1, (1, 1, 2)), ("none", "1f1b", 8, (1, 1, 2))]:
             config = self.config(
                 f"gpt-{recompute}-{schedule}-{pieces}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
-                model={"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256},
+                model={"preset": "gpt", "blocks": 4, "width": 384, "heads": 6, "context": 256},
                 batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2, "loss_pieces": pieces},
                 train={"steps": 1, "recompute": recompute}, parallel={"schedule": schedule})
             long = "STRATA_TEST_LONG" in os.environ and schedule == "1f1b"

@@ -31,11 +31,15 @@ constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"},       std::pair{SIGSE
                               std::pair{SIGIO, "SIGIO"},         std::pair{SIGPROF, "SIGPROF"},
                               std::pair{SIGVTALRM, "SIGVTALRM"}, std::pair{SIGSTKFLT, "SIGSTKFLT"}};
 
+/// Printing a stack takes a library less than one.
+constexpr unsigned kHandlerSeconds = 10;
+
 // A signal handler can only access global state.
 std::atomic<std::int64_t> own_rank{0};
 std::atomic<const comm::Activity*> own_activity{nullptr};
 std::array<struct sigaction, kSignals.size()> earlier;
 std::atomic<bool> exit_is_own{false};
+std::atomic<int> crash{0};
 // The main thread's stack may be full.
 alignas(16) std::array<char, 1 << 16> handler_stack;
 
@@ -84,6 +88,35 @@ extern "C" void on_exit_of_process(int code, void* /*unused*/) {
   }
 }
 
+/// Lets the crash's signal end the process.
+extern "C" void on_late_handler(int /*signal*/) {
+  Line line;
+  line << "strata: rank " << own_rank.load() << ": the handler of a library did not end in "
+       << kHandlerSeconds << " s after the crash; the process is ended\n";
+  line.write();
+  const int signal = crash;
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, signal);
+  std::signal(signal, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  raise(signal);
+}
+
+/// A library's handler may wait forever for a lock that the thread held when it crashed, as of
+/// memory.
+void limit_next_handler(int signal) {
+  crash = signal;
+  struct sigaction action {};
+  action.sa_handler = on_late_handler;
+  sigaction(SIGALRM, &action, nullptr);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  alarm(kHandlerSeconds);
+}
+
 extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) {
   const char* const file = signal == SIGBUS ? io::mapped_file_at(info->si_addr) : nullptr;
   Line line;
@@ -120,6 +153,9 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
     std::array<void*, 64> frames{};
     const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
     backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  }
+  if (is_crash) {
+    limit_next_handler(signal);
   }
   // The earlier handler gets the signal again, once this one returns.
   raise(signal);

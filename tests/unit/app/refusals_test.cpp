@@ -1,4 +1,5 @@
 // Settings that a run refuses before it starts: the reader of a config, or the plan.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -6,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "strata/config/config_file.hpp"
+#include "strata/config/help.hpp"
 #include "strata/core/text.hpp"
 #include "strata/plan/plan.hpp"
 
@@ -413,6 +415,14 @@ numerics.lanes=6 => numerics.lanes is 6 | parallel.islands = 4
 2: parallel.data=2 & numerics.mode=fast => numerics.mode is fast
 local.mix=1 => local.mix
 parallel.sync=step => parallel.islands is set | no effect)");
+}
+
+TEST(Commands, AreDescribedInAscii) {
+  // Manual pages and terminals of any locale show it.
+  for (const config::Command& command : all_commands()) {
+    const std::string page = config::manual_page(command, all_commands(), "0");
+    EXPECT_TRUE(std::ranges::all_of(page, [](unsigned char byte) { return byte < 128; })) << page;
+  }
 }
 
 TEST(Refusals, OfCommands) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "strata/comm/mpi_library.hpp"
 #include "strata/core/clock.hpp"
@@ -22,7 +23,8 @@ namespace {
 
 constexpr std::int64_t kMostShown = 4096;
 
-/// A progress line on standard error, rewritten at most twice a second.
+/// A progress line on standard error, rewritten at most twice a second; none where that is not a
+/// terminal.
 class ProgressLine {
  public:
   ProgressLine(std::string verb, std::string unit)
@@ -30,7 +32,7 @@ class ProgressLine {
 
   void operator()(std::int64_t done, std::int64_t total) {
     const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(500)) {
+    if (!terminal_ || now - last_ < std::chrono::milliseconds(500)) {
       return;
     }
     last_ = now;
@@ -53,6 +55,7 @@ class ProgressLine {
   std::string unit_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = start_;
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
   bool shown_ = false;
 };
 
@@ -265,8 +268,8 @@ cl100k)"},
             {"contact-sheet", "FILE.png", "a picture of images spread over a data set"},
             {"samples", "N", "how many (default 64)"},
             {"document", "N",
-             "the text of document N, counted from 0; what counts as a target stands between "
-             "\u27e6 and \u27e7 where not all does"}},
+             "the text of document N, counted from 0; where only a part counts as a target, that "
+             "part stands between brackets"}},
        .positions = config::Positions::kSome,
        .needs = "a master file",
        .alone = inspect_data}};
