@@ -58,7 +58,8 @@ def main(build, *sources):
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         texts = sum(pool.map(findings, rooms.keys(), rooms.values()), [])
     lines = {line for text in texts for line in text.splitlines() if re.search("(warning|error):", line)}
-    print("\n".join(sorted(lines)[:40] or [text[-2000:] for text in texts]))
+    for line in sorted(lines)[:40] or [text[-2000:] for text in texts]:
+        print(line)
     return 1 if texts else 0
 
 

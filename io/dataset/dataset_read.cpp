@@ -253,13 +253,13 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
   }
 }
 
-constexpr const char* kAdvice = "restore it or import it anew";
+constexpr const char* kImportAdvice = "restore it or import it anew";
 
 // Checks a file against the manifest, where there is one, before HDF5 opens it.
 hdf5::File open_checked(const std::filesystem::path& path,
                         const std::optional<Manifest>& manifest) {
   if (manifest) {
-    manifest->check(path, ExitCode::kData, kAdvice);
+    manifest->check(path, ExitCode::kData, kImportAdvice);
   }
   return hdf5::File::open(path, ExitCode::kData);
 }

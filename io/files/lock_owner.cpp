@@ -17,6 +17,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "strata/core/environment.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
@@ -41,11 +42,6 @@ constexpr std::array<NumberMember, 4> kNumbers{{{"heartbeat", &LockOwner::heartb
                                                 {"pid", &LockOwner::pid},
                                                 {"process_start", &LockOwner::process_start},
                                                 {"restarts", &LockOwner::restarts}}};
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// State and start time of a process; nothing where there is none.
 struct ProcessStatus {

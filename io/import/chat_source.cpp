@@ -20,7 +20,7 @@ using Ids = std::vector<std::uint32_t>;
 class ChatSource final : public TokenSource {
  public:
   ChatSource(const ImportOptions& options, Tokenizer tokenizer, const ChatTemplate* chat)
-      : TokenSource(options.inputs, std::move(tokenizer)),
+      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
         chat_(chat),
         roles_(options.roles),
         markers_(chat == nullptr ? Markers::kRecognised : options.markers),
@@ -46,9 +46,11 @@ class ChatSource final : public TokenSource {
         continue;
       }
       try {
-        add(chat_ == nullptr ? rendered(lines_->object())
-                             : render(*chat_, lines_->object(), roles_),
-            ids);
+        const Dialogue dialogue = chat_ == nullptr ? rendered(lines_->object())
+                                                   : render(*chat_, lines_->object(), roles_);
+        if (filter_.takes(text_of(dialogue))) {
+          add(dialogue, ids);
+        }
       } catch (const Error& error) {
         fail(error.code(), "{}:{}: {}", lines_->path().string(), lines_->line(), error.what());
       }
@@ -78,6 +80,14 @@ class ChatSource final : public TokenSource {
     documents_.ends.push_back(tokens_);
   }
 
+  [[nodiscard]] static std::string text_of(std::span<const ChatSegment> segments) {
+    std::string text;
+    for (const ChatSegment& segment : segments) {
+      text += segment.text;
+    }
+    return text;
+  }
+
   [[nodiscard]] bool spells_token(const std::string& text) const {
     return std::ranges::any_of(tokenizer_->contents().added(), [&](const AddedToken& token) {
       return token.special && text.find(token.text) != std::string::npos;
@@ -93,10 +103,7 @@ class ChatSource final : public TokenSource {
   /// Texts are one text to the tokenizer. A token of two texts counts where one of them does.
   void add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder,
                  std::vector<std::uint32_t>& ids) {
-    std::string text;
-    for (const ChatSegment& segment : texts) {
-      text += segment.text;
-    }
+    const std::string text = text_of(texts);
     const Ids all = encoded(encoder, text);
     const std::vector<std::size_t> ends = ends_of(all, text);
     std::size_t first = 0;  // of the segment, in bytes

@@ -144,6 +144,12 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
   if (options.model == nullptr) {
     take_split_folders(options);
   }
+  if (options.documents.held_out > 0.0 && (!options.test_inputs.empty() || !given.split.empty())) {
+    fail(ExitCode::kUsage, "--held-out={} and {} both say what is in the test split; leave one out",
+         options.documents.held_out,
+         given.split.empty() ? "the test files " + options.test_inputs.front().string()
+                             : "--split=" + given.split);
+  }
   if (options.test_inputs.empty()) {
     options.split = given.split.empty() ? kDefaultSplit : given.split;
   } else if (!given.split.empty()) {

@@ -88,7 +88,7 @@ class TextSource : public TokenSource {
  public:
   TextSource(const ImportOptions& options, std::unique_ptr<TextEncoder> encoder,
              std::optional<Tokenizer> tokenizer)
-      : TokenSource(options.inputs, std::move(tokenizer)),
+      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
         encoder_(std::move(encoder)),
         field_(options.text_field),
         first_test_(files_.size() - options.test_inputs.size()) {
@@ -106,6 +106,11 @@ class TextSource : public TokenSource {
     // A frame with the separator separates by itself.
     if (!has_separator(frame_.before) && !has_separator(frame_.after)) {
       separator_ = tokenizer_->separator();
+    }
+    if (separator_ >= 0 && filter_.rules().held_out > 0.0) {
+      // Any may become the last of a split.
+      frame_.after.push_back(static_cast<std::uint32_t>(separator_));
+      separator_ = -1;
     }
   }
 
@@ -154,7 +159,7 @@ class TextSource : public TokenSource {
       }
       while (lines_->next()) {
         std::string text = text_of(*lines_);
-        if (!text.empty()) {
+        if (!text.empty() && filter_.takes(text)) {
           document_.emplace(fmt::format("{}:{}", lines_->path().string(), lines_->line()),
                             std::move(text));
           is_begun_ = false;
@@ -226,6 +231,11 @@ std::string tokenizer_name(const ImportOptions& options) {
 }  // namespace
 
 std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
+  if (options.text_field.empty() && options.documents != DocumentRules()) {
+    fail(ExitCode::kUsage,
+         "documents are chosen by their text where each is a line of JSON; give --text-field, or "
+         "leave out --deduplicate, --min-characters, --max-characters and --held-out");
+  }
   if (options.tokenizer == TokenizerKind::kChars && options.separator != Separator::kYes) {
     return std::make_unique<CharsSource>(options);
   }

@@ -1,15 +1,15 @@
 #include "import/token_import.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 #include "files/posix_file.hpp"
-#include "files/user_file.hpp"
 #include "import/import_output.hpp"
 #include "import/pending_file.hpp"
 #include "import/resolved_inputs.hpp"
@@ -25,45 +25,58 @@ class SpillFile {
  public:
   SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
       : pending_(directory / "tokens"),
-        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))),
+        dtype_(token_dtype(std::int64_t{largest_id} + 1)),
         file_(pending_.temporary()) {}
 
   void append(std::span<const std::uint32_t> ids) {
-    bytes_.resize(ids.size() * id_bytes_);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      std::memcpy(bytes_.data() + i * id_bytes_, &ids[i], id_bytes_);
-    }
-    file_.write_at(tokens_ * static_cast<std::int64_t>(id_bytes_), bytes_);
+    append_stored(ids, dtype_, bytes_);
     tokens_ += std::ssize(ids);
+    if (std::ssize(bytes_) >= kBufferBytes) {
+      write();
+    }
   }
 
-  /// Ends appending and starts reading.
-  void rewind() { reader_.emplace(pending_.temporary(), ExitCode::kData); }
+  /// Ends appending and starts reading these tokens, in order.
+  void rewind(std::vector<grid::Range> runs) {
+    write();
+    reader_.emplace(pending_.temporary(), ExitCode::kData);
+    runs_ = std::move(runs);
+  }
 
   /// Replaces `ids` by the next ids; false at the end.
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) {
-    constexpr std::int64_t kPiece = std::int64_t{1} << 19;
-    const auto count = static_cast<std::size_t>(std::min(kPiece, tokens_ - read_));
-    bytes_.resize(count * id_bytes_);
-    reader_->read_exactly(bytes_);
-    ids.assign(count, 0);
-    for (std::size_t i = 0; i < count; ++i) {
-      std::memcpy(&ids[i], bytes_.data() + i * id_bytes_, id_bytes_);
+    if (run_ == runs_.size()) {
+      return false;
     }
-    read_ += static_cast<std::int64_t>(count);
-    return count > 0;
+    grid::Range& run = runs_[run_];
+    const std::int64_t count = std::min(kPieceTokens, run.count());
+    bytes_.resize(static_cast<std::size_t>(count * size_bytes(dtype_)));
+    reader_->read_at(run.begin * size_bytes(dtype_), bytes_);
+    read_stored(bytes_, dtype_, ids);
+    run.begin += count;
+    run_ += run.count() == 0 ? 1 : 0;
+    return true;
   }
 
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
 
  private:
+  static constexpr std::int64_t kBufferBytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t kPieceTokens = std::int64_t{1} << 19;
+
+  void write() {
+    file_.write_at(tokens_ * size_bytes(dtype_) - std::ssize(bytes_), bytes_);
+    bytes_.clear();
+  }
+
   PendingFile pending_;
-  std::size_t id_bytes_;
+  DType dtype_;
   PosixFile file_;
-  std::optional<UserFile> reader_;
+  std::optional<InputFile> reader_;
   std::vector<std::byte> bytes_;
   std::int64_t tokens_ = 0;
-  std::int64_t read_ = 0;
+  std::vector<grid::Range> runs_;  ///< to be read, from run_ on
+  std::size_t run_ = 0;
 };
 
 // Writes the splits; `next` reads the tokens.
@@ -112,6 +125,21 @@ void cut_between_documents(const Documents& documents, SplitCounts& counts) {
   counts.test = total - counts.train;
 }
 
+/// The documents of a source with those that are held out at the end, and the splits' sizes.
+SplitDocuments held_out_documents(const TokenSource& source, SplitCounts& counts) {
+  SplitDocuments split = split_documents(source.documents(), source.filter().held_out());
+  const std::int64_t tokens = split.documents.ends.empty() ? 0 : split.documents.ends.back();
+  counts = {.train = split.train_tokens, .test = tokens - split.train_tokens};
+  if (counts.train == 0 || counts.test == 0) {
+    fail(ExitCode::kData,
+         "--held-out={} puts {} of {} documents into the test split; give a share that leaves some "
+         "in each, or more documents",
+         source.filter().rules().held_out, counts.test == 0 ? "none" : "all",
+         count_text(std::ssize(split.documents.ends)));
+  }
+  return split;
+}
+
 void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint32_t>& ids) {
   if (!renumbering.empty()) {
     std::transform(ids.begin(), ids.end(), ids.begin(),
@@ -137,27 +165,37 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     return more;
   };
   std::optional<SpillFile> spill;
+  std::optional<SplitDocuments> split;
+  SplitCounts counts;
   if (source->tokens() < 0) {
     spill.emplace(options.output, source->largest_id());
     std::vector<std::uint32_t> ids;
     while (next(ids)) {
       spill->append(ids);
     }
-    spill->rewind();
+    const std::vector<std::string> notes = source->filter().notes();
+    if (spill->tokens() == 0 && !notes.empty()) {
+      fail(ExitCode::kData, "no document is left to import; {}", fmt::join(notes, "; "));
+    }
+    if (options.documents.held_out > 0.0) {
+      split = held_out_documents(*source, counts);
+    }
+    spill->rewind(split ? split->runs : std::vector<grid::Range>{{0, spill->tokens()}});
   }
   const std::int64_t tokens = spill ? spill->tokens() : source->tokens();
-  SplitCounts counts;
-  if (options.test_inputs.empty()) {
+  if (split) {
+    // Its sizes are known.
+  } else if (options.test_inputs.empty()) {
     counts = parse_split(options.split, tokens, "tokens");
   } else {
     counts.train = source->ends()[options.inputs.size() - options.test_inputs.size() - 1];
     counts.test = tokens - counts.train;
     require_samples(options, counts, "tokens");
   }
-  const Documents& documents = source->documents();
+  const Documents& documents = split ? split->documents : source->documents();
   if (options.format == ImportFormat::kChat) {
     require_some_count(documents, tokens);
-    if (options.test_inputs.empty() && counts.test > 0) {
+    if (!split && options.test_inputs.empty() && counts.test > 0) {
       cut_between_documents(documents, counts);
     }
   }
@@ -182,6 +220,13 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
                          source->vocabulary(), source->tokenizer()};
   ImportReport report = publish(output, writers, facts, tokens);
   report.vocabulary = source->vocabulary();
+  report.notes = source->filter().notes();
+  if (split) {
+    const auto& held_out = source->filter().held_out();
+    report.notes.push_back(fmt::format("held out: {} of {} documents",
+                                       count_text(std::ranges::count(held_out, true)),
+                                       count_text(std::ssize(held_out))));
+  }
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include "strata/io/import.hpp"
 #include "strata/io/tokenizer.hpp"
 
+#include "import/document_filter.hpp"
 #include "import/input_files.hpp"
 
 namespace strata::io {
@@ -32,6 +33,8 @@ class TokenSource {
   /// The end of each document, in tokens from the first on; empty where it is not known. Valid once
   /// next() has returned false, or from the start where tokens() says how many there are.
   [[nodiscard]] const Documents& documents() const { return documents_; }
+  /// What chose them, likewise.
+  [[nodiscard]] const DocumentFilter& filter() const { return filter_; }
   /// Upper bound on the ids that next() returns.
   [[nodiscard]] virtual std::uint32_t largest_id() const {
     return static_cast<std::uint32_t>(vocabulary() - 1);
@@ -48,13 +51,15 @@ class TokenSource {
   [[nodiscard]] virtual std::vector<std::uint32_t> renumbering() const { return {}; }
 
  protected:
-  TokenSource(std::vector<std::filesystem::path> files, std::optional<Tokenizer> tokenizer)
-      : files_(std::move(files)), tokenizer_(std::move(tokenizer)) {}
+  TokenSource(std::vector<std::filesystem::path> files, std::optional<Tokenizer> tokenizer,
+              const DocumentRules& rules = {})
+      : files_(std::move(files)), tokenizer_(std::move(tokenizer)), filter_(rules) {}
 
   std::vector<std::filesystem::path> files_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<std::int64_t> ends_;
   Documents documents_;
+  DocumentFilter filter_;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.

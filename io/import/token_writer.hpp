@@ -22,6 +22,10 @@ struct TokenFacts {
 
 /// The type that the ids of a vocabulary are stored in.
 [[nodiscard]] DType token_dtype(std::int64_t vocabulary);
+/// Appends ids as elements of a token_dtype(). Pre: they fit it.
+void append_stored(std::span<const std::uint32_t> ids, DType dtype, std::vector<std::byte>& bytes);
+/// Replaces `ids` by stored ones.
+void read_stored(std::span<const std::byte> bytes, DType dtype, std::vector<std::uint32_t>& ids);
 
 /// Writes one split of a token stream: shards as the tokens come, then the master.
 class TokenSplitWriter : public SplitFiles {

@@ -480,6 +480,15 @@ std::vector<Option> running() {
             "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
             "not improved in so many consecutive evaluations; 0: off",
             0, STRATA_MEMBER(train.patience)),
+      number(
+          "train.label_smoothing", "",
+          "share of the target's probability that is spread evenly over all classes, in training "
+          "alone",
+          kFraction, STRATA_MEMBER(train.label_smoothing)),
+      number("train.z_loss", "",
+             "factor of log(sum of exp(logits))^2, which is added to the loss of a target in "
+             "training and keeps logits small; 0.0001 is usual",
+             kFromZero, STRATA_MEMBER(train.z_loss)),
       choice("train.recompute",
              "what the backward pass recomputes to save memory; selective: norms and the MLP's "
              "activation; full: all inside a transformer sublayer. The same bits, but for "

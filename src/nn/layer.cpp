@@ -40,10 +40,11 @@ Shape local_shape(const Port& port, const PassShape& pass) {
 }
 
 LogitBlocks logit_blocks(const Port& port, const PassShape& pass) {
+  const bool split = port.placement == Placement::kFeatures;
   return {.rows = rows_at(port, pass.microbatch),
           .vocabulary = port.shape.back(),
-          .shards = pass.shards.count,
-          .own = pass.shards.own,
+          .shards = split ? pass.shards.count : 1,
+          .own = split ? pass.shards.own : grid::Range{0, 1},
           .multiple = port.is_logits ? pass.logit_multiple : 1};
 }
 

@@ -11,7 +11,7 @@
 namespace strata::nn {
 namespace {
 
-/// Of split logits.
+/// Of cross-entropy by parts.
 enum class Workspace { kAllShards, kOwnShards, kLogSums };
 enum class Kept { kSums, kUnits };
 
@@ -20,18 +20,28 @@ std::int64_t piece_rows(const Port& output, const PassShape& pass) {
   return rows_at(output, pass.microbatch) / pass.loss_pieces;
 }
 
+/// Of a piece.
+LogitBlocks blocks_of(const Port& output, const PassShape& pass) {
+  LogitBlocks blocks = logit_blocks(output, pass);
+  blocks.rows = piece_rows(output, pass);
+  return blocks;
+}
+
 }  // namespace
 
-std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pass) {
-  if (output.placement != Placement::kFeatures) {
+std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pass,
+                                        const ops::LossTerms& terms) {
+  if (output.placement != Placement::kFeatures && !terms.any()) {
     return {};
   }
-  const std::int64_t rows = piece_rows(output, pass);
+  const LogitBlocks blocks = blocks_of(output, pass);
+  const bool split = output.placement == Placement::kFeatures;
+  const std::int64_t width = ops::cross_entropy_width(terms);
   const DType dtype = compute_dtype(pass.dtype);
   return slot_list<Workspace, TensorSpec>(
-      {{Workspace::kAllShards, {{pass.shards.count, rows, ops::kCrossEntropyParts}, dtype}},
-       {Workspace::kOwnShards, {{pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype}},
-       {Workspace::kLogSums, {{rows}, dtype}}});
+      {{Workspace::kAllShards, {{blocks.shards, blocks.rows, width}, dtype}},
+       {Workspace::kOwnShards, {{split ? blocks.own.count() : 0, blocks.rows, width}, dtype}},
+       {Workspace::kLogSums, {{blocks.rows}, dtype}}});
 }
 
 std::vector<TensorSpec> Loss::kept(LossKind kind, const Port& output, const PassShape& pass,
@@ -42,12 +52,13 @@ std::vector<TensorSpec> Loss::kept(LossKind kind, const Port& output, const Pass
        {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}}});
 }
 
-Loss::Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind, const Port& output,
-           const PassShape& pass, std::vector<TensorView> workspace,
-           const std::vector<TensorView>& kept)
+Loss::Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind,
+           const ops::LossTerms& terms, const Port& output, const PassShape& pass,
+           std::vector<TensorView> workspace, const std::vector<TensorView>& kept)
     : context_(context),
       shards_(shards),
       kind_(kind),
+      terms_(terms),
       output_(output),
       pass_(pass),
       workspace_(std::move(workspace)),
@@ -96,8 +107,9 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
   const std::int64_t valid_rows =
       std::clamp<std::int64_t>(valid * rows_at(output_, 1) - piece * rows, 0, rows);
   const ConstTensorView targets = values.flat_slice(piece * rows, rows);
-  if (output_.placement == Placement::kFeatures) {
-    split_cross_entropy(output, targets, valid_rows, scale, gradient, sums);
+  const ops::LossTerms terms = gradient.empty() ? ops::LossTerms() : terms_;
+  if (output_.placement == Placement::kFeatures || terms.any()) {
+    cross_entropy_by_parts(output, targets, valid_rows, scale, gradient, sums, terms);
   } else {
     ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums);
   }
@@ -126,31 +138,34 @@ std::vector<ops::LossSums> Loss::sums() {
   return losses;
 }
 
-void Loss::split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
-                               std::int64_t valid_rows, double gradient_scale,
-                               const TensorView& gradient, const TensorView& sums) {
-  const std::int64_t vocabulary = output_.shape.back();
-  const std::int64_t rows = targets.count();
-  const grid::Range& own = shards_.own();
-  LogitBlocks blocks = logit_blocks(output_, pass_);
-  blocks.rows = rows;
+void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
+                                  std::int64_t valid_rows, double gradient_scale,
+                                  const TensorView& gradient, const TensorView& sums,
+                                  const ops::LossTerms& terms) {
+  const LogitBlocks blocks = blocks_of(output_, pass_);
+  const bool split = output_.placement == Placement::kFeatures;
   const TensorSlots workspace(workspace_);
   const TensorView& all_shards = workspace.at(Workspace::kAllShards);
   const TensorView& log_sums = workspace.at(Workspace::kLogSums);
-  const TensorView& made = shards_.ranks() == 1 ? all_shards : workspace.at(Workspace::kOwnShards);
-  const std::int64_t part = rows * ops::kCrossEntropyParts;
-  for (std::int64_t s = own.begin; s < own.end; ++s) {
+  const TensorView& made =
+      split && shards_.ranks() > 1 ? workspace.at(Workspace::kOwnShards) : all_shards;
+  const std::int64_t width = made.shape().back();
+  const std::int64_t part = blocks.rows * width;
+  for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
     ops::cross_entropy_parts(
         context_, blocks.block(logits, s), targets, blocks.ids(s).begin, blocks.ids(s).count(),
-        made.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
+        made.flat_slice((s - blocks.own.begin) * part, part).reshaped({blocks.rows, width}));
   }
-  shards_.all_gather_parts(made, all_shards);
-  ops::combine_cross_entropy(context_, shards_.steps(), all_shards, targets, vocabulary, valid_rows,
-                             log_sums, sums);
-  for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
+  if (split) {
+    shards_.all_gather_parts(made, all_shards);
+  }
+  const std::span<const ReductionStep> one;
+  ops::combine_cross_entropy(context_, split ? shards_.steps() : one, all_shards, targets,
+                             blocks.vocabulary, valid_rows, log_sums, sums, terms);
+  for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
                                 blocks.ids(s).count(), log_sums, valid_rows, gradient_scale,
-                                blocks.block(gradient, s));
+                                blocks.block(gradient, s), terms, blocks.vocabulary);
   }
 }
 

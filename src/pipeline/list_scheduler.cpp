@@ -5,14 +5,12 @@
 
 #include "strata/core/error.hpp"
 
+#include "index.hpp"
+
 namespace strata::pipeline {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
 
 }  // namespace
 

@@ -6,6 +6,8 @@
 
 #include "strata/core/error.hpp"
 
+#include "index.hpp"
+
 namespace strata::pipeline {
 namespace {
 
@@ -45,8 +47,6 @@ class Player {
   }
 
  private:
-  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
   void wake(std::int64_t stage) {
     if (!awake_[at(stage)]) {
       awake_[at(stage)] = true;

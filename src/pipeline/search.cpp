@@ -9,14 +9,11 @@
 #include "strata/core/error.hpp"
 #include "strata/pipeline/checker.hpp"
 
+#include "index.hpp"
 #include "list_scheduler.hpp"
 
 namespace strata::pipeline {
 namespace {
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
 
 Schedule shape_of(const ScheduleSize& size) {
   return {.kind = ScheduleKind::kFile,

@@ -6,6 +6,7 @@
 
 #include "strata/core/error.hpp"
 
+#include "index.hpp"
 #include "player.hpp"
 
 namespace strata::pipeline {
@@ -84,8 +85,6 @@ class Run {
     double first_begin = std::numeric_limits<double>::infinity();
     double last_end = 0.0;
   };
-
-  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
   [[nodiscard]] double& arrival(std::int64_t stage, const Action& action) {
     return arrivals_[at(message_number(schedule_, stage, action))];

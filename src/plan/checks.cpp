@@ -85,6 +85,9 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
                      given.checkpoint.best != config::Best::kAccuracy ||
                          plan.model->loss() == nn::LossKind::kCrossEntropy,
                      "the model has no classes and so no accuracy", "set it to loss");
+  config::check_used(given, {"train.label_smoothing", "train.z_loss"},
+                     plan.model->loss() == nn::LossKind::kCrossEntropy,
+                     "the model's targets are values, not classes", "leave it out");
   config::check_used(
       given, {"numerics.shard_sums", "numerics.row_pieces"}, plan.config.numerics.shards > 1,
       "numerics.shards is 1, which leaves nothing to sum", "set numerics.shards above 1");

@@ -137,6 +137,7 @@ std::unique_ptr<nn::Model> make_model(const config::RunConfig& c, const io::Data
   const nn::ModelOptions options{
       .layers = layer_lines(c, data),
       .loss = resolve_loss(c, data),
+      .loss_terms = {.label_smoothing = c.train.label_smoothing, .z_loss = c.train.z_loss},
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,

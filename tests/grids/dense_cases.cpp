@@ -92,7 +92,7 @@ std::vector<Case> dense_cases() {
       {"DenseBfloat16", kNetwork + "& numerics.dtype=bfloat16", scheduled("4x1 1x3 2x2 4x2 1x5")},
       {"DenseRecompute", kNetwork + "& train.steps=4 & train.evaluate_every=2",
        varied("1x1 2x1 1x3 2x2 4x2 1x5", {recompute, kSchedules})},
-      {"DenseRepeats", kNetwork + "& train.steps=6",
+      {"DenseRepeats", kNetwork + "& train.steps=6 & train.label_smoothing=0.2 & train.z_loss=0.01",
        varied("2x1 4x1 1x3 2x2 4x2", {{1, "train.repeat_every=2 train.repeat_every=1"}})},
       {"DenseSixLanes", kNetwork + "& numerics.lanes=6 & batch.micro=4",
        scheduled("2x1 3x1 6x1 3x2 2x3 6x2 3x3")},

@@ -268,13 +268,25 @@ std::vector<Case> language_cases() {
                "1x5x1 stop=4:3 | 2x3x2")},
       {"GptWindowsResumed", kGpt + "& data.sampling=windows & train.steps=4",
        list_of("1x1x2 train.steps=2 | 2x2x1; 4x1x1 stop=0:1 | 1x3x1")},
-      {"GptLossPiecesResumed", kGpt + "& numerics.loss_pieces=2 & train.steps=4",
+      {"GptLossPiecesResumed",
+       kGpt + "& numerics.loss_pieces=2 & train.steps=4 & train.label_smoothing=0.1"
+              "& train.z_loss=0.001",
        list_of("2x1x2 train.steps=2 | 1x2x1; 1x4x1 stop=0:3 | 1x1x4")},
       {"GptDocumentsResumed",
        kGpt + kDocuments + "& data.packing=documents & numerics.loss_pieces=2 & train.steps=4",
        list_of("2x2x2 train.steps=2 | 4x1x1 train.recompute=full;"
                "1x2x1 stop=1:1 | 1x3x2 parallel.sequence=on;"
                "1x2x1 parallel.schedule=zb-v; 1x2x2 parallel.schedule=interleaved")},
+      {"GptDocumentsAsync",
+       kGpt + kDocuments + "& data.packing=documents & numerics.lanes=1 & train.steps=4",
+       list_of("1x1x1 parallel.sync=async; 1x1x1 parallel.sync=async train.steps=2 | 1x1x1"
+               " parallel.sync=async")},
+      {.name = "GptDocumentsEpochs",
+       .settings = kGpt + "& data.train=few/train.h5 & data.test=few/test.h5 & batch.global=8"
+                          "& model.attention_mask=document & data.packing=documents"
+                          "& train.steps=12",
+       .runs = list_of("2x1x1 train.steps=4 | 1x2x2 train.steps=6 | 1x3x1 train.steps=10 | 4x1x1;"
+                       "1x1x4 stop=0:2 | 2x2x1 stop=1:4 | 1x2x1 stop=0:4 | 1x7x1")},
       {.name = "GptVirtualGridOfTheFirstLaunch",
        .settings = kGpt + "& numerics.lanes=0 & numerics.shards=0 & batch.micro=0 & train.steps=4",
        .runs = list_of("2x1x2 train.steps=2 | 1x2x1; 2x1x2 stop=1:3 | 1x3x2"),

@@ -328,6 +328,9 @@ class RandomCase {
                "adagrad & optimizer.learning_rate=0.01",
                ";"));
     set("optimizer.clip_norm=" + one_of("0 0.5"));
+    if (one_in(4)) {
+      set("train.label_smoothing=0.1 & train.z_loss=0.001");
+    }
     if (mode_ != Mode::kAsync && one_in(2)) {
       set(fmt::format("schedule.kind={} & schedule.decay_steps={}", one_of("cosine linear"),
                       2 * half_));

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -115,6 +116,25 @@ class Chat(harness.StrataTest):
         self.assertIn("assistant\n\u27e6Yes<|im_end|>\u27e7\n", shown.text)
         shown = self.alone("data", "inspect", "turns/train.h5", expect=DONE)
         self.assertRegex(shown.text, r"documents   1\ncounted     4 tokens \(\d+\.\d %\)")
+
+    def test_which_dialogues(self):
+        """Repeated ones are left out, and some held out with what counts of them."""
+        talks = [dialogue(f"Number {i % 40}?", f"It is {i % 40}.") for i in range(60)]
+        self.write_lines("numbers.jsonl", talks)
+        said = self.alone(*self.arguments("numbers", "chatml", "--deduplicate", "--held-out=0.25"), expect=DONE).text
+        held_out = int(re.search(r"left out: 20 of 60 documents.*\nheld out: (\d+) of 40 documents", said)[1])
+        train, test = (strata_reader.Dataset(self.directory / "numbers" / f"{split}.h5") for split in ("train", "test"))
+        self.assertEqual(len(test.document_ends), held_out)
+        self.assertEqual(len(train.document_ends), 40 - held_out)
+        numbers = []
+        for data in (train, test):
+            text, counted = self.texts(data)
+            asked, answered = re.findall(r"Number (\d+)\?", text), re.findall(r"It is (\d+)\.<\|im_end\|>", counted)
+            self.assertEqual(asked, answered)
+            self.assertEqual("".join(f"It is {number}.<|im_end|>" for number in asked), counted)
+            self.assertEqual(asked, sorted(asked, key=int))
+            numbers += asked
+        self.assertEqual(sorted(numbers, key=int), [str(i) for i in range(40)])
 
     def test_a_models_own_template(self):
         (self.directory / "model/tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))

@@ -258,7 +258,8 @@ class Language(Near, language.LanguageTest):
         self.assert_graphs(self.config, dropout, "kept")
 
     def test_loss_pieces(self):
-        pieces = ["--numerics.dtype=bfloat16", "--numerics.loss_pieces=4", "--batch.micro=4"]
+        pieces = ["--numerics.dtype=bfloat16", "--numerics.loss_pieces=4", "--batch.micro=4", "--train.label_smoothing=0.1",
+                  "--train.z_loss=0.001"]
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         runs = [((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 2, 1), graphs), ((1, 1, 2), ["--parallel.sequence=on"]),
                 ((2, 2, 2), ["--train.recompute=full"])]

@@ -66,15 +66,20 @@ void attention(Context& context, Positions positions, bool masked = false) {
 }
 
 /// The mean loss of counted targets and its gradient, from the shards of the vocabulary (a tensor
-/// of shards x rows x ids).
+/// of shards x rows x ids), with label smoothing and z-loss (a tensor of both).
 template <typename T>
 void split_cross_entropy(Context& context) {
   auto logits = read_tensor<T>();
   auto targets = read_tensor<std::int64_t>();
+  auto given = read_tensor<T>();
+  const auto values = given.view().template host<T>();
+  const LossTerms terms{.label_smoothing = static_cast<double>(values[0]),
+                        .z_loss = static_cast<double>(values[1])};
+  const std::int64_t width = cross_entropy_width(terms);
   const std::int64_t shards = logits.shape()[0];
   const std::int64_t rows = logits.shape()[1];
   const std::int64_t ids = logits.shape()[2];
-  Tensor<T> parts(Shape{shards, rows, kCrossEntropyParts});
+  Tensor<T> parts(Shape{shards, rows, width});
   Tensor<T> log_sums(Shape{rows});
   Tensor<T> dlogits(logits.shape());
   const auto shard_of = [rows](Tensor<T>& tensor, std::int64_t shard, std::int64_t columns) {
@@ -85,19 +90,20 @@ void split_cross_entropy(Context& context) {
   std::vector<ReductionStep> steps;
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
-                        shard_of(parts, shard, kCrossEntropyParts));
+                        shard_of(parts, shard, width));
     if (shard > 0) {
       steps.push_back({0, shard});
     }
   }
   Tensor<std::int64_t> sums(Shape{kLossElements});
   combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
-                        log_sums.view(), sums.view());
+                        log_sums.view(), sums.view(), terms);
   const LossSums result = loss_sums_of(sums.view());
   const auto counted = static_cast<double>(result.counted);
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
-                           log_sums.view(), rows, 1.0 / counted, shard_of(dlogits, shard, ids));
+                           log_sums.view(), rows, 1.0 / counted, shard_of(dlogits, shard, ids),
+                           terms, shards * ids);
   }
   write_scalar<T>(result.loss / counted);
   write(dlogits);

@@ -69,13 +69,18 @@ def cases(generator, dtype):
             y.backward(dy)
             yield "masked_attention", [torch.tensor(shape), torch.tensor([window]), starts, qkv, dy], [y, qkv.grad]
 
-    for shards, rows, ids, uncounted in ((1, 768, 65, 0), (4, 50, 13, 0), (3, 9, 5000, 0), (1, 99, 65, 40), (3, 50, 13, 9)):
+    for shards, rows, ids, uncounted, smoothing, factor in (
+            (1, 768, 65, 0, 0, 0), (4, 50, 13, 0, 0, 0), (3, 9, 5000, 0, 0, 0), (1, 99, 65, 40, 0, 0), (3, 50, 13, 9, 0, 0),
+            (1, 99, 65, 40, 0.125, 0), (3, 50, 13, 9, 0, 0.01), (4, 50, 13, 7, 0.25, 0.001), (2, 9, 5000, 0, 0.1, 0.1)):
         logits = normals(generator, dtype, shards, rows, ids).requires_grad_()
         targets = torch.randint(shards * ids, (rows,), generator=generator)
         targets[torch.randperm(rows, generator=generator)[:uncounted]] = -1
-        loss = F.cross_entropy(logits.permute(1, 0, 2).reshape(rows, shards * ids), targets, ignore_index=-1)
+        joined = logits.permute(1, 0, 2).reshape(rows, shards * ids)
+        terms = torch.tensor([smoothing, factor], dtype=dtype)
+        loss = F.cross_entropy(joined, targets, ignore_index=-1, label_smoothing=terms[0].item())
+        loss = loss + terms[1] * torch.logsumexp(joined, 1)[targets >= 0].square().mean()
         loss.backward()
-        yield "split_cross_entropy", [logits, targets], [loss, logits.grad]
+        yield "split_cross_entropy", [logits, targets, terms], [loss, logits.grad]
 
 
 sys.exit(compare(sys.argv[1], [cases], described=1))

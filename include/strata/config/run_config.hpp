@@ -187,6 +187,8 @@ struct RunConfig {
     std::int64_t evaluate_every = 0;
     std::int64_t evaluate_batches = 0;
     std::int64_t patience = 0;  // 0: off
+    double label_smoothing = 0.0;
+    double z_loss = 0.0;
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
     std::int64_t metrics_every = 0;  // 0: rarer in longer runs

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -119,6 +120,22 @@ struct ImageOptions {
 /// In place of a template: dialogues are rendered already.
 inline constexpr std::string_view kRenderedChats = "rendered";
 
+/// What becomes of documents whose text an earlier one has.
+enum class Repeated { kImported, kLeftOut };
+
+/// Which documents of a text or of dialogues are imported.
+struct DocumentRules {
+  Repeated repeated = Repeated::kImported;
+  /// Bounds of a document's length.
+  std::int64_t min_characters = 0;
+  std::int64_t max_characters = std::numeric_limits<std::int64_t>::max();
+  /// The share of all texts whose hash puts a document into the test split, so that each keeps its
+  /// split when files are added; 0: `split` makes it.
+  double held_out = 0.0;
+
+  friend bool operator==(const DocumentRules&, const DocumentRules&) = default;
+};
+
 /// What to import and how. Several files of one kind are concatenated.
 struct ImportOptions {
   ImportFormat format = ImportFormat::kIdx;
@@ -155,6 +172,7 @@ struct ImportOptions {
   /// learned.
   std::string chat_template;
   std::vector<std::string> roles{"assistant"};
+  DocumentRules documents;
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.
   std::int64_t vocabulary = 0;

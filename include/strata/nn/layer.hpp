@@ -236,7 +236,7 @@ struct LogitBlocks {
   }
 };
 
-/// Of a model's output.
+/// Of a model's output; logits that are not split are one block.
 [[nodiscard]] LogitBlocks logit_blocks(const Port& port, const PassShape& pass);
 
 /// What a stage knows of a layer besides its tensors.

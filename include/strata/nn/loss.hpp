@@ -21,7 +21,7 @@ constexpr auto enum_names(LossKind) {
 
 /// The loss of a model's output, a layer behind the last one that reads the targets. With several
 /// PassShape::loss_pieces it is part of the head's passes, which compute it for one piece of the
-/// logits after the other.
+/// logits after the other. `terms` are of cross-entropy in training; evaluation has none.
 class Loss {
  public:
   /// What one microbatch is compared with.
@@ -33,15 +33,16 @@ class Loss {
   };
 
   /// What a pass computes in, as Layer::workspace().
-  [[nodiscard]] static std::vector<TensorSpec> workspace(const Port& output, const PassShape& pass);
+  [[nodiscard]] static std::vector<TensorSpec> workspace(const Port& output, const PassShape& pass,
+                                                         const ops::LossTerms& terms);
   /// What lasts until the end of a step of so many microbatches.
   [[nodiscard]] static std::vector<TensorSpec> kept(LossKind kind, const Port& output,
                                                     const PassShape& pass,
                                                     std::int64_t microbatches);
 
   /// `output`: of the model. Tensors as listed by workspace() and kept().
-  Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind, const Port& output,
-       const PassShape& pass, std::vector<TensorView> workspace,
+  Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind, const ops::LossTerms& terms,
+       const Port& output, const PassShape& pass, std::vector<TensorView> workspace,
        const std::vector<TensorView>& kept);
 
   /// Sets the units of the outputs in the loss of values, 1 each until then. Pre: one of each
@@ -63,13 +64,16 @@ class Loss {
  private:
   /// The index of the first piece of a microbatch.
   [[nodiscard]] std::int64_t first_piece(std::int64_t number) const;
-  void split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
-                           std::int64_t valid_rows, double gradient_scale,
-                           const TensorView& gradient, const TensorView& sums);
+  /// By the parts of each shard; logits that are not split are one.
+  void cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
+                              std::int64_t valid_rows, double gradient_scale,
+                              const TensorView& gradient, const TensorView& sums,
+                              const ops::LossTerms& terms);
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
   LossKind kind_;
+  ops::LossTerms terms_;
   Port output_;
   PassShape pass_;
   std::vector<TensorView> workspace_;

@@ -20,6 +20,7 @@ struct ModelOptions {
   /// but "residual" and "shortcut" is a layer; "end" is the one that adds.
   std::vector<std::string> layers;
   LossKind loss = LossKind::kCrossEntropy;
+  ops::LossTerms loss_terms;
   /// Shape of one sample as the data set has it, so images are channels x height x width.
   Shape input_shape;
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
@@ -102,6 +103,7 @@ class Model {
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
   [[nodiscard]] LossKind loss() const { return options_.loss; }
+  [[nodiscard]] const ops::LossTerms& loss_terms() const { return options_.loss_terms; }
   /// Whether any layer joins the lanes.
   [[nodiscard]] bool joins_lanes() const;
   /// Whether some layer reads RowPlaces::document_starts or positions.

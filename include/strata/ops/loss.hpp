@@ -28,6 +28,19 @@ struct LossSums {
 
 inline constexpr std::int64_t kLossElements = 5;
 
+/// What a training loss has besides the cross-entropy of the target t, for logits x of K classes
+/// and L = log(sum of exp(x)).
+struct LossTerms {
+  /// s: the row's loss is L - (1 - s) x[t] - s/K (sum of x). Source: Szegedy et al., "Rethinking
+  /// the Inception architecture for computer vision", arXiv 1512.00567, section 7.
+  double label_smoothing = 0.0;
+  /// z: z L^2 is added to the row's loss. Source: Chowdhery et al., "PaLM", arXiv 2204.02311,
+  /// section 5.
+  double z_loss = 0.0;
+
+  [[nodiscard]] constexpr bool any() const { return label_smoothing > 0.0 || z_loss > 0.0; }
+};
+
 /// Decodes `sums`. Pre: `sums` is host memory.
 [[nodiscard]] LossSums loss_sums_of(const ConstTensorView& sums);
 

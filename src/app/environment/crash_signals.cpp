@@ -12,8 +12,10 @@
 
 #include <execinfo.h>
 #include <fmt/format.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include "strata/core/environment.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/memory.hpp"
@@ -31,7 +33,6 @@ constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"},       std::pair{SIGSE
                               std::pair{SIGIO, "SIGIO"},         std::pair{SIGPROF, "SIGPROF"},
                               std::pair{SIGVTALRM, "SIGVTALRM"}, std::pair{SIGSTKFLT, "SIGSTKFLT"}};
 
-/// Printing a stack takes a library less than one.
 constexpr unsigned kHandlerSeconds = 10;
 
 // A signal handler can only access global state.
@@ -40,6 +41,7 @@ std::atomic<const comm::Activity*> own_activity{nullptr};
 std::array<struct sigaction, kSignals.size()> earlier;
 std::atomic<bool> exit_is_own{false};
 std::atomic<int> crash{0};
+std::atomic<bool> waits_for_debugger{false};
 // The main thread's stack may be full.
 alignas(16) std::array<char, 1 << 16> handler_stack;
 
@@ -91,8 +93,8 @@ extern "C" void on_exit_of_process(int code, void* /*unused*/) {
 /// Lets the crash's signal end the process.
 extern "C" void on_late_handler(int /*signal*/) {
   Line line;
-  line << "strata: rank " << own_rank.load() << ": the handler of a library did not end in "
-       << kHandlerSeconds << " s after the crash; the process is ended\n";
+  line << "strata: rank " << own_rank.load() << ": a handler of the crash did not end within "
+       << kHandlerSeconds << " s; the process is ended\n";
   line.write();
   const int signal = crash;
   sigset_t signals;
@@ -103,9 +105,12 @@ extern "C" void on_late_handler(int /*signal*/) {
   raise(signal);
 }
 
-/// A library's handler may wait forever for a lock that the thread held when it crashed, as of
-/// memory.
-void limit_next_handler(int signal) {
+/// This handler, or a library's after it, may wait forever for a lock that the thread held when it
+/// crashed, as that of the allocator. `context`: of the thread.
+void limit_handlers(int signal, void* context) {
+  if (waits_for_debugger) {
+    return;
+  }
   crash = signal;
   struct sigaction action {};
   action.sa_handler = on_late_handler;
@@ -114,10 +119,12 @@ void limit_next_handler(int signal) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGALRM);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  // The mask while the library's handler runs.
+  sigdelset(&static_cast<ucontext_t*>(context)->uc_sigmask, SIGALRM);
   alarm(kHandlerSeconds);
 }
 
-extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) {
+extern "C" void on_crash_signal(int signal, siginfo_t* info, void* context) {
   const char* const file = signal == SIGBUS ? io::mapped_file_at(info->si_addr) : nullptr;
   Line line;
   line << "strata: rank " << own_rank.load() << ": ";
@@ -134,6 +141,7 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
   }
   const bool is_crash = i < kCrashes;
   if (is_crash) {
+    limit_handlers(signal, context);
     end_if_memory_is_short("signal ", signal);
   }
   line << (is_crash ? "crashed with " : "ended at once by ") << kSignals[i].second;
@@ -153,9 +161,6 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) 
     std::array<void*, 64> frames{};
     const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
     backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
-  }
-  if (is_crash) {
-    limit_next_handler(signal);
   }
   // The earlier handler gets the signal again, once this one returns.
   raise(signal);
@@ -194,6 +199,9 @@ void allow_exit() {
 void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
   own_rank = rank;
   own_activity = activity;
+  const std::string of_ucx = environment("UCX_HANDLE_ERRORS");
+  waits_for_debugger =
+      of_ucx.find("freeze") != std::string::npos || of_ucx.find("debug") != std::string::npos;
   // The first call loads a library, which a handler must not do.
   std::array<void*, 1> frame{};
   backtrace(frame.data(), 1);

@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "strata/core/environment.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 
@@ -58,11 +59,6 @@ std::int64_t running_beside(std::int64_t own, const fs::path& proc) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return std::max<std::int64_t>(0, least - own);
-}
-
-std::string environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 std::map<std::string, Ranks> ranks_by_host(std::span<const Placement> ranks) {

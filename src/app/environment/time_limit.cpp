@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <ctime>
 
 #include <fmt/format.h>
 
+#include "strata/core/environment.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/command_output.hpp"
 
@@ -19,11 +19,6 @@ std::optional<double> left_until(std::int64_t unix_seconds) {
   const double left = static_cast<double>(unix_seconds) - static_cast<double>(now.tv_sec) -
                       1e-9 * static_cast<double>(now.tv_nsec);
   return left > 0.0 ? std::optional(left) : std::nullopt;
-}
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 /// The first line that squeue prints about the end of a job; empty where it does not answer.

@@ -13,16 +13,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "strata/core/environment.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::comm {
 namespace {
-
-std::string text_in(const char* name) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
 
 /// The first of these variables that is set to a number.
 std::optional<std::int64_t> number_in(std::initializer_list<const char*> names) {
@@ -198,10 +194,10 @@ Launch launch_in_environment() {
 // Under mpirun in a Slurm job the ranks of its own node lack the step's number, but all have the
 // namespace. A requeued job repeats it.
 std::string launch_name() {
-  const std::string space = text_in("PMIX_NAMESPACE");
-  return !space.empty() ? space + "." + text_in("SLURM_RESTART_COUNT")
-                        : text_in("SLURM_JOB_ID") + "." + text_in("SLURM_STEP_ID") +
-                              text_in("PMI_JOBID") + text_in("STRATA_LAUNCH");
+  const std::string space = environment("PMIX_NAMESPACE");
+  return !space.empty() ? space + "." + environment("SLURM_RESTART_COUNT")
+                        : environment("SLURM_JOB_ID") + "." + environment("SLURM_STEP_ID") +
+                              environment("PMI_JOBID") + environment("STRATA_LAUNCH");
 }
 
 std::string mpi_library_text() {

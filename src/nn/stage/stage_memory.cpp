@@ -141,7 +141,7 @@ std::pair<std::vector<TensorView>, std::vector<TensorView>> Stage::allocate_loss
   if (spec.pass.loss_pieces == 1) {
     workspace.rewind();
   }
-  for (const TensorSpec& needed : Loss::workspace(model.output(), spec.pass)) {
+  for (const TensorSpec& needed : Loss::workspace(model.output(), spec.pass, model.loss_terms())) {
     views.first.push_back(workspace.take(needed));
   }
   const std::int64_t microbatches = spec.slots.losses * spec.pass.concurrent_lanes;

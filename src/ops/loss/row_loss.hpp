@@ -28,6 +28,26 @@ inline constexpr std::int64_t kLargest = 0;
 inline constexpr std::int64_t kSum = 1;
 inline constexpr std::int64_t kTarget = 2;
 inline constexpr std::int64_t kIsFirst = 3;
+inline constexpr std::int64_t kLogits = 4;  ///< of kSmoothedParts
+
+/// A row's gradient is scale (factor(log_sum) exp(logit - log_sum) - less), `less` of the target or
+/// of the others.
+template <typename T>
+struct GradientTerms {
+  T twice_z_loss;
+  T target;
+  T others;
+
+  GradientTerms(const LossTerms& terms, std::int64_t vocabulary)
+      : twice_z_loss(static_cast<T>(2.0 * terms.z_loss)),
+        target(static_cast<T>(1.0 - terms.label_smoothing +
+                              terms.label_smoothing / static_cast<double>(vocabulary))),
+        others(static_cast<T>(terms.label_smoothing / static_cast<double>(vocabulary))) {}
+
+  [[nodiscard]] constexpr T factor(T log_sum) const {
+    return twice_z_loss > T{0} ? T{1} + twice_z_loss * log_sum : T{1};
+  }
+};
 
 /// The cross-entropy of one row over all shards.
 struct CombinedRow {
@@ -39,7 +59,8 @@ struct CombinedRow {
 /// scratch, one double for each shard, in which `steps` add up.
 template <typename Part, typename Total>
 constexpr CombinedRow combine_row(std::int64_t shards, const ReductionStep* steps,
-                                  std::int64_t step_count, const Part& part, const Total& total) {
+                                  std::int64_t step_count, const Part& part, const Total& total,
+                                  const LossTerms& terms, std::int64_t vocabulary) {
   double largest = part(0, kLargest);
   double target = 0.0;
   bool is_correct = false;
@@ -58,7 +79,19 @@ constexpr CombinedRow combine_row(std::int64_t shards, const ReductionStep* step
   }
   const double below = std::log(total(0));
   const bool is_number = below == below;
-  return {largest + below, {largest - target + below, is_correct && is_number ? 1 : 0}};
+  const double log_sum = largest + below;
+  double loss = largest - target + below;
+  if (terms.label_smoothing > 0.0) {
+    double logits = 0.0;
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      logits += part(shard, kLogits);
+    }
+    loss += terms.label_smoothing * (target - logits / static_cast<double>(vocabulary));
+  }
+  if (terms.z_loss > 0.0) {
+    loss += terms.z_loss * log_sum * log_sum;
+  }
+  return {log_sum, {loss, is_correct && is_number ? 1 : 0}};
 }
 
 }  // namespace strata::ops

@@ -21,7 +21,7 @@ namespace {
 
 template <typename Stored>
 void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
-               Compute<Stored>* parts) {
+               std::span<Compute<Stored>> parts) {
   using T = Compute<Stored>;
   const T largest = simd_max<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); });
   parts[kLargest] = largest;
@@ -35,26 +35,41 @@ void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
                               [&](const Stored& logit) { return static_cast<T>(logit) == largest; })
           ? T{1}
           : T{0};
+  if (std::ssize(parts) == kSmoothedParts) {
+    parts[kLogits] =
+        static_cast<T>(simd_sum<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); }));
+  }
 }
 
 /// dlogits may be the logits.
 template <typename Stored>
 void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
-                  Compute<Stored> log_sum, Compute<Stored> scale, Stored* dlogits) {
+                  Compute<Stored> log_sum, Compute<Stored> scale,
+                  const GradientTerms<Compute<Stored>>& terms, Stored* dlogits) {
   using T = Compute<Stored>;
   const bool has_target = is_target(target, ids);
   const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
+  const T factor = terms.factor(log_sum);
   store_terms(dlogits, 0, ids, [=](std::int64_t i) {
-    return scale * fast_exp(static_cast<T>(logits[i]) - log_sum);
+    return scale * (factor * fast_exp(static_cast<T>(logits[i]) - log_sum) - terms.others);
   });
   if (has_target) {
-    dlogits[target] = to_storage<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
+    dlogits[target] =
+        to_storage<Stored>(scale * (factor * fast_exp(at_target - log_sum) - terms.target));
   }
 }
 
 void require_ids(std::int64_t first_id, std::int64_t ids, std::int64_t columns) {
   require(ids >= 1 && ids <= columns && first_id >= 0, "logits of the ids [{}, {}) in {} columns",
           first_id, first_id + ids, columns);
+}
+
+/// The values of a shard and row in `parts`.
+std::int64_t width_of(const ConstTensorView& parts) {
+  const std::int64_t width = parts.shape().rank() == 0 ? 0 : parts.shape().back();
+  require(width == kCrossEntropyParts || width == kSmoothedParts, "cross-entropy's parts of {}",
+          parts.shape().text());
+  return width;
 }
 
 }  // namespace
@@ -66,8 +81,8 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
-  require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
-                "cross-entropy's parts");
+  const std::int64_t width = width_of(parts);
+  require_count(parts, compute_dtype(logits.dtype()), rows * width, "cross-entropy's parts");
   if (observed.handled_by<cuda::cross_entropy_parts>(logits, targets, first_id, ids, parts)) {
     return;
   }
@@ -77,7 +92,7 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
     Compute<Stored>* to = parts.host<Compute<Stored>>().data();
     parallel_for_rows(context, rows, ids, [&](std::int64_t row) {
       row_parts(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
-                to + row * kCrossEntropyParts);
+                std::span(to + row * width, static_cast<std::size_t>(width)));
     });
   });
 }
@@ -85,21 +100,23 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
 void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
-                           const TensorView& log_sums, const TensorView& sums) {
+                           const TensorView& log_sums, const TensorView& sums,
+                           const LossTerms& terms) {
   const Observed observed(context, "combine_cross_entropy", parts, targets, log_sums, sums);
   require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
           parts.shape().text());
   const std::int64_t shards = parts.shape()[0];
   const std::int64_t rows = parts.shape()[1];
-  require_like(parts, parts.dtype(), Shape{shards, rows, kCrossEntropyParts},
-               "cross-entropy's parts");
+  const std::int64_t width = width_of(parts);
+  require(terms.label_smoothing == 0.0 || width == kSmoothedParts,
+          "label smoothing without the sums of logits");
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   require_steps(steps, shards, "cross-entropy");
   if (observed.handled_by<cuda::combine_cross_entropy>(steps, parts, targets, vocabulary,
-                                                       valid_rows, log_sums, sums)) {
+                                                       valid_rows, log_sums, sums, terms)) {
     return;
   }
   const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
@@ -112,13 +129,14 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
       std::vector<double> totals(static_cast<std::size_t>(shards));
       for (std::int64_t row = begin; row < end; ++row) {
         const auto part = [=](std::int64_t shard, std::int64_t value) {
-          return static_cast<double>(from[(shard * rows + row) * kCrossEntropyParts + value]);
+          return static_cast<double>(from[(shard * rows + row) * width + value]);
         };
         const auto total = [&](std::int64_t shard) -> double& {
           return totals[static_cast<std::size_t>(shard)];
         };
         const CombinedRow result =
-            combine_row(shards, steps.data(), static_cast<std::int64_t>(steps.size()), part, total);
+            combine_row(shards, steps.data(), static_cast<std::int64_t>(steps.size()), part, total,
+                        terms, vocabulary);
         to[row] = static_cast<T>(result.log_sum);
         const auto index = static_cast<std::size_t>(row);
         if (row < valid_rows && is_target(target[index], vocabulary)) {
@@ -133,16 +151,20 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
-                            double gradient_scale, const TensorView& dlogits) {
+                            double gradient_scale, const TensorView& dlogits,
+                            const LossTerms& terms, std::int64_t vocabulary) {
   const Observed observed(context, "cross_entropy_gradient", logits, targets, log_sums, dlogits);
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
   require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
+  require(terms.label_smoothing == 0.0 || first_id + ids <= vocabulary,
+          "label smoothing over {} classes, the shard ends at {}", vocabulary, first_id + ids);
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   if (observed.handled_by<cuda::cross_entropy_gradient>(logits, targets, first_id, ids, log_sums,
-                                                        valid_rows, gradient_scale, dlogits)) {
+                                                        valid_rows, gradient_scale, dlogits, terms,
+                                                        vocabulary)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();
@@ -151,12 +173,13 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
     const Stored* from = logits.host<Stored>().data();
     const T* log_sum = log_sums.host<T>().data();
     Stored* to = dlogits.host<Stored>().data();
+    const GradientTerms<T> row_terms(terms, vocabulary);
     parallel_for_rows(context, rows, columns, [&](std::int64_t row) {
       Stored* const to_row = to + row * columns;
       const bool counts = row < valid_rows && target[static_cast<std::size_t>(row)] != kUncounted;
       if (counts) {
         row_gradient(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
-                     log_sum[row], static_cast<T>(gradient_scale), to_row);
+                     log_sum[row], static_cast<T>(gradient_scale), row_terms, to_row);
       }
       std::fill(to_row + (counts ? ids : 0), to_row + columns, Stored{});
     });

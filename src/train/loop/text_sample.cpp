@@ -40,11 +40,7 @@ class PromptSource final : public pipeline::MicrobatchSource {
 std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
                               const nn::Port& port, const nn::PassShape& pass,
                               device::Stream& stream) {
-  nn::LogitBlocks blocks = nn::logit_blocks(port, pass);
-  if (port.placement != nn::Placement::kFeatures) {
-    blocks.shards = 1;
-    blocks.own = {0, 1};
-  }
+  const nn::LogitBlocks blocks = nn::logit_blocks(port, pass);
   std::vector<double> logits(static_cast<std::size_t>(blocks.vocabulary));
   with_stored(outputs.dtype(), [&]<typename T>(T) {
     for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {

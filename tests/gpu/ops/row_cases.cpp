@@ -365,15 +365,17 @@ void add_infinite_losses(std::vector<Case>& cases) {
                    false});
 }
 
-/// The parts of three shards, brought together.
-void add_shards(std::vector<Case>& cases, const std::string& name, const Operand& logits) {
+/// The parts of three shards, brought together, and the gradient of the second.
+void add_shards(std::vector<Case>& cases, const std::string& name, const Operand& logits,
+                const LossTerms& terms = {}) {
   const std::int64_t rows = logits.shape[1];
   const std::int64_t ids_of_shard = logits.shape[2];
   const std::int64_t vocabulary = 3 * ids_of_shard;
+  const std::int64_t width = cross_entropy_width(terms);
   cases.push_back(
       {"cross_entropy_of_shards_" + name,
-       {logits, ids({rows}, 0, vocabulary), computed(Role::kWritten, {3, rows, kCrossEntropyParts}),
-        computed(Role::kWritten, {rows})},
+       {logits, ids({rows}, 0, vocabulary), computed(Role::kWritten, {3, rows, width}),
+        computed(Role::kWritten, {rows}), written({rows, ids_of_shard})},
        [=](Context& context, const Tensors& t) {
          const std::array<ReductionStep, 2> steps{{{1, 2}, {0, 1}}};
          const auto shard_of = [=](const TensorView& all, std::int64_t s, std::int64_t columns) {
@@ -381,11 +383,14 @@ void add_shards(std::vector<Case>& cases, const std::string& name, const Operand
          };
          for (std::int64_t s = 0; s < 3; ++s) {
            cross_entropy_parts(context, shard_of(t[0], s, ids_of_shard), t[1], s * ids_of_shard,
-                               ids_of_shard, shard_of(t[2], s, kCrossEntropyParts));
+                               ids_of_shard, shard_of(t[2], s, width));
          }
-         return loss_of(context, [&](const TensorView& sums) {
-           combine_cross_entropy(context, steps, t[2], t[1], vocabulary, rows - 3, t[3], sums);
+         const std::vector<double> sums = loss_of(context, [&](const TensorView& to) {
+           combine_cross_entropy(context, steps, t[2], t[1], vocabulary, rows - 3, t[3], to, terms);
          });
+         cross_entropy_gradient(context, shard_of(t[0], 1, ids_of_shard), t[1], ids_of_shard,
+                                ids_of_shard, t[3], rows - 3, 0.125, t[4], terms, vocabulary);
+         return sums;
        }});
 }
 
@@ -448,6 +453,7 @@ void add_loss_cases(std::vector<Case>& cases) {
   for (const std::int64_t columns : {7, 1100}) {
     const std::string of = "_of_" + std::to_string(columns);
     add_shards(cases, "mixed" + of, read({3, 60, columns}));
+    add_shards(cases, "smoothed" + of, read({3, 60, columns}), {0.1, 0.001});
     // All logits of all shards are the largest: the first of the first shard counts.
     add_shards(cases, "equals" + of, {.shape = {3, 60, columns}, .low = 1.0, .high = 1.0});
   }

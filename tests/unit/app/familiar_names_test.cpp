@@ -47,6 +47,8 @@ TEST(FamiliarNames, OfSettingsLeadToOurs) {
            {"beta2=0.95", "optimizer.beta2=0.95"},
            {"grad_clip=1", "optimizer.clip_norm=1"},
            {"max_grad_norm=1", "optimizer.clip_norm=1"},
+           {"label_smoothing_factor=0.1", "train.label_smoothing=0.1"},
+           {"z_loss_weight=0.0001", "train.z_loss=0.0001"},
            {"batch_size=64", "batch.global=64"},
            {"batch-size=64", "batch.global=64"},
            {"micro_batch_size=4", "batch.micro=4"},

@@ -189,6 +189,8 @@ train.patience=2 => train.patience is set | data.test is empty
 data.test=classes/test.h5 & train.patience=2 & train.evaluate_every=0 => train.evaluate_every is 0
 checkpoint.best=los => one of off, loss, accuracy
 train.patience=-1 => whole number from 0
+train.label_smoothing=1 => train.label_smoothing | number from 0 to below 1
+train.z_loss=-1 => train.z_loss | number from 0
 run.tensorboard=off & run.tensorboard_histograms=4 => run.tensorboard_histograms is set, but
   run.tensorboard is off)");
   const io::DatasetInfo values{.task = io::Task::kRegression,
@@ -198,7 +200,9 @@ run.tensorboard=off & run.tensorboard_histograms=4 => run.tensorboard_histograms
                                .target_shape = {4}};
   expect_refused(
       kDense, values,
-      "data.test=v.h5 & train.evaluate_every=2 & checkpoint.best=accuracy => no classes");
+      "data.test=v.h5 & train.evaluate_every=2 & checkpoint.best=accuracy => no classes\n"
+      "train.label_smoothing=0.1 => train.label_smoothing is set | values, not classes\n"
+      "train.z_loss=0.1 => train.z_loss is set | values, not classes");
 }
 
 TEST(Refusals, OfAsynchronousTraining) {
@@ -501,6 +505,17 @@ data import --format=text --files=x --tokenizer=chars --targets=x => --targets i
   --format=text
 data import --format=csv --files=x --label=a --tokenizer=chars => --tokenizer is not for
   --format=csv
+data import --format=csv --files=x --label=a --deduplicate => --deduplicate is not for --format=csv |
+  text, chat
+data import --format=text --files=x --tokenizer=chars --deduplicate => give --text-field
+data import --format=text --files=x --text-field=t --tokenizer=chars --held-out=1 => --held-out is "1" |
+  a share between 0 and 1
+data import --format=text --files=x --text-field=t --tokenizer=chars --held-out=0.1 --split=1.0 =>
+  --held-out=0.1 and --split=1.0
+data import --format=text --files=x --text-field=t --tokenizer=chars --held-out=0.1 --test-files=y =>
+  --held-out=0.1 and the test files y
+data import --format=text --files=x --text-field=t --tokenizer=chars --min-characters=9
+  --max-characters=8 => --max-characters is "8"
 data import --format=tokens-llmc --vocabulary=9 --files=x --images=x => --images is not for
   --format=tokens-llmc
 data import --format=tokens-llmc --vocabulary=9 --files=x --label=x => --label is not for

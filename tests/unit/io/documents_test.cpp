@@ -5,6 +5,7 @@
 
 #include "strata/io/loader.hpp"
 
+#include "import/document_filter.hpp"
 #include "text_files.hpp"
 
 namespace strata::io::documents_test {
@@ -269,6 +270,98 @@ TEST(Documents, ASplitWithinADocumentCutsIt) {
   const ImportReport report = import_dataset(options);
   EXPECT_THAT(Dataset::open(report.train).documents().ends, ElementsAre(3, 5));
   EXPECT_THAT(Dataset::open(report.test).documents().ends, ElementsAre(3, 5));
+}
+
+/// Texts of a JSON line each, of which the rules choose; the texts of either split come back.
+struct Chosen {
+  std::vector<std::string> train;
+  std::vector<std::string> test;
+  std::vector<std::string> notes;
+};
+
+std::vector<std::string> texts_of(const std::filesystem::path& master) {
+  std::vector<std::string> texts;
+  for (std::int64_t d = 0; !master.empty(); ++d) {
+    const Dataset dataset = Dataset::open(master);
+    if (d == std::ssize(dataset.documents().ends)) {
+      break;
+    }
+    std::string text = document_text(dataset, d);
+    text.pop_back();  // the line's end
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+Chosen chosen(const TemporaryDirectory& directory, const std::vector<std::string>& texts,
+              const DocumentRules& rules) {
+  std::string lines;
+  for (const std::string& text : texts) {
+    lines += "{\"text\": \"" + text + "\"}\n";
+  }
+  ImportOptions options = test::text_options(directory, TokenizerKind::kBytes, {"x"},
+                                             rules.held_out > 0.0 ? "" : "1.0");
+  write_file(directory / "lines.jsonl", lines);
+  options.inputs = {directory / "lines.jsonl"};
+  options.text_field = "text";
+  options.documents = rules;
+  options.existing = Existing::kReplace;
+  const ImportReport report = import_dataset(options);
+  return {texts_of(report.train), texts_of(report.test), report.notes};
+}
+
+TEST(DocumentRules, LeaveOutRepeatedShortAndLongTexts) {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> texts{"one", "two", "one", "\u00e9\u00e9", "three", "two", "four"};
+  EXPECT_THAT(chosen(directory, texts, {.repeated = Repeated::kLeftOut}).train,
+              ElementsAre("one", "two", "\u00e9\u00e9", "three", "four"));
+  const Chosen some = chosen(
+      directory, texts, {.repeated = Repeated::kLeftOut, .min_characters = 3, .max_characters = 4});
+  EXPECT_THAT(some.train, ElementsAre("one", "two", "four"));
+  EXPECT_THAT(some.notes,
+              ElementsAre("left out: 2 of 7 documents, which repeat an earlier one",
+                          "left out: 1 of 7 documents, which have fewer than 3 characters",
+                          "left out: 1 of 7 documents, which have more than 4 characters"));
+  EXPECT_THAT(error_of([&] { chosen(directory, texts, {.min_characters = 9}); }, ExitCode::kData),
+              AllOf(HasSubstr("no document is left"), HasSubstr("7 of 7 documents")));
+}
+
+TEST(DocumentRules, HoldOutTheSameTextsWhenACorpusGrows) {
+  const TemporaryDirectory directory;
+  std::vector<std::string> texts;
+  for (int i = 0; i < 400; ++i) {
+    texts.push_back("text " + std::to_string(i % 390));
+  }
+  const DocumentRules rules{.held_out = 0.25};
+  const std::vector<std::string> first(texts.begin(), texts.begin() + 200);
+  const Chosen before = chosen(directory, first, rules);
+  const Chosen after = chosen(directory, texts, rules);
+  EXPECT_EQ(before.train.size() + before.test.size(), 200);
+  EXPECT_EQ(after.train.size() + after.test.size(), 400);
+  EXPECT_GT(after.test.size(), 70);
+  EXPECT_LT(after.test.size(), 130);
+  // In file order, so what a corpus had comes first; equal texts are on one side.
+  EXPECT_TRUE(std::equal(before.train.begin(), before.train.end(), after.train.begin()));
+  EXPECT_TRUE(std::equal(before.test.begin(), before.test.end(), after.test.begin()));
+  for (const std::string& text : after.test) {
+    EXPECT_EQ(std::ranges::count(after.train, text), 0);
+  }
+  EXPECT_THAT(error_of(
+                  [&] {
+                    chosen(directory, {"a", "b"}, {.held_out = 1e-9});
+                  },
+                  ExitCode::kData),
+              HasSubstr("puts none of 2 documents into the test split"));
+}
+
+TEST(DocumentRules, HeldOutDocumentsKeepWhatCounts) {
+  const Documents stream{.ends = {3, 5, 9, 10}, .counted = {1, 4, 6, 7, 8, 10}};
+  const SplitDocuments split = split_documents(stream, {false, true, false, true});
+  EXPECT_THAT(split.runs, ElementsAre(grid::Range{0, 3}, grid::Range{5, 9}, grid::Range{3, 5},
+                                      grid::Range{9, 10}));
+  EXPECT_EQ(split.train_tokens, 7);
+  EXPECT_THAT(split.documents.ends, ElementsAre(3, 7, 9, 10));
+  EXPECT_THAT(split.documents.counted, ElementsAre(1, 3, 4, 5, 6, 8, 9, 10));
 }
 
 }  // namespace

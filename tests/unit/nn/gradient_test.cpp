@@ -44,13 +44,20 @@ INSTANTIATE_TEST_SUITE_P(
                                  3}),
     [](const auto& test) { return test.param.name; });
 
-class LossGradients : public testing::TestWithParam<LossKind> {};
+struct LossCase {
+  const char* name;
+  LossKind kind = LossKind::kCrossEntropy;
+  ops::LossTerms terms = {};
+};
+
+class LossGradients : public testing::TestWithParam<LossCase> {};
 
 // A first stage has no input gradient.
 TEST_P(LossGradients, AgreeWithDifferences) {
-  const bool classes = GetParam() == LossKind::kCrossEntropy;
+  const bool classes = GetParam().kind == LossKind::kCrossEntropy;
   const Model model({.layers = {"flatten", "dense 6 relu", "dropout 0.3", "dense 4"},
-                     .loss = GetParam(),
+                     .loss = GetParam().kind,
+                     .loss_terms = GetParam().terms,
                      .input_shape = {2, 3},
                      .outputs = 4,
                      .seed = 4});
@@ -63,14 +70,28 @@ TEST_P(LossGradients, AgreeWithDifferences) {
                                       ? ConstTensorView{std::span(labels), Shape{kMicrobatch}}
                                       : ConstTensorView{std::span(values), Shape{kMicrobatch, 4}};
   ArenaSink<double> sink(bench.layout().elements);
-  expect_loss_gradients(bench, sink, input, targets, kMicrobatch);
+  // Terms of the loss are training's alone.
+  expect_loss_gradients(bench, sink, input, targets, kMicrobatch,
+                        GetParam().terms.any() ? Mode::kTraining : Mode::kEvaluation);
   EXPECT_TRUE(bench.stage().input_gradients_of(0).empty());
   EXPECT_EQ(sink.done(), (std::vector<std::int64_t>{3, 2, 1, 0}));
+  const auto loss = [&](Mode mode) {
+    bench.stage().forward(Alone(0, input, kFirstRow), Mode::kTraining);
+    bench.stage().loss(Alone(0, input, 0).microbatch, targets, kMicrobatch, 1.0, mode);
+    return bench.stage().losses().front().loss;
+  };
+  const double added = loss(Mode::kTraining) - loss(Mode::kEvaluation);
+  EXPECT_EQ(GetParam().terms.any(), std::abs(added) > 1e-9) << added;
 }
 
 INSTANTIATE_TEST_SUITE_P(Losses, LossGradients,
-                         testing::Values(LossKind::kCrossEntropy, LossKind::kMeanSquaredError),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
+                         testing::Values(LossCase{"cross_entropy"},
+                                         LossCase{"mean_squared_error",
+                                                  LossKind::kMeanSquaredError},
+                                         LossCase{.name = "label_smoothing", .terms = {0.2, 0.0}},
+                                         LossCase{.name = "z_loss", .terms = {0.0, 0.3}},
+                                         LossCase{.name = "both", .terms = {0.1, 0.05}}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace strata::nn::test::gradient_test

@@ -177,6 +177,20 @@ TEST(StageMemory, LogitsInPiecesAreInTheWorkspace) {
   EXPECT_EQ(bytes_of(model, spec, "activation gradients"), 0);
 }
 
+TEST(StageMemory, LabelSmoothingTakesAFifthPartOfEachRow) {
+  ModelOptions options{.layers = {"dense 6"}, .input_shape = {3}, .outputs = 6};
+  const auto workspace = [&](const ops::LossTerms& terms) {
+    options.loss_terms = terms;
+    return bytes_of(Model(options), spec_of<float>({0, 1}, kMicrobatch), "workspace");
+  };
+  EXPECT_EQ(workspace({}), 0);
+  // Logits that are not split are one shard.
+  EXPECT_EQ(workspace({.z_loss = 0.1}),
+            line(kMicrobatch * ops::kCrossEntropyParts * 4) + line(kMicrobatch * 4));
+  EXPECT_EQ(workspace({.label_smoothing = 0.1}),
+            line(kMicrobatch * ops::kSmoothedParts * 4) + line(kMicrobatch * 4));
+}
+
 TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
   const Model model = language_model({"embedding 8", "mlp 12", "head"}, kContext, kVocabulary, 2);
   const StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);

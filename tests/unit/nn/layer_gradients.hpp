@@ -58,15 +58,15 @@ inline void expect_weight_gradients(StageBench<double>& bench, const ArenaSink<d
 /// the last of `samples` samples is padding. `sink` takes the gradients.
 inline void expect_loss_gradients(StageBench<double>& bench, ArenaSink<double>& sink,
                                   const ConstTensorView& input, const ConstTensorView& targets,
-                                  std::int64_t samples) {
+                                  std::int64_t samples, Mode loss_mode = Mode::kEvaluation) {
   constexpr double kScale = 0.125;
   Stage& stage = bench.stage();
-  const auto forward = [&](Mode loss_mode) {
+  const auto forward = [&](Mode mode) {
     stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, loss_mode);
+    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, mode);
   };
   const auto loss = [&] {
-    forward(Mode::kEvaluation);
+    forward(loss_mode);
     return kScale * stage.losses().front().loss;
   };
   forward(Mode::kTraining);

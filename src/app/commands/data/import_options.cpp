@@ -84,6 +84,10 @@ constexpr FormatOption kFormatOptions[] = {
     {"special-tokens", "text chat"},
     {"template", "chat", FormatOption::Needed::kYes},
     {"roles", "chat"},
+    {"deduplicate", "text chat"},
+    {"min-characters", "text chat"},
+    {"max-characters", "text chat"},
+    {"held-out", "text chat"},
     {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
     {"token-bits", "tokens-nanogpt"}};
 
@@ -140,6 +144,23 @@ void tokenizer_options(const config::CommandLine& line, io::ImportOptions& optio
   options.merges = text_argument(line, "merges");
 }
 
+io::DocumentRules document_rules(const config::CommandLine& line) {
+  io::DocumentRules rules;
+  if (line.has("deduplicate")) {
+    rules.repeated = io::Repeated::kLeftOut;
+  }
+  rules.min_characters = line.count("min-characters", 0, 0, rules.max_characters);
+  rules.max_characters = line.count("max-characters", rules.max_characters, rules.min_characters,
+                                    rules.max_characters);
+  if (line.has("held-out")) {
+    const std::string text = text_argument(line, "held-out");
+    if (!parse_double(text, rules.held_out) || rules.held_out <= 0.0 || rules.held_out >= 1.0) {
+      config::refuse_value("held-out", text, "a share between 0 and 1, as in --held-out=0.01");
+    }
+  }
+  return rules;
+}
+
 }  // namespace
 
 std::string text_argument(const config::CommandLine& line, const std::string& name) {
@@ -176,6 +197,7 @@ io::ImportOptions import_options(const config::CommandLine& line) {
   if (line.has("roles")) {
     options.roles = names_argument(line, "roles", "ROLE");
   }
+  options.documents = document_rules(line);
   tokenizer_options(line, options);
   options.separator = line.choice<io::Separator>("separator").value_or(options.separator);
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);

@@ -1,0 +1,99 @@
+#include "import/document_filter.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+
+namespace strata::io {
+
+bool DocumentFilter::takes(std::string_view text) {
+  if (rules_ == DocumentRules()) {
+    return true;
+  }
+  ++documents_;
+  const auto characters =
+      std::ssize(text) - std::count_if(text.begin(), text.end(), continues_character);
+  if (characters < rules_.min_characters) {
+    ++short_;
+    return false;
+  }
+  if (characters > rules_.max_characters) {
+    ++long_;
+    return false;
+  }
+  if (rules_.repeated == Repeated::kImported && rules_.held_out == 0.0) {
+    return true;
+  }
+  const std::uint64_t hash = hash_of(text);
+  if (rules_.repeated == Repeated::kLeftOut && !seen_.insert(hash).second) {
+    ++repeated_;
+    return false;
+  }
+  if (rules_.held_out > 0.0) {
+    held_out_.push_back(std::ldexp(static_cast<double>(hash >> 11U), -53) < rules_.held_out);
+  }
+  return true;
+}
+
+std::vector<std::string> DocumentFilter::notes() const {
+  std::vector<std::string> notes;
+  const auto note = [&](std::int64_t count, const std::string& why) {
+    if (count > 0) {
+      notes.push_back(fmt::format("left out: {} of {} documents, which {}", count_text(count),
+                                  count_text(documents_), why));
+    }
+  };
+  note(repeated_, "repeat an earlier one");
+  note(short_, fmt::format("have fewer than {} characters", count_text(rules_.min_characters)));
+  note(long_, fmt::format("have more than {} characters", count_text(rules_.max_characters)));
+  return notes;
+}
+
+SplitDocuments split_documents(const Documents& documents, const std::vector<bool>& held_out) {
+  require(documents.ends.size() == held_out.size(), "{} documents, {} of them chosen",
+          documents.ends.size(), held_out.size());
+  const std::vector<std::int64_t>& runs = documents.counted;
+  SplitDocuments result;
+  std::int64_t tokens = 0;
+  for (const bool side : {false, true}) {
+    std::size_t run = 0;
+    for (std::size_t d = 0; d < held_out.size(); ++d) {
+      const std::int64_t begin = documents.begin(static_cast<std::int64_t>(d));
+      const std::int64_t end = documents.ends[d];
+      for (; run < runs.size() && runs[run] < end; run += 2) {
+        const std::int64_t first = tokens + std::max(runs[run], begin) - begin;
+        const std::int64_t last = tokens + std::min(runs[run + 1], end) - begin;
+        if (held_out[d] == side && first < last) {
+          std::vector<std::int64_t>& counted = result.documents.counted;
+          if (!counted.empty() && counted.back() == first) {
+            counted.back() = last;
+          } else {
+            counted.insert(counted.end(), {first, last});
+          }
+        }
+        if (runs[run + 1] > end) {
+          break;  // goes on in the next document
+        }
+      }
+      if (held_out[d] == side) {
+        tokens += end - begin;
+        result.documents.ends.push_back(tokens);
+        if (!result.runs.empty() && result.runs.back().end == begin) {
+          result.runs.back().end = end;
+        } else {
+          result.runs.push_back({begin, end});
+        }
+      }
+    }
+    result.train_tokens = side ? result.train_tokens : tokens;
+  }
+  return result;
+}
+
+}  // namespace strata::io
