@@ -328,7 +328,7 @@ class RandomCase {
                "adagrad & optimizer.learning_rate=0.01",
                ";"));
     set("optimizer.clip_norm=" + one_of("0 0.5"));
-    if (one_in(4)) {
+    if (one_in(4) && settings_.find("values") == std::string::npos) {
       set("train.label_smoothing=0.1 & train.z_loss=0.001");
     }
     if (mode_ != Mode::kAsync && one_in(2)) {
