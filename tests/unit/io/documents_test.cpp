@@ -294,13 +294,13 @@ std::vector<std::string> texts_of(const std::filesystem::path& master) {
 }
 
 Chosen chosen(const TemporaryDirectory& directory, const std::vector<std::string>& texts,
-              const DocumentRules& rules) {
+              const DocumentRules& rules, TokenizerKind tokenizer = TokenizerKind::kBytes) {
   std::string lines;
   for (const std::string& text : texts) {
     lines += "{\"text\": \"" + text + "\"}\n";
   }
-  ImportOptions options = test::text_options(directory, TokenizerKind::kBytes, {"x"},
-                                             rules.held_out > 0.0 ? "" : "1.0");
+  ImportOptions options =
+      test::text_options(directory, tokenizer, {"x"}, rules.held_out > 0.0 ? "" : "1.0");
   write_file(directory / "lines.jsonl", lines);
   options.inputs = {directory / "lines.jsonl"};
   options.text_field = "text";
@@ -346,12 +346,36 @@ TEST(DocumentRules, HoldOutTheSameTextsWhenACorpusGrows) {
   for (const std::string& text : after.test) {
     EXPECT_EQ(std::ranges::count(after.train, text), 0);
   }
+  // Ids of characters change at the end; a separator stands behind each document, the last too.
+  EXPECT_EQ(chosen(directory, texts, rules, TokenizerKind::kChars).test, after.test);
+  test::write_pairs(directory, test::small_pairs());
+  std::vector<std::string> separated = after.test;
+  std::ranges::for_each(separated, [](std::string& text) { text += "<|endoftext|>"; });
+  EXPECT_EQ(chosen(directory, texts, rules, TokenizerKind::kGpt2).test, separated);
   EXPECT_THAT(error_of(
                   [&] {
                     chosen(directory, {"a", "b"}, {.held_out = 1e-9});
                   },
                   ExitCode::kData),
               HasSubstr("puts none of 2 documents into the test split"));
+}
+
+TEST(DocumentRules, TestFilesLoseWhatTrainFilesHave) {
+  const TemporaryDirectory directory;
+  ImportOptions options = test::text_options(directory, TokenizerKind::kBytes, {"x"}, "");
+  write_file(directory / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  write_file(directory / "b.jsonl", "{\"text\": \"two\"}\n{\"text\": \"four\"}\n");
+  options.inputs = {directory / "a.jsonl"};
+  options.test_inputs = {directory / "b.jsonl"};
+  options.text_field = "text";
+  options.documents.repeated = Repeated::kLeftOut;
+  const ImportReport report = import_dataset(options);
+  EXPECT_THAT(texts_of(report.train), ElementsAre("one", "two"));
+  EXPECT_THAT(texts_of(report.test), ElementsAre("four"));
+  options.documents.held_out = 0.5;
+  options.existing = Existing::kReplace;
+  EXPECT_THAT(error_of([&] { import_dataset(options); }, ExitCode::kUsage),
+              HasSubstr("both say what is in the test split"));
 }
 
 TEST(DocumentRules, HeldOutDocumentsKeepWhatCounts) {
