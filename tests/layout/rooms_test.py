@@ -191,6 +191,15 @@ def self_check():
         ("<", "mpi.h"), ('"', "strata/io/a.hpp")]
 
 
+def mutant_problems(root):
+    """Faults of tests/mutants that can no longer be put in."""
+    sys.path.insert(0, str(root / "tests/mutants"))
+    sys.dont_write_bytecode = True
+    from mutants import MUTANTS
+    return [f"{mutant.file}: the text of the mutant {mutant.name} does not occur once" for mutant in MUTANTS
+            if (root / mutant.file).read_text().count(mutant.old) != 1]
+
+
 def main():
     self_check()
     root = pathlib.Path(sys.argv[1])
@@ -200,6 +209,7 @@ def main():
     problems += declaration_problems(rooms)
     problems += file_problems(root, rooms)
     problems += replication_problems(root)
+    problems += mutant_problems(root)
     for problem in problems:
         print(problem)
     print(f"{len(rooms)} rooms, {len(problems)} problems")

@@ -86,8 +86,8 @@ MUTANTS = [
            "unit.optim grids mpi.local mpi.train"),
     # pipeline
     Mutant("first-sample-of-later-stages", "src/pipeline/executor.cpp",
-           ".first_sample = source_.first_row(number)});",
-           ".first_sample = chunk.stage.is_first() ? source_.first_row(number) : 0});",
+           ".first_sample = source_.first_row(number),",
+           ".first_sample = chunk.stage.is_first() ? source_.first_row(number) : 0,",
            "pipeline > 1: dropout of later stages ignores the sample",
            "unit.pipeline grids mpi.grids mpi.lm_grids mpi.conv_grids"),
     Mutant("tag-without-kind", "src/pipeline/executor.cpp",
