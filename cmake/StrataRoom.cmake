@@ -24,7 +24,7 @@ function(strata_room name)
     set(scope PUBLIC)
     target_link_libraries(strata_${name} PRIVATE strata_options)
     # What computes little compiles in half of the time.
-    if(STRATA_SANITIZE AND NOT STRATA_FUZZ AND NOT name MATCHES "^(core|device|ops|comm|nn|optim)$")
+    if(STRATA_SANITIZE AND NOT STRATA_FUZZ AND NOT name MATCHES "^(core|device|ops|comm|nn|optim|pipeline)$")
       target_compile_options(strata_${name} PRIVATE -O0)
     endif()
   else()

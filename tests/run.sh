@@ -39,6 +39,7 @@ summary=()
 failures=()
 reports=()
 wrap=()  # what builds and tests run under
+background=""  # the process group that compiles for sanitizers
 
 # say PART...: begins a part.
 say() {
@@ -53,8 +54,8 @@ count() {  # count NAME PASSED FAILED SKIPPED
   [ "$3" -eq 0 ] || failures+=("$1")
 }
 
-# build PRESET [CMAKE ARGUMENT...] -- [TARGET...]
-build() {
+# compile PRESET [CMAKE ARGUMENT...] -- [TARGET...]
+compile() {
   local preset=$1
   shift
   local settings=()
@@ -63,29 +64,68 @@ build() {
     shift
   done
   shift
-  say "build $preset"
-  if cmake --preset "$preset" -DSTRATA_TESTS=ON "${settings[@]}" >"build/$preset.log" 2>&1 &&
-    "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}; then
-    summary+=("$(printf '%-28s %44d s' "build $preset" $((SECONDS - began)))")
+  cmake --preset "$preset" -DSTRATA_TESTS=ON "${settings[@]}" >"build/$preset.log" 2>&1 || { tail -n 20 "build/$preset.log"; return 1; }
+  "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
+}
+build() {  # the same, and says so
+  say "build $1"
+  compile "$@"
+  built "$1" $?
+}
+built() {  # built PRESET STATUS
+  if [ "$2" -eq 0 ]; then
+    summary+=("$(printf '%-28s %44d s' "build $1" $((SECONDS - began)))")
   else
-    tail -n 20 "build/$preset.log"
-    count "build $preset" 0 1 0
-    return 1
+    count "build $1" 0 1 0
   fi
+  return "$2"
 }
 
-# run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says. Sets `spent` to its processor
-# seconds. Tests of several processes wait much of their time, so one more runs than builds do.
+# begin_sanitizers PRESET...: compiles what sanitizers check, one after the other, while tests run: those wait much of their
+# time, and come first.
+begin_sanitizers() {
+  rm -f build/{asan,tsan}.status
+  set -m  # a process group of its own
+  (
+    wrap=("${fixed[@]}")
+    renice -n 19 $BASHPID
+    for preset in "$@"; do
+      # shellcheck disable=SC2086 # targets
+      compile "$preset" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- ${sanitized[$preset]} >"build/$preset.output" 2>&1
+      echo $? >"build/$preset.status"
+    done
+  ) >/dev/null &
+  background=$!
+  set +m
+}
+# end_build PRESET: waits for it. Its time in the summary is what was waited.
+end_build() {
+  local status=1
+  say "build $1"
+  while [ ! -s "build/$1.status" ] && kill -0 "$background" 2>/dev/null; do
+    sleep 1
+  done
+  [ ! -s "build/$1.status" ] || status=$(<"build/$1.status")
+  [ "$status" -eq 0 ] || cat "build/$1.output"
+  built "$1" "$status"
+}
+trap '[ -z "$background" ] || kill -- "-$background" 2>/dev/null' EXIT
+
+# run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says. Its processor seconds are in
+# build/NAME.seconds. Tests of several processes wait much of their time, so one more runs than builds do.
 run_ctest() {
-  local name=$1 preset=$2 report=$PWD/build/$2/$1.xml status before
+  local name=$1 preset=$2 report=$PWD/build/$2/$1.xml status
   shift 2
   say "test $name"
   rm -f "$report"
-  before=$(processor_seconds)
-  "${wrap[@]}" ctest --test-dir "build/$preset" --parallel $((jobs + 1)) --output-on-failure --progress --no-tests=error --output-junit "$report" \
-    --test-output-size-passed 1048576 --test-output-size-failed 1048576 "$@"
+  (
+    "${wrap[@]}" ctest --test-dir "build/$preset" --parallel $((jobs + 1)) --output-on-failure --progress --no-tests=error --output-junit "$report" \
+      --test-output-size-passed 1048576 --test-output-size-failed 1048576 "$@"
+    status=$?
+    processor_seconds >"build/$name.seconds"
+    exit $status
+  )
   status=$?
-  spent=$(($(processor_seconds) - before))
   local counts
   if counts=$(python3 tests/report.py count "$report") && { [ $status -eq 0 ] || [ "$(cut -d' ' -f2 <<<"$counts")" -gt 0 ]; }; then
     # shellcheck disable=SC2086 # three numbers
@@ -95,10 +135,10 @@ run_ctest() {
     count "$name" 0 1 0  # ctest itself failed
   fi
 }
-# Of the processes that have ended.
+# Of this shell's processes that have ended.
 processor_seconds() {
   local stat
-  read -ra stat <"/proc/$$/stat"
+  read -ra stat <"/proc/$BASHPID/stat"
   echo $(((stat[15] + stat[16]) / $(getconf CLK_TCK)))
 }
 
@@ -194,43 +234,61 @@ kernels="-O1 -Xcicc -O1 -Xptxas -O1 -DNDEBUG"
 ! compgen -G '/dev/nvidia[0-9]*' >/dev/null || kernels="-O3 -DNDEBUG"
 cuda=(-DCMAKE_CUDA_ARCHITECTURES=90 "-DCMAKE_CUDA_FLAGS_RELEASE=$kernels")
 
-if [ $full = no ]; then
-  build test -- && run_ctest default test --label-exclude '^full$'
-elif build release -DSTRATA_BENCH=ON "${cuda[@]}" --; then
-  run_ctest default release --label-exclude '^full$'
-  within_budget() {
-    echo "the tests of the default tier took $spent processor seconds; the budget is $default_budget"
-    [ "$spent" -le $default_budget ]
-  }
-  check "default tier's budget" within_budget
-  run_ctest full release --label-regex '^full$'
+# What sanitizers check.
+declare -A sanitized=(
+  [asan]="unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test"
+  [tsan]="unit_comm unit_threads grids"
+)
+if [ $full = yes ]; then
+  sanitized[asan]+=" unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_forecast unit_train unit_exchange unit_app"
+  sanitized[asan]+=" fuzz_settings_test grids"
 fi
-
 # Where a kernel maps memory at more random places than GCC 12's sanitizers expect, they run with fixed ones.
+fixed=()
 if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && setarch -R true 2>/dev/null; then
-  wrap=(setarch -R)
+  fixed=(setarch -R)
 fi
-export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
-sanitized() {  # sanitized PRESET TARGET...
-  local preset=$1
-  shift
-  local targets=$*
-  build "$preset" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "$@" && run_ctest "$preset" "$preset" --label-regex "^(${targets// /|})\$"
-}
-programs=(unit_core unit_device unit_io unit_ops unit_comm fuzz_readers_test)
-if [ $full = yes ]; then
-  programs+=(unit_grid unit_nn unit_pipeline unit_optim unit_plan unit_forecast unit_train unit_exchange unit_app fuzz_settings_test grids)
-fi
-sanitized asan "${programs[@]}"
-[ $long = no ] || check "files changed at random" changed_files
-if [ $full = yes ]; then
-  STRATA_STRESS_SECONDS=30 sanitized tsan unit_comm unit_threads grids
+export ASAN_OPTIONS=detect_leaks=1:handle_sigill=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
+run_sanitized() {  # run_sanitized PRESET
+  local chosen=${sanitized[$1]}
+  wrap=("${fixed[@]}")
+  end_build "$1" && run_ctest "$1" "$1" --label-regex "^(${chosen// /|})\$"
   wrap=()
+}
+
+if [ $full = no ]; then
+  build test --
+  status=$?
+  begin_sanitizers asan
+  [ $status -ne 0 ] || run_ctest default test --label-exclude '^full$'
+else
+  build release -DSTRATA_BENCH=ON "${cuda[@]}" --
+  status=$?
+  begin_sanitizers asan tsan
+  if [ $status -eq 0 ]; then
+    run_ctest default release --label-exclude '^full$'
+    within_budget() {
+      local spent
+      spent=$(<build/default.seconds)
+      echo "the tests of the default tier took $spent processor seconds; the budget is $default_budget"
+      [ "$spent" -le $default_budget ]
+    }
+    check "default tier's budget" within_budget
+    run_ctest full release --label-regex '^full$'
+  fi
+fi
+run_sanitized asan
+if [ $long = yes ]; then
+  wrap=("${fixed[@]}")
+  check "files changed at random" changed_files
+  wrap=()
+fi
+if [ $full = yes ]; then
+  STRATA_STRESS_SECONDS=30 run_sanitized tsan
   avx512
   check headers headers
   check clang-tidy tidied
 fi
-wrap=()
 check clang-format formatted
 [ $long = no ] || check "Debian package" tests/install/debian.sh build/release
 

@@ -37,7 +37,7 @@ constexpr std::string_view kDigits = "0123456789";
 
 // Parses the name of a directory in a checkpoint root; nothing for other names. A partial one has
 // the id of its save between step and suffix; older versions wrote none.
-std::optional<StepDirectory> parse(std::string_view name) {
+std::optional<StepDirectory> parse_name(std::string_view name) {
   for (const auto& [state, suffix] : kSuffixes) {
     const std::string_view prefix = state == DirectoryState::kVisible ? "step-" : ".step-";
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) {
@@ -76,7 +76,7 @@ std::vector<StepDirectory> scan(const fs::path& root) {
   std::error_code error;
   for (fs::directory_iterator entries(root, error), end; !error && entries != end;
        entries.increment(error)) {
-    if (const auto one = parse(entries->path().filename().string());
+    if (const auto one = parse_name(entries->path().filename().string());
         one && entries->is_directory(error)) {
       found.push_back(*one);
     }
@@ -133,7 +133,7 @@ fs::path directory_of(const fs::path& root, std::int64_t step, DirectoryState st
 }
 
 std::string save_of(const fs::path& partial) {
-  const auto parsed = parse(partial.filename().string());
+  const auto parsed = parse_name(partial.filename().string());
   return parsed ? parsed->save : "";
 }
 
@@ -159,7 +159,7 @@ void make_visible(const fs::path& partial, const fs::path& root, std::int64_t st
 std::optional<std::int64_t> step_of_name(const fs::path& directory) {
   const fs::path name =
       directory.has_filename() ? directory.filename() : directory.parent_path().filename();
-  const auto parsed = parse(name.string());
+  const auto parsed = parse_name(name.string());
   return parsed ? std::optional(parsed->step) : std::nullopt;
 }
 

@@ -128,15 +128,15 @@ std::map<std::string, StoredTensor> read_file(const fs::path& path,
                              length, bytes.size() - kLengthBytes, kMostHeaderBytes));
   }
   const auto header = static_cast<std::size_t>(length);
-  const auto json = parse_json({reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, header},
-                               RepeatedKeys::kRefused);
-  if (!json || !json->is_object()) {
+  const auto parsed = parse_json(
+      {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, header}, RepeatedKeys::kRefused);
+  if (!parsed || !parsed->is_object()) {
     refuse(path, "its header is no JSON object, or has a name twice");
   }
   const std::span<const std::byte> buffer = bytes.subspan(kLengthBytes + header);
   std::map<std::string, StoredTensor> tensors;
   std::vector<std::pair<grid::Range, std::string>> ranges;
-  for (const auto& [name, entry] : json->items()) {
+  for (const auto& [name, entry] : parsed->items()) {
     if (name != kMetadata) {
       ranges.emplace_back(read_entry(path, name, entry, buffer, tensors[name]), name);
     }
@@ -161,13 +161,13 @@ std::map<std::string, StoredTensor> read_file(const fs::path& path,
 /// The shard of each tensor, as the index says.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const MappedFile file = map_model_file(path);
-  const auto json =
+  const auto parsed =
       parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
                  RepeatedKeys::kRefused);
   std::map<std::string, std::string> shards;
-  if (json && json->is_object() && json->contains("weight_map") &&
-      json->at("weight_map").is_object()) {
-    for (const auto& [name, shard] : json->at("weight_map").items()) {
+  if (parsed && parsed->is_object() && parsed->contains("weight_map") &&
+      parsed->at("weight_map").is_object()) {
+    for (const auto& [name, shard] : parsed->at("weight_map").items()) {
       if (!shard.is_string() || fs::path(shard.get<std::string>()).has_parent_path()) {
         fail(ExitCode::kData, "{} puts tensor {} into {}, a file name was expected", path.string(),
              printable(name), printable(shard.dump()));

@@ -21,7 +21,7 @@ constexpr cudnnConvolutionFwdAlgo_t kForwardAlgorithm =
 constexpr cudnnConvolutionBwdDataAlgo_t kInputAlgorithm = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
 constexpr cudnnConvolutionBwdFilterAlgo_t kWeightAlgorithm = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
 
-cudnnDataType_t library_type(DType dtype) {
+cudnnDataType_t cudnn_type(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
       return CUDNN_DATA_FLOAT;
@@ -100,7 +100,7 @@ std::optional<CudnnConvolutionPlans::Prepared> CudnnConvolutionPlans::prepare(
                  made(functions_.filter_create, functions_.filter_destroy),
                  made(functions_.tensor_create, functions_.tensor_destroy),
                  made(functions_.desc_create, functions_.desc_destroy)};
-  const cudnnDataType_t type = library_type(convolution.dtype);
+  const cudnnDataType_t type = cudnn_type(convolution.dtype);
   const auto as_int = [](std::int64_t value) { return static_cast<int>(value); };
   // cuDNN takes sizes in the order NCHW whatever the layout.
   const auto set_images = [&](cudnnTensorDescriptor_t tensor, std::int64_t channels,
@@ -124,7 +124,7 @@ std::optional<CudnnConvolutionPlans::Prepared> CudnnConvolutionPlans::prepare(
                                    as_int(shape.width.padding), as_int(shape.height.stride),
                                    as_int(shape.width.stride), as_int(shape.height.dilation),
                                    as_int(shape.width.dilation), CUDNN_CROSS_CORRELATION,
-                                   library_type(compute_dtype(convolution.dtype))),
+                                   cudnn_type(compute_dtype(convolution.dtype))),
                what);
   cudnn_.check(functions_.desc_set_groups(parts.desc.get(), as_int(shape.groups)), what);
   cudnn_.check(functions_.desc_set_math(parts.desc.get(), library_math(convolution)), what);

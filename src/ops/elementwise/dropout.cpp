@@ -22,7 +22,7 @@ namespace {
 
 // Random words that are generated at a time; a multiple of a Philox block's four.
 constexpr std::int64_t kWords = 1024;
-constexpr std::int64_t kBlock = 4;
+constexpr std::int64_t kBlockWords = 4;
 
 struct Choice {
   const RandomStream& stream;
@@ -33,11 +33,11 @@ struct Choice {
 template <typename T>
 void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std::int64_t length,
               Compute<T> scale, const T* x, T* y, std::uint8_t* mask) {
-  std::array<std::uint32_t, kWords + kBlock> words;
-  const std::int64_t before = element % kBlock;
+  std::array<std::uint32_t, kWords + kBlockWords> words;
+  const std::int64_t before = element % kBlockWords;
   for (std::int64_t begin = 0; begin < length; begin += kWords) {
     const std::int64_t count = std::min(kWords, length - begin);
-    choice.stream.fill(static_cast<std::uint64_t>((element + begin) / kBlock),
+    choice.stream.fill(static_cast<std::uint64_t>((element + begin) / kBlockWords),
                        static_cast<std::uint64_t>(row),
                        std::span(words).first(static_cast<std::size_t>(before + count)));
     const std::uint32_t* const word = words.data() + before;

@@ -16,7 +16,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-cudaDataType_t library_type(DType dtype) {
+cudaDataType_t cublas_type(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
       return CUDA_R_32F;
@@ -115,7 +115,7 @@ CublasLtProducts::Owned<cublasLtMatmulDesc_t> CublasLtProducts::desc_of(
 CublasLtProducts::Owned<cublasLtMatrixLayout_t> CublasLtProducts::layout_of(
     DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
   cublasLtMatrixLayout_t raw = nullptr;
-  check(functions_.layout_create(&raw, library_type(dtype), static_cast<std::uint64_t>(columns),
+  check(functions_.layout_create(&raw, cublas_type(dtype), static_cast<std::uint64_t>(columns),
                                  static_cast<std::uint64_t>(rows), row),
         "describing a product's tensor");
   return {raw, functions_.layout_destroy};

@@ -12,11 +12,11 @@ template <typename C, typename Function>
 void add_row_runs(std::int64_t begin, std::int64_t end, std::int64_t columns, double* sums,
                   const Function& term) {
   constexpr std::int64_t kRun = 16;
-  constexpr std::int64_t kTile = 256;
-  for (std::int64_t tile = 0; tile < columns; tile += kTile) {
-    const std::int64_t count = std::min(kTile, columns - tile);
+  constexpr std::int64_t kColumns = 256;
+  for (std::int64_t tile = 0; tile < columns; tile += kColumns) {
+    const std::int64_t count = std::min(kColumns, columns - tile);
     for (std::int64_t first = begin; first < end; first += kRun) {
-      std::array<C, kTile> values;
+      std::array<C, kColumns> values;
       C* const run = values.data();
       std::fill_n(run, count, C{0});
       for (std::int64_t row = first; row < std::min(first + kRun, end); ++row) {

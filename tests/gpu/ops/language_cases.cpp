@@ -154,7 +154,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
   add_attention(
       cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
   add_attention(cases, {.sequences = 1, .tokens = 450, .kv_heads = 1, .head_size = head_size});
-  add_attention(cases, {.sequences = 2, .tokens = 330, .kv_heads = 2, .head_size = head_size});
+  add_attention(cases, {.sequences = 2, .tokens = 330, .kv_heads = 1, .head_size = head_size});
   const AttentionShape masked{
       .sequences = 1, .tokens = 200, .kv_heads = 1, .queries = 2, .head_size = head_size};
   add_attention(cases, masked, 64);
