@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
 #include <fmt/ranges.h>
 
@@ -46,9 +47,9 @@ class ChatSource final : public TokenSource {
         continue;
       }
       try {
-        const Dialogue dialogue = chat_ == nullptr ? rendered(lines_->object())
-                                                   : render(*chat_, lines_->object(), roles_);
-        if (filter_.takes(text_of(dialogue))) {
+        Dialogue dialogue = chat_ == nullptr ? rendered(lines_->object())
+                                             : render(*chat_, lines_->object(), roles_);
+        if (filter_.takes(text_of(dialogue)) && shortens(dialogue)) {
           add(dialogue, ids);
         }
       } catch (const Error& error) {
@@ -60,23 +61,70 @@ class ChatSource final : public TokenSource {
   }
 
  private:
-  void add(const Dialogue& dialogue, std::vector<std::uint32_t>& ids) {
+  /// Cuts a dialogue of too many tokens. Returns: false where it is left out instead.
+  [[nodiscard]] bool shortens(Dialogue& dialogue) {
+    const std::int64_t most = filter_.rules().max_tokens;
+    const TooLong too_long = filter_.rules().too_long;
+    const auto fits = [&](std::size_t segments) {
+      return tokens_of(std::span(dialogue).first(segments)) <= most;
+    };
+    if (most == DocumentRules().max_tokens || fits(dialogue.size())) {
+      return true;
+    }
+    if (too_long == TooLong::kRefused) {
+      fail(ExitCode::kData,
+           "the dialogue has {} tokens, more than --max-tokens={}; --too-long=cut cuts such "
+           "dialogues behind a message, --too-long=leave-out leaves them out",
+           tokens_of(dialogue), most);
+    }
+    std::vector<std::size_t> ends;  // of what is learned
+    for (std::size_t i = 0; i < dialogue.size() && too_long == TooLong::kCut; ++i) {
+      if (dialogue[i].counts && (i + 1 == dialogue.size() || !dialogue[i + 1].counts)) {
+        ends.push_back(i + 1);
+      }
+    }
+    const auto longer = std::ranges::partition_point(ends, fits);
+    if (longer == ends.begin()) {
+      filter_.withdraw();
+      return false;
+    }
+    dialogue.resize(*std::prev(longer));
+    filter_.count_cut();
+    return true;
+  }
+
+  /// Calls act(segments, encoder) for the stretches that are one text to the tokenizer.
+  template <typename Function>
+  void for_each_text(std::span<const ChatSegment> dialogue, const Function& act) const {
     const bool spelled = std::ranges::any_of(dialogue, [&](const ChatSegment& segment) {
       return segment.kind == ChatSegment::Kind::kText && spells_token(segment.text);
     });
     if (markers_ == Markers::kRecognised || !spelled) {
-      add_texts(dialogue, *recognising_, ids);
-    } else {
-      // Only the template's tokens are tokens.
-      for (auto segment = dialogue.begin(); segment != dialogue.end();) {
-        const ChatSegment::Kind kind = segment->kind;
-        const auto end = std::find_if(segment, dialogue.end(),
-                                      [&](const ChatSegment& other) { return other.kind != kind; });
-        add_texts(std::span(segment, end),
-                  kind == ChatSegment::Kind::kToken ? *recognising_ : *plain_, ids);
-        segment = end;
-      }
+      act(dialogue, *recognising_);
+      return;
     }
+    // Only the template's tokens are tokens.
+    for (auto segment = dialogue.begin(); segment != dialogue.end();) {
+      const ChatSegment::Kind kind = segment->kind;
+      const auto end = std::find_if(segment, dialogue.end(),
+                                    [&](const ChatSegment& other) { return other.kind != kind; });
+      act(std::span(segment, end), kind == ChatSegment::Kind::kToken ? *recognising_ : *plain_);
+      segment = end;
+    }
+  }
+
+  [[nodiscard]] std::int64_t tokens_of(std::span<const ChatSegment> dialogue) const {
+    std::int64_t tokens = 0;
+    for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder) {
+      tokens += std::ssize(encoded(encoder, text_of(texts)));
+    });
+    return tokens;
+  }
+
+  void add(const Dialogue& dialogue, std::vector<std::uint32_t>& ids) {
+    for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder) {
+      add_texts(texts, encoder, ids);
+    });
     documents_.ends.push_back(tokens_);
   }
 

@@ -20,10 +20,14 @@ class DocumentFilter {
 
   /// Whether the next document is imported.
   [[nodiscard]] bool takes(std::string_view text);
+  /// The document that was taken last is cut to rules().max_tokens.
+  void count_cut() { ++cut_; }
+  /// It is left out, for it has more tokens and is not cut.
+  void withdraw();
   /// Whether each of the documents that were taken is held out; empty where rules().held_out is 0.
   [[nodiscard]] const std::vector<bool>& held_out() const { return held_out_; }
   [[nodiscard]] const DocumentRules& rules() const { return rules_; }
-  /// How many documents were left out and why, a sentence each.
+  /// How many documents were left out or cut and why, a sentence each.
   [[nodiscard]] std::vector<std::string> notes() const;
 
  private:
@@ -34,6 +38,8 @@ class DocumentFilter {
   std::int64_t repeated_ = 0;
   std::int64_t short_ = 0;
   std::int64_t long_ = 0;
+  std::int64_t cut_ = 0;
+  std::int64_t withdrawn_ = 0;
 };
 
 /// The documents of a stream with those that are held out behind the others.

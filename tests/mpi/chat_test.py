@@ -120,9 +120,10 @@ class Chat(harness.StrataTest):
     def test_which_dialogues(self):
         """Repeated ones are left out, and some held out with what counts of them."""
         talks = [dialogue(f"Number {i % 40}?", f"It is {i % 40}.") for i in range(60)]
-        self.write_lines("numbers.jsonl", talks)
-        said = self.alone(*self.arguments("numbers", "chatml", "--deduplicate", "--held-out=0.25"), expect=DONE).text
-        held_out = int(re.search(r"left out: 20 of 60 documents.*\nheld out: (\d+) of 40 documents", said)[1])
+        self.write_lines("numbers.jsonl", [*talks, dialogue("Number 40?", "z" * 100), dialogue("Number 41?", "z" * 101)])
+        said = self.alone(*self.arguments("numbers", "chatml", "--deduplicate", "--held-out=0.25", "--max-tokens=100"),
+                          expect=DONE).text
+        held_out = int(re.search(r"left out: 20 of 62 documents.*\nleft out: 2 of 62 documents.*\nheld out: (\d+) of 40", said)[1])
         train, test = (strata_reader.Dataset(self.directory / "numbers" / f"{split}.h5") for split in ("train", "test"))
         self.assertEqual(len(test.document_ends), held_out)
         self.assertEqual(len(train.document_ends), 40 - held_out)
@@ -135,6 +136,33 @@ class Chat(harness.StrataTest):
             self.assertEqual(asked, sorted(asked, key=int))
             numbers += asked
         self.assertEqual(sorted(numbers, key=int), [str(i) for i in range(40)])
+
+    def test_too_long_dialogues(self):
+        # Of 26 tokens, the last not learned; of two times 26 and 1; and one whose message ends behind more.
+        talks = [dialogue("Hi", "Yes"), dialogue("Hi", "Yes", "Go?", "No."), dialogue("Hi", "x" * 80)]
+        parts = ["<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "Yes<|im_end|>", "\n"]
+        again = ["\n<|im_start|>user\nGo?<|im_end|>\n<|im_start|>assistant\n", "No.<|im_end|>", "\n"]
+        rendered = [{"segments": [{"text": text, "label": i % 2 == 1} for i, text in enumerate(texts)]}
+                    for texts in (parts, parts[:2] + again, [parts[0], "x" * 80 + "<|im_end|>", parts[2]])]
+        cut, left = "cut: 1 of 3 documents, behind", "left out: 1 of 3 documents, which have no whole message to learn"
+        for most, more, ends, notes in (
+                (30, (), [26, 51], [cut, left]), (26, (), [26, 51], [cut, left]), (25, (), [25, 50], ["cut: 2 of 3", left]),
+                (52, (), [26, 78], [cut, left]), (53, (), [26, 79], [left]), (103, (), [26, 79, 182], []),
+                (30, ("--too-long=leave-out",), [26], ["left out: 2 of 3 documents, which have more than 30 tokens"])):
+            for template, objects in (("chatml", talks), ("rendered", rendered)):
+                with self.subTest(most=most, more=more, template=template):
+                    self.write_lines("long.jsonl", objects)
+                    said = self.alone(*self.arguments("long", template, "--split=1.0", f"--max-tokens={most}", *more), expect=DONE)
+                    data = strata_reader.Dataset(self.directory / "long")
+                    self.assertEqual(list(data.document_ends), ends)
+                    said = re.findall("^(?:cut|left out): .*", said.text, re.MULTILINE)
+                    self.assertEqual([any(line.startswith(note) for note in notes) for line in said], [True] * len(notes))
+                    counted = "Yes<|im_end|>" * min(len(ends), 2) + ("No.<|im_end|>" if most >= 52 else "")
+                    self.assertTrue(self.texts(data)[1].startswith(counted))
+        self.assert_refused(self.alone(*self.arguments("long", "rendered", "--max-tokens=30", "--too-long=refuse")), DATA,
+                            "long.jsonl:2", "53 tokens", "--max-tokens=30", "--too-long=cut")
+        self.assert_refused(self.alone(*self.arguments("long", "rendered", "--max-tokens=9")), DATA, "no document is left")
+        self.assert_refused(self.alone(*self.arguments("long", "rendered", "--too-long=cut")), USAGE, "--max-tokens")
 
     def test_a_models_own_template(self):
         (self.directory / "model/tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))

@@ -123,6 +123,16 @@ inline constexpr std::string_view kRenderedChats = "rendered";
 /// What becomes of documents whose text an earlier one has.
 enum class Repeated { kImported, kLeftOut };
 
+/// What becomes of a dialogue of too many tokens.
+enum class TooLong {
+  kCut,      ///< ends behind the last learned message that is within the bound
+  kLeftOut,  ///< is not imported
+  kRefused   ///< ends the import
+};
+constexpr auto enum_names(TooLong) {
+  return names_in_order("cut", "leave-out", "refuse");
+}
+
 /// Which documents of a text or of dialogues are imported.
 struct DocumentRules {
   Repeated repeated = Repeated::kImported;
@@ -132,6 +142,9 @@ struct DocumentRules {
   /// The share of all texts whose hash puts a document into the test split, so that each keeps its
   /// split when files are added; 0: `split` makes it.
   double held_out = 0.0;
+  /// Of a dialogue.
+  std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
+  TooLong too_long = TooLong::kCut;
 
   friend bool operator==(const DocumentRules&, const DocumentRules&) = default;
 };

@@ -516,6 +516,11 @@ data import --format=text --files=x --text-field=t --tokenizer=chars --held-out=
   --held-out=0.1 and the test files y
 data import --format=text --files=x --text-field=t --tokenizer=chars --min-characters=9
   --max-characters=8 => --max-characters is "8"
+data import --format=text --files=x --text-field=t --tokenizer=chars --max-tokens=9 => --max-tokens is not for
+  --format=text
+data import --format=chat --files=x --template=chatml --too-long=cut => --too-long needs --max-tokens
+data import --format=chat --files=x --template=chatml --max-tokens=9 --too-long=drop => --too-long is "drop" |
+  cut, leave-out, refuse
 data import --format=tokens-llmc --vocabulary=9 --files=x --images=x => --images is not for
   --format=tokens-llmc
 data import --format=tokens-llmc --vocabulary=9 --files=x --label=x => --label is not for

@@ -252,6 +252,11 @@ cl100k)"},
             {"held-out", "SHARE",
              "likewise: the test split is this share of documents, chosen by the hash of their "
              "text, so that each keeps its split when files are added"},
+            {"max-tokens", "N", "chat: the most tokens of a dialogue"},
+            {"too-long", config::words_of<io::TooLong>(),
+             "chat: what becomes of a dialogue of more: it ends behind the last learned message "
+             "that is within "
+             "--max-tokens, is left out, or ends the import (default cut)"},
             {"vocabulary", "N", "tokens: the number of token ids"},
             {"token-bits", "16|32|64",
              "tokens-nanogpt: bits of a token, which these files do not record (default 16)"}},

@@ -88,6 +88,8 @@ constexpr FormatOption kFormatOptions[] = {
     {"min-characters", "text chat"},
     {"max-characters", "text chat"},
     {"held-out", "text chat"},
+    {"max-tokens", "chat"},
+    {"too-long", "chat"},
     {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
     {"token-bits", "tokens-nanogpt"}};
 
@@ -152,6 +154,11 @@ io::DocumentRules document_rules(const config::CommandLine& line) {
   rules.min_characters = line.count("min-characters", 0, 0, rules.max_characters);
   rules.max_characters = line.count("max-characters", rules.max_characters, rules.min_characters,
                                     rules.max_characters);
+  rules.max_tokens = line.count("max-tokens", rules.max_tokens, 1, rules.max_tokens);
+  rules.too_long = line.choice<io::TooLong>("too-long").value_or(rules.too_long);
+  if (line.has("too-long") && !line.has("max-tokens")) {
+    fail(ExitCode::kUsage, "--too-long needs --max-tokens, which says what is too long");
+  }
   if (line.has("held-out")) {
     const std::string text = text_argument(line, "held-out");
     if (!parse_double(text, rules.held_out) || rules.held_out <= 0.0 || rules.held_out >= 1.0) {
