@@ -13,7 +13,7 @@
 # Options combine. The summary has the time of each part and the ten slowest tests. Where ccache is installed, compilers
 # are called through it.
 # STRATA_DATA_DIR names a directory with data sets (mnist-10k/t10k-images-idx3-ubyte.gz, ...); tests that need one are
-# skipped, with a line, where it is not set. STRATA_TEST_JOBS: processes that build and test; default: the cores.
+# skipped, with a line, where it is not set. STRATA_TEST_JOBS: processes that build, and as many that test; default: the cores.
 set -uo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.." || exit 1
 
@@ -81,8 +81,8 @@ built() {  # built PRESET STATUS
   return "$2"
 }
 
-# begin_sanitizers PRESET...: compiles what sanitizers check, one after the other, while tests run: those wait much of their
-# time, and come first.
+# begin_sanitizers PRESET...: compiles what sanitizers check, one preset after the other, while tests run. Tests wait much of
+# their time, and have priority.
 begin_sanitizers() {
   rm -f build/{asan,tsan}.status
   set -m  # a process group of its own
@@ -90,9 +90,10 @@ begin_sanitizers() {
     wrap=("${fixed[@]}")
     renice -n 19 $BASHPID
     for preset in "$@"; do
+      SECONDS=0
       # shellcheck disable=SC2086 # targets
       compile "$preset" -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- ${sanitized[$preset]} >"build/$preset.output" 2>&1
-      echo $? >"build/$preset.status"
+      echo "$? $SECONDS" >"build/$preset.status"
     done
   ) >/dev/null &
   background=$!
@@ -100,13 +101,14 @@ begin_sanitizers() {
 }
 # end_build PRESET: waits for it. Its time in the summary is what was waited.
 end_build() {
-  local status=1
+  local status=1 seconds=0
   say "build $1"
   while [ ! -s "build/$1.status" ] && kill -0 "$background" 2>/dev/null; do
     sleep 1
   done
-  [ ! -s "build/$1.status" ] || status=$(<"build/$1.status")
-  [ "$status" -eq 0 ] || cat "build/$1.output"
+  [ ! -s "build/$1.status" ] || read -r status seconds <"build/$1.status"
+  echo "compiled in $seconds s"
+  [ "$status" -eq 0 ] || tail -n 100 "build/$1.output"
   built "$1" "$status"
 }
 trap '[ -z "$background" ] || kill -- "-$background" 2>/dev/null' EXIT
@@ -117,7 +119,7 @@ run_ctest() {
   local name=$1 preset=$2 report=$PWD/build/$2/$1.xml status
   shift 2
   say "test $name"
-  rm -f "$report"
+  rm -f "$report" "build/$name.seconds"
   (
     "${wrap[@]}" ctest --test-dir "build/$preset" --parallel $((jobs + 1)) --output-on-failure --progress --no-tests=error --output-junit "$report" \
       --test-output-size-passed 1048576 --test-output-size-failed 1048576 "$@"
@@ -248,7 +250,7 @@ fixed=()
 if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && setarch -R true 2>/dev/null; then
   fixed=(setarch -R)
 fi
-export ASAN_OPTIONS=detect_leaks=1:handle_sigill=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
+export TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
 run_sanitized() {  # run_sanitized PRESET
   local chosen=${sanitized[$1]}
   wrap=("${fixed[@]}")
@@ -257,38 +259,35 @@ run_sanitized() {  # run_sanitized PRESET
 }
 
 if [ $full = no ]; then
-  build test --
-  status=$?
-  begin_sanitizers asan
-  [ $status -ne 0 ] || run_ctest default test --label-exclude '^full$'
-else
-  build release -DSTRATA_BENCH=ON "${cuda[@]}" --
-  status=$?
-  begin_sanitizers asan tsan
-  if [ $status -eq 0 ]; then
-    run_ctest default release --label-exclude '^full$'
-    within_budget() {
-      local spent
-      spent=$(<build/default.seconds)
-      echo "the tests of the default tier took $spent processor seconds; the budget is $default_budget"
-      [ "$spent" -le $default_budget ]
-    }
-    check "default tier's budget" within_budget
-    run_ctest full release --label-regex '^full$'
+  if build test --; then
+    begin_sanitizers asan
+    run_ctest default test --label-exclude '^full$'
+    run_sanitized asan
   fi
-fi
-run_sanitized asan
-if [ $long = yes ]; then
-  wrap=("${fixed[@]}")
-  check "files changed at random" changed_files
-  wrap=()
-fi
-if [ $full = yes ]; then
+elif build release -DSTRATA_BENCH=ON "${cuda[@]}" --; then
+  begin_sanitizers asan tsan
+  run_ctest default release --label-exclude '^full$'
+  within_budget() {
+    local spent
+    spent=$(<build/default.seconds)
+    echo "the tests of the default tier took $spent processor seconds; the budget is $default_budget"
+    [ "$spent" -le $default_budget ]
+  }
+  check "default tier's budget" within_budget
+  run_ctest full release --label-regex '^full$'
+  run_sanitized asan
+  if [ $long = yes ]; then
+    wrap=("${fixed[@]}")
+    check "files changed at random" changed_files
+    wrap=()
+  fi
   STRATA_STRESS_SECONDS=30 run_sanitized tsan
   avx512
   check headers headers
   check clang-tidy tidied
 fi
+wait
+background=""
 check clang-format formatted
 [ $long = no ] || check "Debian package" tests/install/debian.sh build/release
 

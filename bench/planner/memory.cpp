@@ -9,10 +9,6 @@
 namespace strata::bench {
 namespace {
 
-double real(std::int64_t n) {
-  return static_cast<double>(n);
-}
-
 /// What a parameter's states take, to a float32 weight's and two moments'.
 double state_share(const Run& run) {
   return run.zero > 0 ? 1.0 / real(run.data) : 1.0;

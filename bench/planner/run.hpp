@@ -68,4 +68,8 @@ struct Run {
 /// The grids of out-of-memory.csv, with the same split.
 [[nodiscard]] std::vector<Run> failed_runs(const Table& table);
 
+[[nodiscard]] constexpr double real(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
 }  // namespace strata::bench

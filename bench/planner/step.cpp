@@ -15,10 +15,6 @@
 namespace strata::bench {
 namespace {
 
-double real(std::int64_t n) {
-  return static_cast<double>(n);
-}
-
 /// Ranks of a group of neighbours in a node.
 std::int64_t in_node(const forecast::Machine& machine, std::int64_t ranks) {
   return std::min(machine.node_devices, ranks);

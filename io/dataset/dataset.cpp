@@ -53,13 +53,13 @@ struct Dataset::Contents : ReadMaster {
   Documents documents;
   PackedSamples packed;
   /// Of a mixture: the sets, whose tokens and samples follow each other, the weights that were
-  /// given, and the temperature for others.
+  /// given, and how they are mixed.
   std::vector<Dataset> sets;
   /// The begin of each set among the tokens and the samples of all, and then their number.
   std::vector<std::int64_t> first_tokens{0};
   std::vector<std::int64_t> first_samples{0};
   std::vector<std::optional<double>> weights;
-  std::optional<double> temperature;
+  std::optional<MixtureRules> rules;
   std::optional<Mixture> mixture;
 
   explicit Contents(ReadMaster master) : ReadMaster(std::move(master)) {}
@@ -100,8 +100,31 @@ Dataset Dataset::open(const std::filesystem::path& master) {
   return Dataset(std::move(contents));
 }
 
+namespace {
+
+/// The part of a mixture's samples that are those of a set.
+double weight_in_samples(const MixtureRules& rules, const std::optional<double>& weight,
+                         const DatasetInfo& set) {
+  const auto samples = static_cast<double>(set.samples);
+  if (!weight) {
+    return std::pow(samples, 1.0 / rules.temperature);
+  }
+  switch (rules.by) {
+    case MixtureBy::kSamples:
+      break;
+    case MixtureBy::kTokens:
+      return set.packed_inputs > 0 ? *weight * samples / static_cast<double>(set.packed_inputs)
+                                   : *weight / static_cast<double>(set.input_shape[0]);
+    case MixtureBy::kEpochs:
+      return *weight * samples;
+  }
+  return *weight;
+}
+
+}  // namespace
+
 Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
-                              std::optional<double> temperature) {
+                              const std::optional<MixtureRules>& rules) {
   auto contents = std::make_unique<Contents>(ReadMaster());
   DatasetInfo& info = contents->info;
   std::string facts;
@@ -131,7 +154,7 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
     facts += fmt::format("{:016x} ", own.checksum);
   }
   info.checksum = hash_of(facts);
-  contents->temperature = temperature;
+  contents->rules = rules;
   return Dataset(std::move(contents));
 }
 
@@ -178,10 +201,11 @@ void Dataset::set_context(std::int64_t context, Packing packing) {
       info.samples += own.samples;
       contents_->first_samples.push_back(info.samples);
       info.packed_inputs += own.packed_inputs;
-      weights.push_back(contents_->weights[i].value_or(
-          std::pow(static_cast<double>(own.samples), 1.0 / contents_->temperature.value_or(1.0))));
+      if (contents_->rules) {
+        weights.push_back(weight_in_samples(*contents_->rules, contents_->weights[i], own));
+      }
     }
-    if (!contents_->temperature) {
+    if (weights.empty()) {
       return;
     }
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);

@@ -100,12 +100,16 @@ Mixture::Place Mixture::at(std::uint64_t seed, std::int64_t place) const {
   return {low, count(low, block) + within - (low == 0 ? 0 : end_in(low - 1))};
 }
 
+double Mixture::share(std::int64_t set) const {
+  const auto index = static_cast<std::size_t>(set);
+  const std::int64_t units = ends_[index] - (set == 0 ? 0 : ends_[index - 1]);
+  return static_cast<double>(units) / static_cast<double>(kUnits);
+}
+
 std::string Mixture::text() const {
   std::vector<std::string> shares;
-  for (std::size_t i = 0; i < ends_.size(); ++i) {
-    const std::int64_t units = ends_[i] - (i == 0 ? 0 : ends_[i - 1]);
-    shares.push_back(
-        fmt::format("{:.12g}", static_cast<double>(units) / static_cast<double>(kUnits)));
+  for (std::int64_t set = 0; set < sets(); ++set) {
+    shares.push_back(fmt::format("{:.12g}", share(set)));
   }
   return fmt::format("{}", fmt::join(shares, ", "));
 }

@@ -49,7 +49,7 @@ class ChatSource final : public TokenSource {
       try {
         Dialogue dialogue = chat_ == nullptr ? rendered(lines_->object())
                                              : render(*chat_, lines_->object(), roles_);
-        if (filter_.takes(text_of(dialogue)) && shortens(dialogue)) {
+        if (keep_within_limit(dialogue) && filter_.takes(text_of(dialogue))) {
           add(dialogue, ids);
         }
       } catch (const Error& error) {
@@ -61,8 +61,8 @@ class ChatSource final : public TokenSource {
   }
 
  private:
-  /// Cuts a dialogue of too many tokens. Returns: false where it is left out instead.
-  [[nodiscard]] bool shortens(Dialogue& dialogue) {
+  /// Cuts a dialogue of too many tokens. Returns: whether it is imported.
+  [[nodiscard]] bool keep_within_limit(Dialogue& dialogue) {
     const std::int64_t most = filter_.rules().max_tokens;
     const TooLong too_long = filter_.rules().too_long;
     const auto fits = [&](std::size_t segments) {
@@ -74,7 +74,7 @@ class ChatSource final : public TokenSource {
     if (too_long == TooLong::kRefused) {
       fail(ExitCode::kData,
            "the dialogue has {} tokens, more than --max-tokens={}; --too-long=cut cuts such "
-           "dialogues behind a message, --too-long=leave-out leaves them out",
+           "dialogues after a message, --too-long=leave-out leaves them out",
            tokens_of(dialogue), most);
     }
     std::vector<std::size_t> ends;  // of what is learned
@@ -83,9 +83,10 @@ class ChatSource final : public TokenSource {
         ends.push_back(i + 1);
       }
     }
+    // More text seldom has fewer tokens; where it has, a shorter cut may be found.
     const auto longer = std::ranges::partition_point(ends, fits);
     if (longer == ends.begin()) {
-      filter_.withdraw();
+      filter_.leave_out_long();
       return false;
     }
     dialogue.resize(*std::prev(longer));

@@ -141,8 +141,9 @@ Dialogue rendered(const nlohmann::json& object) {
       fail(ExitCode::kData, R"({} is no object with a "text" and a "label" of true or false)",
            what);
     }
-    dialogue.push_back({ChatSegment::Kind::kText, text_of(segment, "text", what),
-                        segment.at("label").get<bool>()});
+    if (const std::string& text = text_of(segment, "text", what); !text.empty()) {
+      dialogue.push_back({ChatSegment::Kind::kText, text, segment.at("label").get<bool>()});
+    }
   }
   return dialogue;
 }

@@ -41,13 +41,6 @@ bool DocumentFilter::takes(std::string_view text) {
   return true;
 }
 
-void DocumentFilter::withdraw() {
-  ++withdrawn_;
-  if (!held_out_.empty()) {
-    held_out_.pop_back();
-  }
-}
-
 std::vector<std::string> DocumentFilter::notes() const {
   std::vector<std::string> notes;
   const auto note = [&](std::int64_t count, const std::string& why) {
@@ -60,13 +53,12 @@ std::vector<std::string> DocumentFilter::notes() const {
   note(short_, fmt::format("have fewer than {} characters", count_text(rules_.min_characters)));
   note(long_, fmt::format("have more than {} characters", count_text(rules_.max_characters)));
   const std::string tokens = fmt::format("{} tokens", count_text(rules_.max_tokens));
-  note(withdrawn_, rules_.too_long == TooLong::kCut
-                       ? "have no whole message to learn in their first " + tokens
-                       : "have more than " + tokens);
+  note(longer_, rules_.too_long == TooLong::kCut
+                    ? "have no whole message to learn in their first " + tokens
+                    : "have more than " + tokens);
   if (cut_ > 0) {
-    notes.push_back(
-        fmt::format("cut: {} of {} documents, behind the last learned message within {}",
-                    count_text(cut_), count_text(documents_), tokens));
+    notes.push_back(fmt::format("cut: {} of {} documents, after the last learned message within {}",
+                                count_text(cut_), count_text(documents_), tokens));
   }
   return notes;
 }

@@ -20,10 +20,13 @@ class DocumentFilter {
 
   /// Whether the next document is imported.
   [[nodiscard]] bool takes(std::string_view text);
-  /// The document that was taken last is cut to rules().max_tokens.
+  /// The next document was cut to rules().max_tokens.
   void count_cut() { ++cut_; }
-  /// It is left out, for it has more tokens and is not cut.
-  void withdraw();
+  /// The next document has more tokens and is left out.
+  void leave_out_long() {
+    ++documents_;
+    ++longer_;
+  }
   /// Whether each of the documents that were taken is held out; empty where rules().held_out is 0.
   [[nodiscard]] const std::vector<bool>& held_out() const { return held_out_; }
   [[nodiscard]] const DocumentRules& rules() const { return rules_; }
@@ -39,7 +42,7 @@ class DocumentFilter {
   std::int64_t short_ = 0;
   std::int64_t long_ = 0;
   std::int64_t cut_ = 0;
-  std::int64_t withdrawn_ = 0;
+  std::int64_t longer_ = 0;
 };
 
 /// The documents of a stream with those that are held out behind the others.

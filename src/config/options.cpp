@@ -139,16 +139,22 @@ std::vector<Option> model_and_data() {
              "compute together; off: over each microbatch",
              STRATA_MEMBER(model.sync_batch_norm)),
       text("data.train", "file, or files",
-           "master file of the training split; of tokens also several with their parts of the "
-           "samples, as in a.h5:0.7, b.h5:0.3, or without, to mix them by their sizes",
+           "master file of the training split; of tokens also several with their weights, "
+           "as in a.h5:0.7, b.h5:0.3, or without, to mix them by their sizes",
            STRATA_MEMBER(data.train)),
       text("data.test", "file, files, or empty",
            "master file of the test split, or several one after the other; empty: no evaluation",
            STRATA_MEMBER(data.test)),
+      choice(
+          "data.mixture_by",
+          "what the weights of several data sets are; samples: parts of the samples; tokens: "
+          "parts of the tokens, without padding; epochs: how often each set is read, relative to "
+          "the others",
+          STRATA_MEMBER(data.mixture.by)),
       number("data.mixture_temperature", "",
              "of several data sets without weights: their parts are as samples^(1 / temperature); "
              "1: by their sizes; larger: more alike",
-             kAboveZero, STRATA_MEMBER(data.mixture_temperature)),
+             kAboveZero, STRATA_MEMBER(data.mixture.temperature)),
       choice(
           "data.accept_change",
           "on: a resumed run goes on although data.train is another data set, or mixed otherwise",

@@ -54,6 +54,9 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
   const std::vector<io::MixtureSet> sets = io::mixture_sets(given.data.train);
   config::check_used(given, {"data.mixture_temperature"}, sets.size() > 1 && !sets.front().weight,
                      "data.train is one data set, or has weights", "name several without");
+  config::check_used(given, {"data.mixture_by"}, sets.size() > 1 && sets.front().weight,
+                     "data.train is one data set, or has no weights",
+                     "name several, each with a weight");
   config::check_used(given, {"data.sampling"}, sets.size() == 1, "data.train is a mixture",
                      "set it to blocks");
   config::check_used(given, {"data.sampling"}, given.data.packing == io::Packing::kBlocks,

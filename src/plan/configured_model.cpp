@@ -57,9 +57,9 @@ std::int64_t context_of(const config::RunConfig& config) {
 namespace {
 
 io::Dataset open_data(const config::RunConfig& config, const std::vector<io::MixtureSet>& sets,
-                      std::optional<double> temperature) {
+                      const std::optional<io::MixtureRules>& rules) {
   io::Dataset data = sets.size() == 1 ? io::Dataset::open(sets.front().master)
-                                      : io::Dataset::open_several(sets, temperature);
+                                      : io::Dataset::open_several(sets, rules);
   if (data.info().task == io::Task::kNextToken) {
     data.set_context(context_of(config), config.data.packing);
   }
@@ -69,7 +69,7 @@ io::Dataset open_data(const config::RunConfig& config, const std::vector<io::Mix
 }  // namespace
 
 io::Dataset open_train_data(const config::RunConfig& config) {
-  return open_data(config, io::mixture_sets(config.data.train), config.data.mixture_temperature);
+  return open_data(config, io::mixture_sets(config.data.train), config.data.mixture);
 }
 
 io::Dataset open_test_data(const config::RunConfig& config, const std::string& text) {

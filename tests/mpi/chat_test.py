@@ -144,7 +144,7 @@ class Chat(harness.StrataTest):
         again = ["\n<|im_start|>user\nGo?<|im_end|>\n<|im_start|>assistant\n", "No.<|im_end|>", "\n"]
         rendered = [{"segments": [{"text": text, "label": i % 2 == 1} for i, text in enumerate(texts)]}
                     for texts in (parts, parts[:2] + again, [parts[0], "x" * 80 + "<|im_end|>", parts[2]])]
-        cut, left = "cut: 1 of 3 documents, behind", "left out: 1 of 3 documents, which have no whole message to learn"
+        cut, left = "cut: 1 of 3 documents, after", "left out: 1 of 3 documents, which have no whole message to learn"
         for most, more, ends, notes in (
                 (30, (), [26, 51], [cut, left]), (26, (), [26, 51], [cut, left]), (25, (), [25, 50], ["cut: 2 of 3", left]),
                 (52, (), [26, 78], [cut, left]), (53, (), [26, 79], [left]), (103, (), [26, 79, 182], []),
@@ -159,6 +159,13 @@ class Chat(harness.StrataTest):
                     self.assertEqual([any(line.startswith(note) for note in notes) for line in said], [True] * len(notes))
                     counted = "Yes<|im_end|>" * min(len(ends), 2) + ("No.<|im_end|>" if most >= 52 else "")
                     self.assertTrue(self.texts(data)[1].startswith(counted))
+        # Texts are compared after the cut. Of a message that is marked in two segments nothing is cut.
+        talks = [dialogue("Hi", "Yes", "Go?", "No."), dialogue("Hi", "Yes", "Go?", "On.")]
+        whole, cut = (self.chats("again", talks, "chatml", "--deduplicate", f"--max-tokens={most}") for most in (53, 52 - 1))
+        self.assertEqual((list(whole.document_ends), list(cut.document_ends)), ([53, 106], [25]))
+        marked = [{"segments": [{"text": parts[0], "label": False}, *({"text": text, "label": True} for text in ("Yes", "", "!"))]}]
+        self.assertEqual(self.texts(self.chats("marked", marked, "rendered", "--max-tokens=25"))[1], "Yes!")
+        self.write_lines("long.jsonl", rendered)
         self.assert_refused(self.alone(*self.arguments("long", "rendered", "--max-tokens=30", "--too-long=refuse")), DATA,
                             "long.jsonl:2", "53 tokens", "--max-tokens=30", "--too-long=cut")
         self.assert_refused(self.alone(*self.arguments("long", "rendered", "--max-tokens=9")), DATA, "no document is left")

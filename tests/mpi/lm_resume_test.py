@@ -56,7 +56,11 @@ class Resume(language.LanguageTest):
         finished = self.train(self.config, (2, 1, 1), "data", *mixed, "--data.accept_change=on")
         self.assertRegex(finished.text, r"from step 3 on the run has other training data: the mixture of data.train was \"\", "
                                         r"it is \"0.75, 0.25\"; the number of training samples was \d+, it is \d+; the checksum")
-        self.assertIn("text/train.h5: and others, with 0.75, 0.25 of the samples", finished.text)
+        self.assertRegex(finished.text, r"text/train.h5: and others, with 0.75, 0.25 of the samples; "
+                                        r"an epoch reads them \d\.\d\d, \d\.\d\d times")
+        finished = self.alone("train", self.config, "--run.dir=bad", "--data.train=text/train.h5, more/train.h5", "--data.test=",
+                              "--data.mixture_by=epochs")
+        self.assert_refused(finished, harness.USAGE, "data.mixture_by is set", "no weights")
         for settings, words in (
                 ("--data.train=text/train.h5:1, none/train.h5:1", ["none/train.h5 does not exist"]),
                 ("--data.train=text/train.h5, more/train.h5:1", ["others none"]),

@@ -114,7 +114,7 @@ struct RunConfig {
     io::TargetUnits targets = io::TargetUnits::kAuto;
     io::Sampling sampling = io::Sampling::kBlocks;
     io::Packing packing = io::Packing::kBlocks;
-    double mixture_temperature = 1.0;
+    io::MixtureRules mixture;
     Switch accept_change = Switch::kOff;
     io::Augmentation augmentation;
     std::int64_t reader_threads = 1;

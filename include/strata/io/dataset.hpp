@@ -147,11 +147,11 @@ class Dataset {
   [[nodiscard]] static Dataset open(const std::filesystem::path& master);
 
   /// Opens data sets of tokens as one, whose samples are those of the first, then those of the
-  /// second and so on. With a temperature it is a mixture, which a loader mixes in shuffled order;
-  /// sets without a weight weigh samples^(1 / temperature). Its path is that of the first. Throws:
-  /// as open(); Error(kData) where they are not all of tokens of one tokenizer.
+  /// second and so on. With rules it is a mixture, which a loader mixes in shuffled order. Its path
+  /// is that of the first. Throws: as open(); Error(kData) where they are not all of tokens of one
+  /// tokenizer.
   [[nodiscard]] static Dataset open_several(const std::vector<MixtureSet>& sets,
-                                            std::optional<double> temperature);
+                                            const std::optional<MixtureRules>& rules);
 
   ~Dataset();
   Dataset(Dataset&& other) noexcept;

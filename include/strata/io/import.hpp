@@ -125,7 +125,7 @@ enum class Repeated { kImported, kLeftOut };
 
 /// What becomes of a dialogue of too many tokens.
 enum class TooLong {
-  kCut,      ///< ends behind the last learned message that is within the bound
+  kCut,      ///< ends after the last learned message that is within the bound
   kLeftOut,  ///< is not imported
   kRefused   ///< ends the import
 };
@@ -142,7 +142,7 @@ struct DocumentRules {
   /// The share of all texts whose hash puts a document into the test split, so that each keeps its
   /// split when files are added; 0: `split` makes it.
   double held_out = 0.0;
-  /// Of a dialogue.
+  /// The most tokens of a dialogue.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   TooLong too_long = TooLong::kCut;
 

@@ -7,13 +7,32 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/core/enum_names.hpp"
+
 namespace strata::io {
 
 /// One data set of a mixture.
 struct MixtureSet {
   std::filesystem::path master;
-  /// Its part of the samples, relative to those of the others; nothing: by its size.
+  /// Its part, relative to those of the others; nothing: by its size.
   std::optional<double> weight;
+};
+
+/// What weights are.
+enum class MixtureBy {
+  kSamples,  ///< parts of the samples
+  kTokens,   ///< parts of the tokens, without padding
+  kEpochs    ///< how often each set is read, relative to the others
+};
+constexpr auto enum_names(MixtureBy) {
+  return names_in_order("samples", "tokens", "epochs");
+}
+
+/// How sets become a mixture.
+struct MixtureRules {
+  MixtureBy by = MixtureBy::kSamples;
+  /// Sets without a weight have samples^(1 / temperature) as their part of the samples.
+  double temperature = 1.0;
 };
 
 /// Reads "a.h5:0.7, b.h5:0.3" or "a.h5, b.h5"; a file that exists is that file. Throws:
@@ -45,7 +64,10 @@ class Mixture {
   [[nodiscard]] std::int64_t count(std::int64_t set, std::int64_t blocks) const {
     return end(set, blocks) - (set == 0 ? 0 : end(set - 1, blocks));
   }
-  /// As in "0.7, 0.3", of a sum of 1; equal for equal mixtures.
+  [[nodiscard]] std::int64_t sets() const { return std::ssize(ends_); }
+  /// A set's part of the samples, of a sum of 1.
+  [[nodiscard]] double share(std::int64_t set) const;
+  /// As in "0.7, 0.3", the shares; equal for equal mixtures.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -48,7 +48,14 @@ std::string documents_text(const plan::Plan& plan, const io::Dataset& data) {
   }
   std::vector<std::string> facts;
   if (!info.mixture.empty()) {
-    facts.push_back(fmt::format("and others, with {} of the samples", info.mixture));
+    std::vector<std::string> times;
+    for (std::int64_t set = 0; set < data.mixture()->sets(); ++set) {
+      times.push_back(
+          fmt::format("{:.2f}", data.mixture()->share(set) * static_cast<double>(info.samples) /
+                                    static_cast<double>(data.samples_of(set).count())));
+    }
+    facts.push_back(fmt::format("and others, with {} of the samples; an epoch reads them {} times",
+                                info.mixture, fmt::join(times, ", ")));
   }
   if (info.packed_inputs > 0) {
     const auto all = static_cast<double>(info.samples * info.input_shape[0]);

@@ -115,7 +115,7 @@ TEST(Mixture, ALoaderReadsItsSetsByTheirShares) {
   const std::vector<MixtureSet> sets{
       {.master = imported(directory, "a", {std::string(40, 'a'), "a"}), .weight = 3.0},
       {.master = imported(directory, "b", {"bb", "bbb"}), .weight = 1.0}};
-  Dataset data = Dataset::open_several(sets, 1.0);
+  Dataset data = Dataset::open_several(sets, MixtureRules{});
   data.set_context(4);
   EXPECT_EQ(data.info().samples, 10 + 1);
   EXPECT_EQ(data.info().tokens, 46);
@@ -147,9 +147,31 @@ TEST(Mixture, ATemperatureMakesSharesMoreAlike) {
                                      {.master = imported(directory, "b", {std::string(17, 'b')})}};
   for (const auto& [temperature, text] :
        {std::pair{1.0, "0.8, 0.2"}, {2.0, "0.666666666667, 0.333333333333"}}) {
-    Dataset data = Dataset::open_several(sets, temperature);
+    Dataset data = Dataset::open_several(sets, MixtureRules{.temperature = temperature});
     data.set_context(4);
     EXPECT_EQ(data.info().mixture, text);
+  }
+}
+
+TEST(Mixture, WeightsArePartsOfSamplesTokensOrEpochs) {
+  const TemporaryDirectory directory;
+  // As documents 16 samples of 4 inputs and 8 of 1 input; in blocks 19 and 3 samples.
+  const auto documents = [](char letter, int count, std::size_t letters) {
+    return std::vector<std::string>(static_cast<std::size_t>(count), std::string(letters, letter));
+  };
+  const std::vector<MixtureSet> sets{
+      {.master = imported(directory, "a", documents('a', 16, 5)), .weight = 1.0},
+      {.master = imported(directory, "b", documents('b', 8, 2)), .weight = 2.0}};
+  for (const auto& [by, packing, text] :
+       {std::tuple{MixtureBy::kSamples, Packing::kDocuments, "0.333333333333, 0.666666666667"},
+        {MixtureBy::kTokens, Packing::kDocuments, "0.111111111111, 0.888888888889"},
+        {MixtureBy::kEpochs, Packing::kDocuments, "0.5, 0.5"},
+        {MixtureBy::kTokens, Packing::kBlocks, "0.333333333333, 0.666666666667"},
+        {MixtureBy::kEpochs, Packing::kBlocks, "0.76, 0.24"}}) {
+    Dataset data = Dataset::open_several(sets, MixtureRules{.by = by});
+    data.set_context(4, packing);
+    EXPECT_EQ(data.info().mixture, text) << name_of(by) << " " << name_of(packing);
+    EXPECT_EQ(data.mixture()->sets(), 2);
   }
 }
 
@@ -158,10 +180,10 @@ TEST(Mixture, RefusesSetsThatDoNotFit) {
   const MixtureSet bytes{.master = imported(directory, "a", {"some text"})};
   const MixtureSet chars{.master = imported(directory, "b", {"other text"}, TokenizerKind::kChars)};
   EXPECT_THAT(error_of([&] {
-                static_cast<void>(Dataset::open_several({bytes, chars}, 1.0));
+                static_cast<void>(Dataset::open_several({bytes, chars}, MixtureRules{}));
               }),
               HasSubstr("another one"));
-  Dataset tiny = Dataset::open_several({{bytes.master, 1.0}, {bytes.master, 1e-9}}, 1.0);
+  Dataset tiny = Dataset::open_several({{bytes.master, 1.0}, {bytes.master, 1e-9}}, MixtureRules{});
   EXPECT_THAT(error_of([&] { tiny.set_context(2); }, ExitCode::kUsage),
               HasSubstr("less than 1 of 65536"));
 }

@@ -254,9 +254,8 @@ cl100k)"},
              "text, so that each keeps its split when files are added"},
             {"max-tokens", "N", "chat: the most tokens of a dialogue"},
             {"too-long", config::words_of<io::TooLong>(),
-             "chat: what becomes of a dialogue of more: it ends behind the last learned message "
-             "that is within "
-             "--max-tokens, is left out, or ends the import (default cut)"},
+             "chat: what happens to a longer dialogue; cut: it ends after the last learned message "
+             "within --max-tokens; leave-out; refuse: the import ends (default cut)"},
             {"vocabulary", "N", "tokens: the number of token ids"},
             {"token-bits", "16|32|64",
              "tokens-nanogpt: bits of a token, which these files do not record (default 16)"}},

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostTimelineBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 30;
-constexpr std::int64_t kMostChunks = 64;
+constexpr std::int64_t kMostTracedChunks = 64;
 
 /// The timeline of a run's directory, or the file that is named.
 fs::path file_of(const fs::path& path) {
@@ -92,7 +92,7 @@ Trace read_trace(const std::string& path) {
         if (args.contains("action")) {
           static_cast<void>(args.at("action").get<std::string>());
           within(args.at("microbatch"), kMostMicrobatches);
-          within(args.value("chunk", nlohmann::json(0)), kMostChunks);
+          within(args.value("chunk", nlohmann::json(0)), kMostTracedChunks);
           time_of(event.at("ts"));
           time_of(event.at("dur"));
           rank_of(event);
