@@ -319,10 +319,12 @@ std::vector<Case> language_cases() {
     }
     cases.push_back({"GptDocuments_" + dtype, typed + packed,
                      varied("1x1x2 2x2x2 1x2x4 4x1x1 1x7x1 1x3x2"), learns});
-    cases.push_back({"GptMixture_" + dtype,
-                     typed + kDocuments + "& data.train=documents/train.h5:0.3, text/train.h5:0.7" +
-                         "& data.test=text/test.h5, documents/test.h5",
-                     varied("1x1x2 2x2x1 4x1x1 1x7x1", "2x1x1 stop=1:1 | 1x2x2")});
+    cases.push_back(
+        {"GptMixture_" + dtype,
+         typed + kDocuments +
+             "& data.mixture_by=tokens & data.train=documents/train.h5:0.3, text/train.h5:0.7" +
+             "& data.test=text/test.h5, documents/test.h5",
+         varied("1x1x2 2x2x1 4x1x1 1x7x1", "2x1x1 stop=1:1 | 1x2x2")});
     cases.push_back({"LlamaDocuments_" + dtype,
                      typed + kLlama + kDocuments + "& model.attention_window=5",
                      varied("1x1x4 2x2x2 1x7x1 4x1x1")});
