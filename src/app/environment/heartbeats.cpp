@@ -126,9 +126,11 @@ void Heartbeats::look_at_peers() {
       return;
     }
   }
-  std::vector<std::string> texts;
+  std::vector<std::string> texts(peers_.size());
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    texts.push_back(read_heartbeat(file_of(static_cast<std::int64_t>(rank))));
+    if (static_cast<std::int64_t>(rank) != rank_) {
+      texts[rank] = read_heartbeat(file_of(static_cast<std::int64_t>(rank)));
+    }
   }
   const std::scoped_lock lock(mutex_);
   const bool begins = looking_since_ == 0.0;

@@ -52,6 +52,8 @@ TEST(Heartbeats, TellWhichRanksAreSilentAndWhichIsIdle) {
   const io::test::TemporaryDirectory directory;
   Heartbeats own(directory.path(), "job", 0, 3, heartbeat_time);
   Heartbeats peer(directory.path(), "job", 1, 3, heartbeat_time);
+  std::filesystem::create_directories(directory / "heartbeats");
+  ASSERT_EQ(mkfifo((directory / "heartbeats/job-rank-0").c_str(), 0644), 0) << "own, not read";
   const std::string who = fmt::format(". Rank 1 (host {}, process {}) ", host_name(), getpid());
   const std::string never = ". Rank 2 has not written a heartbeat";
   peer.write("save, not waiting");
