@@ -52,6 +52,8 @@ struct Dataset::Contents : ReadMaster {
   std::once_flag documents_found;
   Documents documents;
   PackedSamples packed;
+  /// Of pairs; empty: all 0.
+  std::vector<double> references;
   /// Of a mixture: the sets, whose tokens and samples follow each other, the weights that were
   /// given, and how they are mixed.
   std::vector<Dataset> sets;
@@ -147,6 +149,10 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
            own.path.string(), name_of(own.tokenizer), own.classes, info.path.string(),
            name_of(info.tokenizer), info.classes);
     }
+    if (own.pairs != info.pairs) {
+      fail(ExitCode::kData, "{} holds pairs of answers and {} does not; mix sets of one kind",
+           (own.pairs ? own : info).path.string(), (own.pairs ? info : own).path.string());
+    }
     info.tokens += own.tokens;
     contents->first_tokens.push_back(info.tokens);
     info.counted_tokens += own.counted_tokens;
@@ -222,8 +228,22 @@ void Dataset::set_context(std::int64_t context, Packing packing) {
     info.mixture = contents_->mixture->text();
     return;
   }
+  if (info.pairs != (packing == Packing::kPairs)) {
+    fail(ExitCode::kUsage, "data.packing is {}, but {} {}", name_of(packing), info.path.string(),
+         info.pairs ? "holds pairs of answers; set it to pairs"
+                    : "holds no pairs of answers; import some with --format=preferences, or set it "
+                      "to another value");
+  }
   if (packing != Packing::kBlocks) {
     contents_->packed = PackedSamples(documents(), context, packing);
+    for (std::int64_t i = 0; packing == Packing::kPairs && i < contents_->packed.samples(); ++i) {
+      if (const std::int64_t inputs = contents_->packed.inputs_of(i); inputs > context) {
+        fail(ExitCode::kData,
+             "pair {} of {} takes {} tokens, more than model.context = {}; make the context "
+             "longer, or import the pairs again with --max-tokens={} --too-long=leave-out",
+             i, info.path.string(), inputs, context, context);
+      }
+    }
     info.samples = contents_->packed.samples();
     info.packed_inputs = contents_->packed.inputs();
     if (info.samples == 0) {
@@ -257,6 +277,17 @@ std::vector<Piece> Dataset::pieces(std::int64_t sample) const {
   }
   const std::int64_t context = info().input_shape[0];
   return {{sample * context, context}};
+}
+
+void Dataset::set_references(std::vector<double> references) {
+  require(std::ssize(references) == info().samples, "{} references for {} samples",
+          references.size(), info().samples);
+  contents_->references = std::move(references);
+}
+
+double Dataset::reference(std::int64_t sample) const {
+  return contents_->references.empty() ? 0.0
+                                       : contents_->references[static_cast<std::size_t>(sample)];
 }
 
 const Documents& Dataset::documents() const {

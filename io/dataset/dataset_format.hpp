@@ -54,6 +54,8 @@ inline constexpr const char* kDocuments = "documents";
 inline constexpr const char* kCounted = "counted";
 inline constexpr const char* kDocumentsChecksum = "documents_checksum";
 inline constexpr const char* kCountedTokens = "counted_tokens";
+/// 1 where documents are pairs; else missing.
+inline constexpr const char* kPairs = "pairs";
 inline constexpr const char* kTokenizer = "tokenizer";
 inline constexpr const char* kTokenizerChecksum = "tokenizer_checksum";
 inline constexpr const char* kSeparator = "separator";

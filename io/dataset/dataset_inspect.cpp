@@ -119,7 +119,8 @@ std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
       fmt::format("tokens      {} {}\nvocabulary  {}\ntokenizer   {}\n", count_text(info.tokens),
                   name_of(info.input_dtype), count_text(info.classes), name_of(info.tokenizer));
   if (info.documents > 0) {
-    text += fmt::format("documents   {}\n", count_text(info.documents));
+    text += fmt::format("documents   {}{}\n", count_text(info.documents),
+                        info.pairs ? ", pairs of a preferred and a rejected answer" : "");
   }
   if (info.counted_tokens < info.tokens) {
     text += fmt::format(

@@ -81,8 +81,9 @@ std::uint64_t facts_checksum(const DatasetInfo& info) {
 namespace {
 
 std::uint64_t checksum_of(const Documents& documents) {
-  return hash_of(fmt::format("{:016x} {:016x}", hash_of(std::as_bytes(std::span(documents.ends))),
-                             hash_of(std::as_bytes(std::span(documents.counted)))));
+  return hash_of(fmt::format("{:016x} {:016x}{}", hash_of(std::as_bytes(std::span(documents.ends))),
+                             hash_of(std::as_bytes(std::span(documents.counted))),
+                             documents.pairs ? " pairs" : ""));
 }
 
 }  // namespace
@@ -98,6 +99,9 @@ void write_documents(hdf5::File& file, const Documents& documents, DatasetInfo& 
   if (!documents.counted.empty()) {
     file.write_vector(names::kCounted, documents.counted);
   }
+  if (documents.pairs) {
+    file.set_int64(names::kPairs, 1);
+  }
   file.set_int64(names::kCountedTokens, info.counted_tokens);
   file.set_uint64(names::kDocumentsChecksum, info.documents_checksum);
 }
@@ -105,7 +109,8 @@ void write_documents(hdf5::File& file, const Documents& documents, DatasetInfo& 
 Documents read_documents(const ReadMaster& master) {
   const DatasetInfo& info = master.info;
   const hdf5::File file = hdf5::File::open(info.path, ExitCode::kData);
-  Documents documents{.ends = read_vector<std::int64_t>(file, names::kDocuments)};
+  Documents documents{.ends = read_vector<std::int64_t>(file, names::kDocuments),
+                      .pairs = info.pairs};
   if (file.has(names::kCounted)) {
     documents.counted = read_vector<std::int64_t>(file, names::kCounted);
   }
@@ -113,7 +118,7 @@ Documents read_documents(const ReadMaster& master) {
   const std::vector<std::int64_t>& runs = documents.counted;
   if (checksum_of(documents) != info.documents_checksum || ends.empty() || ends.front() < 0 ||
       ends.back() != info.tokens || !std::ranges::is_sorted(ends) || runs.size() % 2 != 0 ||
-      !std::ranges::is_sorted(runs) ||
+      (info.pairs && ends.size() % 2 != 0) || !std::ranges::is_sorted(runs) ||
       (!runs.empty() && (runs.front() < 0 || runs.back() > info.tokens))) {
     fail(ExitCode::kData, "{} is damaged in its list of documents; import it anew",
          info.path.string());
@@ -243,6 +248,7 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
     info.documents = file.open_dataset(names::kDocuments).shape().count();
     info.documents_checksum = file.uint64(names::kDocumentsChecksum);
     info.counted_tokens = file.int64(names::kCountedTokens);
+    info.pairs = file.has_attribute(names::kPairs);
   }
   if (info.classes < 1 ||
       (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||

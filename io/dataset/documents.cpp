@@ -81,7 +81,7 @@ bool Documents::counts(std::int64_t token) const {
 }
 
 Documents Documents::part(std::int64_t first, std::int64_t tokens) const {
-  Documents result;
+  Documents result{.pairs = pairs};
   for (auto end = std::ranges::upper_bound(ends, first); end != ends.end() && *end < first + tokens;
        ++end) {
     if (result.ends.empty() || result.ends.back() != *end - first) {  // those without tokens
@@ -104,6 +104,7 @@ Documents Documents::part(std::int64_t first, std::int64_t tokens) const {
 }
 
 void Documents::add(const Documents& others, std::int64_t first, bool masked) {
+  pairs = others.pairs;
   for (const std::int64_t end : others.ends) {
     ends.push_back(first + end);
   }
@@ -118,9 +119,15 @@ void Documents::add(const Documents& others, std::int64_t first, bool masked) {
 PackedSamples::PackedSamples(const Documents& documents, std::int64_t context, Packing packing) {
   require(context > 0 && packing != Packing::kBlocks, "documents packed into contexts of {}",
           context);
-  pieces_ = cut(documents, context);
+  pieces_ = cut(documents, packing == Packing::kPairs ? documents.ends.back() : context);
   for (const Piece& piece : pieces_) {
     inputs_ += piece.inputs;
+  }
+  if (packing == Packing::kPairs) {
+    for (std::int64_t end = 2; end <= std::ssize(pieces_); end += 2) {
+      ends_.push_back(end);
+    }
+    return;
   }
   if (packing == Packing::kDocuments) {
     ends_.resize(pieces_.size());
@@ -149,6 +156,14 @@ std::span<const Piece> PackedSamples::pieces(std::int64_t sample) const {
   const std::int64_t begin = sample == 0 ? 0 : ends_[index - 1];
   return std::span(pieces_).subspan(static_cast<std::size_t>(begin),
                                     static_cast<std::size_t>(ends_[index] - begin));
+}
+
+std::int64_t PackedSamples::inputs_of(std::int64_t sample) const {
+  std::int64_t inputs = 0;
+  for (const Piece& piece : pieces(sample)) {
+    inputs += piece.inputs;
+  }
+  return inputs;
 }
 
 }  // namespace strata::io

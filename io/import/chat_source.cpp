@@ -23,10 +23,12 @@ class ChatSource final : public TokenSource {
   ChatSource(const ImportOptions& options, Tokenizer tokenizer, const ChatTemplate* chat)
       : TokenSource(options.inputs, std::move(tokenizer), options.documents),
         chat_(chat),
+        pairs_(options.format == ImportFormat::kPreferences),
         roles_(options.roles),
         markers_(chat == nullptr ? Markers::kRecognised : options.markers),
         recognising_(text_encoder(tokenizer_->contents(), Markers::kRecognised)),
         plain_(text_encoder(tokenizer_->contents(), Markers::kAsText)) {
+    documents_.pairs = pairs_;
     for (const std::filesystem::path& file : files_) {
       const InputStream opened(file);
     }
@@ -47,10 +49,11 @@ class ChatSource final : public TokenSource {
         continue;
       }
       try {
-        Dialogue dialogue = chat_ == nullptr ? rendered(lines_->object())
-                                             : render(*chat_, lines_->object(), roles_);
-        if (keep_within_limit(dialogue) && filter_.takes(text_of(dialogue))) {
-          add(dialogue, ids);
+        std::vector<Dialogue> dialogues = dialogues_of(lines_->object());
+        if (keep_within_limit(dialogues) && filter_.takes(text_of(dialogues))) {
+          for (const Dialogue& dialogue : dialogues) {
+            add(dialogue, ids);
+          }
         }
       } catch (const Error& error) {
         fail(error.code(), "{}:{}: {}", lines_->path().string(), lines_->line(), error.what());
@@ -61,24 +64,41 @@ class ChatSource final : public TokenSource {
   }
 
  private:
-  /// Cuts a dialogue of too many tokens. Returns: whether it is imported.
-  [[nodiscard]] bool keep_within_limit(Dialogue& dialogue) {
+  /// The dialogue of a line, or the two of a pair.
+  [[nodiscard]] std::vector<Dialogue> dialogues_of(const nlohmann::json& object) const {
+    if (pairs_) {
+      return render_pair(chat_, object, roles_);
+    }
+    return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
+  }
+
+  /// Cuts a dialogue of too many tokens. Returns: whether it, or the pair, is imported.
+  [[nodiscard]] bool keep_within_limit(std::vector<Dialogue>& dialogues) {
     const std::int64_t most = filter_.rules().max_tokens;
     const TooLong too_long = filter_.rules().too_long;
-    const auto fits = [&](std::size_t segments) {
-      return tokens_of(std::span(dialogue).first(segments)) <= most;
-    };
-    if (most == DocumentRules().max_tokens || fits(dialogue.size())) {
+    if (most == DocumentRules().max_tokens) {
+      return true;
+    }
+    std::int64_t tokens = 0;
+    for (const Dialogue& dialogue : dialogues) {
+      tokens += tokens_of(dialogue);
+    }
+    if (tokens <= most) {
       return true;
     }
     if (too_long == TooLong::kRefused) {
-      fail(ExitCode::kData,
-           "the dialogue has {} tokens, more than --max-tokens={}; --too-long=cut cuts such "
-           "dialogues after a message, --too-long=leave-out leaves them out",
-           tokens_of(dialogue), most);
+      fail(ExitCode::kData, "the {} {} tokens, more than --max-tokens={}; {}",
+           pairs_ ? "answers have together" : "dialogue has", tokens, most,
+           pairs_ ? "--too-long=leave-out leaves such pairs out"
+                  : "--too-long=cut cuts such dialogues after a message, --too-long=leave-out "
+                    "leaves them out");
     }
+    Dialogue& dialogue = dialogues.front();
+    const auto fits = [&](std::size_t segments) {
+      return tokens_of(std::span(dialogue).first(segments)) <= most;
+    };
     std::vector<std::size_t> ends;  // of what is learned
-    for (std::size_t i = 0; i < dialogue.size() && too_long == TooLong::kCut; ++i) {
+    for (std::size_t i = 0; i < dialogue.size() && too_long == TooLong::kCut && !pairs_; ++i) {
       if (dialogue[i].counts && (i + 1 == dialogue.size() || !dialogue[i + 1].counts)) {
         ends.push_back(i + 1);
       }
@@ -129,6 +149,13 @@ class ChatSource final : public TokenSource {
     documents_.ends.push_back(tokens_);
   }
 
+  [[nodiscard]] static std::string text_of(const std::vector<Dialogue>& dialogues) {
+    std::string text;
+    for (const Dialogue& dialogue : dialogues) {
+      text += text_of(std::span(dialogue));
+    }
+    return text;
+  }
   [[nodiscard]] static std::string text_of(std::span<const ChatSegment> segments) {
     std::string text;
     for (const ChatSegment& segment : segments) {
@@ -219,6 +246,7 @@ class ChatSource final : public TokenSource {
   }
 
   const ChatTemplate* chat_;  // null: dialogues are rendered
+  bool pairs_;
   std::vector<std::string> roles_;
   Markers markers_;
   std::unique_ptr<TextEncoder> recognising_;
@@ -251,7 +279,8 @@ std::unique_ptr<TokenSource> open_chat_source(const ImportOptions& options) {
   std::optional<Tokenizer> tokenizer = given_tokenizer(options);
   if (!tokenizer) {
     fail(ExitCode::kUsage,
-         "--format=chat needs the --tokenizer of the model that is to be trained, gpt2 or a file");
+         "--format={} needs the --tokenizer of the model that is to be trained, gpt2 or a file",
+         name_of(options.format));
   }
   std::vector<std::string_view> names;
   std::ranges::transform(chat_templates(), std::back_inserter(names), &ChatTemplate::name);

@@ -1,6 +1,8 @@
 #include "import/chat_template.hpp"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -146,6 +148,84 @@ Dialogue rendered(const nlohmann::json& object) {
     }
   }
   return dialogue;
+}
+
+namespace {
+
+/// The role of a list's first message; empty where it has none.
+std::string_view first_role(const nlohmann::json& messages, const char* key) {
+  if (!messages.empty() && messages.front().is_object() && messages.front().contains(key) &&
+      messages.front().at(key).is_string()) {
+    return usual_role(messages.front().at(key).get_ref<const std::string&>());
+  }
+  return "";
+}
+
+/// The dialogue of a pair's answer, as an object that render() takes.
+nlohmann::json answer_of(const nlohmann::json& object, const char* which) {
+  const nlohmann::json& answer = object.at(which);
+  const nlohmann::json prompt = object.value("prompt", nlohmann::json());
+  const bool turns = std::ranges::any_of(std::array{&answer, &prompt}, [](const auto* list) {
+    return list->is_array() && !first_role(*list, "from").empty();
+  });
+  const char* const role = turns ? "from" : "role";
+  const auto list_from = [&](const nlohmann::json& given, const char* speaker) {
+    return given.is_string()
+               ? nlohmann::json::array({{{role, speaker}, {turns ? "value" : "content", given}}})
+               : given;
+  };
+  nlohmann::json messages = list_from(answer, "assistant");
+  if (!messages.is_array()) {
+    fail(ExitCode::kData, "it is neither a text nor a list of messages");
+  }
+  if (first_role(messages, role) == "assistant") {
+    nlohmann::json whole = list_from(prompt, "user");
+    if (!whole.is_array() || whole.empty()) {
+      fail(ExitCode::kData,
+           "it is an answer without a \"prompt\", a text or a list of messages before it");
+    }
+    whole.insert(whole.end(), messages.begin(), messages.end());
+    messages = std::move(whole);
+  }
+  return {{turns ? "conversations" : "messages", std::move(messages)}};
+}
+
+}  // namespace
+
+std::vector<Dialogue> render_pair(const ChatTemplate* chat, const nlohmann::json& object,
+                                  const std::vector<std::string>& learned) {
+  std::vector<Dialogue> pair;
+  for (const char* which : {"chosen", "rejected"}) {
+    if (!object.contains(which)) {
+      fail(
+          ExitCode::kData,
+          R"(there is no "{}"; a pair is as {{"prompt": "...", "chosen": "...", "rejected": "..."}})",
+          which);
+    }
+    try {
+      pair.push_back(chat == nullptr ? rendered({{"segments", object.at(which)}})
+                                     : render(*chat, answer_of(object, which), learned));
+    } catch (const Error& error) {
+      fail(error.code(), "\"{}\": {}", which, error.what());
+    }
+  }
+  const auto same = [](const ChatSegment& left, const ChatSegment& right) {
+    return left.kind == right.kind && left.text == right.text;
+  };
+  const auto parted = std::ranges::mismatch(pair[0], pair[1], same);
+  const auto common = parted.in1 - pair[0].begin();
+  for (Dialogue& dialogue : pair) {
+    for (std::ptrdiff_t i = 0; i < common; ++i) {
+      dialogue[static_cast<std::size_t>(i)].counts = false;
+    }
+    if (std::ranges::none_of(dialogue, &ChatSegment::counts)) {
+      fail(ExitCode::kData,
+           "nothing of the {} answer counts: both are the same, or no message of --roles follows "
+           "the prompt; leave the pair out",
+           &dialogue == pair.data() ? "chosen" : "rejected");
+    }
+  }
+  return pair;
 }
 
 }  // namespace strata::io

@@ -48,6 +48,16 @@ struct ChatTemplate {
 [[nodiscard]] Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
                               const std::vector<std::string>& learned);
 
+/// The two answers of an object, each a dialogue of the same prompt and an answer: the "chosen" and
+/// the "rejected" one. An answer is a text, that of the assistant, or a list of messages, and
+/// without an assistant's message at its begin the whole dialogue; what "prompt" is, a text of the
+/// user or a list of messages, precedes it. Without a template each is a list of segments
+/// (rendered()). What both have at their begin does not count. Throws: Error(kData) as render();
+/// where nothing of an answer counts.
+[[nodiscard]] std::vector<Dialogue> render_pair(const ChatTemplate* chat,
+                                                const nlohmann::json& object,
+                                                const std::vector<std::string>& learned);
+
 /// The "segments" of an object, a rendered dialogue: each has a "text", in which the spellings of
 /// special tokens are these tokens, and a "label", whether it counts.
 /// Throws: Error(kData) that names the segment.

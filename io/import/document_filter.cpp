@@ -64,20 +64,22 @@ std::vector<std::string> DocumentFilter::notes() const {
 }
 
 SplitDocuments split_documents(const Documents& documents, const std::vector<bool>& held_out) {
-  require(documents.ends.size() == held_out.size(), "{} documents, {} of them chosen",
+  const std::size_t each = documents.pairs ? 2 : 1;
+  require(documents.ends.size() == each * held_out.size(), "{} documents, {} of them chosen",
           documents.ends.size(), held_out.size());
   const std::vector<std::int64_t>& runs = documents.counted;
-  SplitDocuments result;
+  SplitDocuments result{.documents = {.pairs = documents.pairs}};
   std::int64_t tokens = 0;
   for (const bool side : {false, true}) {
     std::size_t run = 0;
-    for (std::size_t d = 0; d < held_out.size(); ++d) {
+    for (std::size_t d = 0; d < documents.ends.size(); ++d) {
+      const bool is_here = held_out[d / each] == side;
       const std::int64_t begin = documents.begin(static_cast<std::int64_t>(d));
       const std::int64_t end = documents.ends[d];
       for (; run < runs.size() && runs[run] < end; run += 2) {
         const std::int64_t first = tokens + std::max(runs[run], begin) - begin;
         const std::int64_t last = tokens + std::min(runs[run + 1], end) - begin;
-        if (held_out[d] == side && first < last) {
+        if (is_here && first < last) {
           std::vector<std::int64_t>& counted = result.documents.counted;
           if (!counted.empty() && counted.back() == first) {
             counted.back() = last;
@@ -89,7 +91,7 @@ SplitDocuments split_documents(const Documents& documents, const std::vector<boo
           break;  // goes on in the next document
         }
       }
-      if (held_out[d] == side) {
+      if (is_here) {
         tokens += end - begin;
         result.documents.ends.push_back(tokens);
         if (!result.runs.empty() && result.runs.back().end == begin) {

@@ -52,7 +52,7 @@ struct SplitDocuments {
   std::int64_t train_tokens = 0;  ///< of those that are not held out
 };
 
-/// Pre: `held_out` has an element for each of the documents.
+/// Pre: `held_out` has an element for each of the documents, or pairs of them.
 [[nodiscard]] SplitDocuments split_documents(const Documents& documents,
                                              const std::vector<bool>& held_out);
 

@@ -161,7 +161,7 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
                            options.inputs.front().string(), options.test_inputs.front().string())
              : "give one of them");
   }
-  if (options.format == ImportFormat::kText || options.format == ImportFormat::kChat ||
+  if (options.format == ImportFormat::kText || holds_chats(options.format) ||
       options.format == ImportFormat::kCsv || options.format == ImportFormat::kJsonLines ||
       options.model != nullptr) {
     options.inputs = files_in(options.inputs);

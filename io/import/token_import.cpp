@@ -108,21 +108,27 @@ void require_some_count(const Documents& documents, std::int64_t tokens) {
   }
 }
 
-/// Moves the cut between the splits to the nearest end of a document, so that both have some.
+/// Moves the ends of the splits to the nearest ends of documents, or pairs of them; each split has
+/// some.
 void cut_between_documents(const Documents& documents, SplitCounts& counts) {
-  const std::int64_t total = counts.train + counts.test;
-  const auto first = documents.ends.begin();
-  const auto last = std::ranges::lower_bound(documents.ends, total);
-  if (first == last) {
+  std::vector<std::int64_t> ends;
+  const std::size_t each = documents.pairs ? 2 : 1;
+  for (std::size_t i = each - 1; i < documents.ends.size(); i += each) {
+    ends.push_back(documents.ends[i]);
+  }
+  /// Pre: there are ends before `last`.
+  const auto nearest = [&](std::int64_t cut, auto last) {
+    const auto end = std::lower_bound(ends.begin(), last, cut);
+    const bool before = end == last || (end != ends.begin() && cut - *std::prev(end) <= *end - cut);
+    return before ? std::prev(end) : end;
+  };
+  const auto total = nearest(counts.train + counts.test, ends.end());
+  if (counts.test > 0 && total == ends.begin()) {
     fail(ExitCode::kData,
          "the first dialogue leaves nothing for the test split; give --split=1.0, or more of them");
   }
-  auto cut = std::lower_bound(first, last, counts.train);
-  if (cut == last || (cut != first && counts.train - *std::prev(cut) <= *cut - counts.train)) {
-    --cut;
-  }
-  counts.train = *cut;
-  counts.test = total - counts.train;
+  counts.train = counts.test > 0 ? *nearest(counts.train, total) : *total;
+  counts.test = *total - counts.train;
 }
 
 /// The documents of a source with those that are held out at the end, and the splits' sizes.
@@ -135,7 +141,7 @@ SplitDocuments held_out_documents(const TokenSource& source, SplitCounts& counts
          "--held-out={} puts {} of {} documents into the test split; give a share that leaves some "
          "in each, or more documents",
          source.filter().rules().held_out, counts.test == 0 ? "none" : "all",
-         count_text(std::ssize(split.documents.ends)));
+         count_text(std::ssize(source.filter().held_out())));
   }
   return split;
 }
@@ -152,9 +158,9 @@ void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint3
 ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
                            const SampleProgress& progress) {
   const std::unique_ptr<TokenSource> source =
-      options.format == ImportFormat::kText   ? open_text_source(options)
-      : options.format == ImportFormat::kChat ? open_chat_source(options)
-                                              : open_token_files(options);
+      options.format == ImportFormat::kText ? open_text_source(options)
+      : holds_chats(options.format)         ? open_chat_source(options)
+                                            : open_token_files(options);
   std::int64_t done = 0;
   const auto next = [&](std::vector<std::uint32_t>& ids) {
     const bool more = source->next(ids);
@@ -193,9 +199,9 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     require_samples(options, counts, "tokens");
   }
   const Documents& documents = split ? split->documents : source->documents();
-  if (options.format == ImportFormat::kChat) {
+  if (holds_chats(options.format)) {
     require_some_count(documents, tokens);
-    if (!split && options.test_inputs.empty() && counts.test > 0) {
+    if (!split && options.test_inputs.empty()) {
       cut_between_documents(documents, counts);
     }
   }

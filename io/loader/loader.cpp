@@ -76,6 +76,10 @@ ConstTensorView LoadedStep::positions(std::int64_t microbatch) const {
   return of_microbatch(positions_, "positions", microbatch);
 }
 
+ConstTensorView LoadedStep::references(std::int64_t microbatch) const {
+  return of_microbatch(references_, "references", microbatch);
+}
+
 class Loader::Reader {
  public:
   Reader(const Dataset& dataset, LoaderOptions options)
@@ -153,6 +157,7 @@ void Loader::Reader::lay_out(Buffer& buffer) const {
     add(layout_.targets, buffer.step.targets_);
     add(layout_.document_starts, buffer.step.document_starts_);
     add(layout_.positions, buffer.step.positions_);
+    add(layout_.references, buffer.step.references_);
     at += layout_.bytes();
   }
 }

@@ -36,6 +36,7 @@ MicrobatchLayout::MicrobatchLayout(const DatasetInfo& info, const LoaderOptions&
                   info.task == Task::kRegression ? options.compute_dtype : DType::kInt64);
   document_starts = place(Parts::kDocumentStarts, info.input_shape, DType::kUint32);
   positions = place(Parts::kPositions, info.input_shape, DType::kInt64);
+  references = place(Parts::kReferences, Shape{}, DType::kFloat64);
 }
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
@@ -83,8 +84,13 @@ void SampleReader::read_context(std::int64_t position, std::int64_t row, std::by
     read_piece({window_at(options_.seed, choices, position), context}, 0, row, microbatch);
     return;
   }
+  const std::int64_t sample = sample_of(position);
+  if (std::byte* const to = layout_.references.row(microbatch, row)) {
+    const double reference = dataset_.reference(sample);
+    std::memcpy(to, &reference, sizeof reference);
+  }
   std::int64_t at = 0;
-  for (const Piece& piece : dataset_.pieces(sample_of(position))) {
+  for (const Piece& piece : dataset_.pieces(sample)) {
     read_piece(piece, at, row, microbatch);
     at += piece.inputs;
   }

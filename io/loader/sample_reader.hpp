@@ -34,10 +34,11 @@ struct MicrobatchLayout {
   Tensor targets;
   Tensor document_starts;
   Tensor positions;
+  Tensor references;
 
   MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options);
 
-  [[nodiscard]] std::int64_t bytes() const { return positions.offset + positions.bytes; }
+  [[nodiscard]] std::int64_t bytes() const { return references.offset + references.bytes; }
 };
 
 /// Alignment of microbatches in bytes.

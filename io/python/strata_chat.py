@@ -4,8 +4,9 @@
 Usage: strata_chat.py MODEL_DIRECTORY [FILE.jsonl ...] > rendered.jsonl
 
 MODEL_DIRECTORY holds tokenizer_config.json with a chat_template, or chat_template.jinja. Each line of the files, or of
-standard input, is an object with "messages", and may have "tools", which the template is given. Each line written has
-"segments" of "text" and "label": true for what the model is to say, the messages of --roles (default assistant) with
+standard input, is an object with "messages", and may have "tools", which the template is given; or a pair of answers,
+"chosen" and "rejected", as --format=preferences takes it. Each line written has "segments", or for each answer a list, of
+"text" and "label": true for what the model is to say, the messages of --roles (default assistant) with
 what ends them. That is what a message adds to the template's text of the messages before it and its prompt for an answer.
 Needs the Python package jinja2 (Debian: python3-jinja2).
 """
@@ -89,6 +90,27 @@ def segments_of(render, dialogue, roles):
     return [segment for segment in segments if segment["text"]]
 
 
+def answer_of(pair, which):
+    """The dialogue of a pair's answer: the prompt and a text or messages of the assistant, or all messages."""
+    answer, prompt = pair[which], pair.get("prompt")
+    messages = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
+        raise ChatError(f'"{which}" is neither a text nor a list of messages')
+    if messages[0].get("role") == "assistant":
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if not isinstance(before, list) or not before:
+            raise ChatError(f'"{which}" is an answer without a "prompt", a text or a list of messages before it')
+        messages = before + messages
+    return {"messages": messages, "tools": pair.get("tools")}
+
+
+def rendered(render, line, roles):
+    """What is written for a line."""
+    if isinstance(line, dict) and "chosen" in line and "rejected" in line:
+        return {which: segments_of(render, answer_of(line, which), roles) for which in ("chosen", "rejected")}
+    return {"segments": segments_of(render, line, roles)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory")
@@ -103,8 +125,7 @@ def main():
                 for number, line in enumerate(lines, 1):
                     place = f"{path}:{number}"
                     if line.strip():
-                        segments = segments_of(render, json.loads(line), options.roles.split(","))
-                        print(json.dumps({"segments": segments}, ensure_ascii=False))
+                        print(json.dumps(rendered(render, json.loads(line), options.roles.split(",")), ensure_ascii=False))
     except (ChatError, ValueError, OSError) as error:
         sys.exit(f"strata_chat.py: {place}: {error}")
 

@@ -213,6 +213,7 @@ class Dataset(Master):
             self.tokenizer = _text(attributes["tokenizer"])
             ends = self.file["documents"][()] if "documents" in self.file else [len(self.tokens)]
             self.document_ends = np.asarray(ends, dtype=np.int64)
+            self.pairs = bool(self.file.attrs.get("pairs", 0))  # whether documents are a chosen, then a rejected answer
             self._counted = self.file["counted"][()].reshape(-1, 2) if "counted" in self.file else None
         else:
             checksums = self.file["checksums"][()]

@@ -177,7 +177,8 @@ std::vector<Option> model_and_data() {
       choice("data.packing",
              "how samples are made of tokens; blocks: consecutive blocks of a context's length; "
              "documents: a document each, long ones in parts; best-fit: as many documents each as "
-             "fit; what is left is padding, which counts nowhere",
+             "fit; pairs: the two answers of a pair each, as train.objective = dpo has it; what is "
+             "left is padding, which counts nowhere",
              STRATA_MEMBER(data.packing)),
       choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
              STRATA_MEMBER(data.augmentation.flip)),
@@ -486,6 +487,15 @@ std::vector<Option> running() {
             "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
             "not improved in so many consecutive evaluations; 0: off",
             0, STRATA_MEMBER(train.patience)),
+      choice("train.objective",
+             "targets: the loss of each target; dpo: direct preference optimization, on pairs of a "
+             "preferred and a rejected answer (strata data import --format=preferences), with the "
+             "initial weights as the reference",
+             STRATA_MEMBER(train.objective)),
+      number("train.dpo_beta", "",
+             "factor of the log-probabilities' ratio to the reference in the loss; larger values "
+             "keep the model nearer to it",
+             kAboveZero, STRATA_MEMBER(train.dpo_beta)),
       number(
           "train.label_smoothing", "",
           "share of the target's probability that is spread evenly over all classes, in training "
@@ -658,6 +668,8 @@ void add_needs(std::vector<Option>& table) {
       {{"async.servers", "async.ahead", "async.staleness", "async.rate"},
        {"parallel.sync", {"async"}}},
       {{"async.stale"}, {"async.staleness", {}, "", "set a bound"}},
+      {{"train.dpo_beta"}, {"train.objective", {"dpo"}}},
+      {{"train.label_smoothing", "train.z_loss"}, {"train.objective", {"targets"}}},
       {{"checkpoint.init_except"}, {"checkpoint.init", {}, "", "name a checkpoint there"}},
       {{"lora.alpha", "lora.products", "lora.train"},
        {"lora.rank", {}, "", "set the rank of adapters there"}},

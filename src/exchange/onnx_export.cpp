@@ -44,7 +44,8 @@ class Builder {
         lines_(lines),
         values_(data.task == io::Task::kRegression),
         model_({.layers = lines,
-                .loss = values_ ? nn::LossKind::kMeanSquaredError : nn::LossKind::kCrossEntropy,
+                .loss = {.kind = values_ ? nn::LossKind::kMeanSquaredError
+                                         : nn::LossKind::kCrossEntropy},
                 .input_shape = data.input_shape,
                 .outputs = values_ ? data.target_shape.count() : data.classes,
                 .shards = std::max<std::int64_t>(1, train::virtual_grid_of(checkpoint).shards)}) {

@@ -422,7 +422,7 @@ class Forecaster::Step {
     const auto samples = static_cast<double>(plan_.config.batch.global);
     f.samples_per_second = samples / f.step_seconds;
     if (plan::is_language_model(plan_)) {
-      f.tokens_per_second = f.samples_per_second * static_cast<double>(plan_.targets_per_sample);
+      f.tokens_per_second = f.samples_per_second * static_cast<double>(tokens_per_sample(plan_));
     }
     if (const auto peak = machine_.peak_flops.find(plan_.config.numerics.dtype);
         peak != machine_.peak_flops.end()) {

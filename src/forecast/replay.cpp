@@ -9,13 +9,14 @@ namespace strata::forecast {
 
 std::string part_of(const ops::OperationWork& work) {
   // By the begin of the operation's name.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kParts{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kParts{
       {{"matmul", "matrix products"},
        {"attention", "attention"},
        {"convolution", "convolutions"},
        {"cross_entropy", "loss"},
        {"combine_cross_entropy", "loss"},
        {"mean_squared_error", "loss"},
+       {"preference_loss", "loss"},
        {"fold", "sums of gradients and shards"},
        {"sgd", "optimizer"},
        {"ada", "optimizer"},

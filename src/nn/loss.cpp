@@ -12,8 +12,8 @@ namespace strata::nn {
 namespace {
 
 /// Of cross-entropy by parts.
-enum class Workspace { kAllShards, kOwnShards, kLogSums };
-enum class Kept { kSums, kUnits };
+enum class Workspace { kAllShards, kOwnShards, kLogSums, kSlopes };
+enum class Kept { kSums, kUnits, kPairs };
 
 /// Of one piece.
 std::int64_t piece_rows(const Port& output, const PassShape& pass) {
@@ -27,45 +27,55 @@ LogitBlocks blocks_of(const Port& output, const PassShape& pass) {
   return blocks;
 }
 
+bool by_parts(const Port& output, const LossOptions& options, const ops::LossTerms& terms) {
+  return output.placement == Placement::kFeatures || terms.any() || options.compares_documents();
+}
+
 }  // namespace
 
 std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pass,
-                                        const ops::LossTerms& terms) {
-  if (output.placement != Placement::kFeatures && !terms.any()) {
+                                        const LossOptions& options) {
+  if (!by_parts(output, options, options.terms)) {
     return {};
   }
   const LogitBlocks blocks = blocks_of(output, pass);
   const bool split = output.placement == Placement::kFeatures;
-  const std::int64_t width = ops::cross_entropy_width(terms);
+  const std::int64_t width = ops::cross_entropy_width(options.terms);
   const DType dtype = compute_dtype(pass.dtype);
   return slot_list<Workspace, TensorSpec>(
       {{Workspace::kAllShards, {{blocks.shards, blocks.rows, width}, dtype}},
        {Workspace::kOwnShards, {{split ? blocks.own.count() : 0, blocks.rows, width}, dtype}},
-       {Workspace::kLogSums, {{blocks.rows}, dtype}}});
+       {Workspace::kLogSums, {{blocks.rows}, dtype}},
+       {Workspace::kSlopes, {{options.compares_documents() ? blocks.rows : 0}, dtype}}});
 }
 
-std::vector<TensorSpec> Loss::kept(LossKind kind, const Port& output, const PassShape& pass,
-                                   std::int64_t microbatches) {
-  const bool values = kind == LossKind::kMeanSquaredError;
+std::vector<TensorSpec> Loss::kept(const LossOptions& options, const Port& output,
+                                   const PassShape& pass, std::int64_t microbatches) {
+  const bool values = options.kind == LossKind::kMeanSquaredError;
+  const std::int64_t pairs = options.compares_documents() ? microbatches * pass.microbatch : 0;
   return slot_list<Kept, TensorSpec>(
       {{Kept::kSums, {{microbatches * pass.loss_pieces, ops::kLossElements}, DType::kInt64}},
-       {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}}});
+       {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}},
+       {Kept::kPairs, {{pairs, ops::kPairElements}, DType::kFloat64}}});
 }
 
-Loss::Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind,
-           const ops::LossTerms& terms, const Port& output, const PassShape& pass,
-           std::vector<TensorView> workspace, const std::vector<TensorView>& kept)
+Loss::Loss(ops::Context& context, comm::ShardGroup& shards, const LossOptions& options,
+           const Port& output, const PassShape& pass, std::vector<TensorView> workspace,
+           const std::vector<TensorView>& kept)
     : context_(context),
       shards_(shards),
-      kind_(kind),
-      terms_(terms),
+      options_(options),
       output_(output),
       pass_(pass),
       workspace_(std::move(workspace)),
       sums_(TensorSlots(kept).at(Kept::kSums)),
       units_(TensorSlots(kept).at(Kept::kUnits)),
+      pairs_(TensorSlots(kept).at(Kept::kPairs)),
       targets_(sums_.empty() ? 0 : static_cast<std::size_t>(sums_.shape()[0])),
-      on_host_(sums_, context.device()) {
+      on_host_(sums_, context.device()),
+      pairs_on_host_(pairs_, context.device()) {
+  require(!options.compares_documents() || (!options.terms.any() && pass.loss_pieces == 1),
+          "a preference loss in {} pieces or with terms of cross-entropy", pass.loss_pieces);
   set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
 }
 
@@ -94,10 +104,10 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
                    const TensorView& gradient) {
   const device::ProfileRange range("loss");
   const std::int64_t first = first_piece(number);
-  const auto& [values, valid, scale] = targets_[static_cast<std::size_t>(first)];
+  const auto& [values, valid, scale, places] = targets_[static_cast<std::size_t>(first)];
   const TensorView sums =
       sums_.flat_slice((first + piece) * ops::kLossElements, ops::kLossElements);
-  if (kind_ == LossKind::kMeanSquaredError) {
+  if (options_.kind == LossKind::kMeanSquaredError) {
     ops::mean_squared_error(context_, output, values.reshaped(output.shape()), valid, scale,
                             gradient, sums, units_);
     return;
@@ -107,23 +117,24 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
   const std::int64_t valid_rows =
       std::clamp<std::int64_t>(valid * rows_at(output_, 1) - piece * rows, 0, rows);
   const ConstTensorView targets = values.flat_slice(piece * rows, rows);
-  const ops::LossTerms terms = gradient.empty() ? ops::LossTerms() : terms_;
-  if (output_.placement == Placement::kFeatures || terms.any()) {
-    cross_entropy_by_parts(output, targets, valid_rows, scale, gradient, sums, terms);
+  const ops::LossTerms terms = gradient.empty() ? ops::LossTerms() : options_.terms;
+  if (by_parts(output_, options_, terms)) {
+    cross_entropy_by_parts(output, targets, valid_rows, number, gradient, sums, terms);
   } else {
     ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums);
   }
 }
 
-std::vector<ops::LossSums> Loss::sums() {
+std::vector<MicrobatchLoss> Loss::sums() {
   on_host_.update(context_.stream());
+  pairs_on_host_.update(context_.stream());
   context_.synchronize();
-  std::vector<ops::LossSums> losses;
+  std::vector<MicrobatchLoss> losses;
   const std::int64_t pieces = pass_.loss_pieces;
   for (std::int64_t i = 0; i < std::ssize(targets_); ++i) {
     const ops::LossSums piece =
         ops::loss_sums_of(on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements));
-    ops::LossSums& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
+    MicrobatchLoss& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
     sums.loss += piece.loss;
     sums.correct += piece.correct;
     sums.counted += piece.counted;
@@ -135,13 +146,22 @@ std::vector<ops::LossSums> Loss::sums() {
       ops::require_labels(sums, output_.shape.back());
     }
   }
+  if (!pairs_.empty()) {
+    const std::span<const double> values = pairs_on_host_.view().host<double>();
+    for (std::size_t i = 0; i < values.size(); i += ops::kPairElements) {
+      const std::size_t sample = i / ops::kPairElements;
+      losses[sample / static_cast<std::size_t>(pass_.microbatch)].pairs.push_back(
+          {.difference = values[i], .margin = values[i + 1]});
+    }
+  }
   return losses;
 }
 
 void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
-                                  std::int64_t valid_rows, double gradient_scale,
+                                  std::int64_t valid_rows, std::int64_t number,
                                   const TensorView& gradient, const TensorView& sums,
                                   const ops::LossTerms& terms) {
+  const Targets& own = targets_[static_cast<std::size_t>(first_piece(number))];
   const LogitBlocks blocks = blocks_of(output_, pass_);
   const bool split = output_.placement == Placement::kFeatures;
   const TensorSlots workspace(workspace_);
@@ -162,10 +182,20 @@ void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTens
   const std::span<const ReductionStep> one;
   ops::combine_cross_entropy(context_, split ? shards_.steps() : one, all_shards, targets,
                              blocks.vocabulary, valid_rows, log_sums, sums, terms);
+  TensorView slopes;
+  if (options_.compares_documents()) {
+    slopes = workspace.at(Workspace::kSlopes);
+    const std::int64_t elements = pass_.microbatch * ops::kPairElements;
+    ops::preference_loss(context_, all_shards, log_sums,
+                         targets.reshaped({pass_.microbatch, blocks.rows / pass_.microbatch}),
+                         own.places.document_starts, own.places.references,
+                         options_.preference_beta, blocks.vocabulary, own.valid, slopes,
+                         pairs_.flat_slice(first_piece(number) * elements, elements), sums);
+  }
   for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
-                                blocks.ids(s).count(), log_sums, valid_rows, gradient_scale,
-                                blocks.block(gradient, s), terms, blocks.vocabulary);
+                                blocks.ids(s).count(), log_sums, valid_rows, own.gradient_scale,
+                                blocks.block(gradient, s), terms, blocks.vocabulary, slopes);
   }
 }
 

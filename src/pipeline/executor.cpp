@@ -410,8 +410,9 @@ ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& sourc
   return Run(*this, schedule, source, nn::Mode::kTraining, gradient_scale, &sink, {}).finish();
 }
 
-std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
-                                              const OutputObserver& see) {
+std::vector<nn::MicrobatchLoss> Executor::evaluate(const Schedule& schedule,
+                                                   MicrobatchSource& source,
+                                                   const OutputObserver& see) {
   require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation with the schedule {}",
           name_of(schedule.kind));
   static_cast<void>(

@@ -100,6 +100,51 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
                      "the model has no batch_norm layer", "give it one");
 }
 
+void check_objective(const config::RunConfig& given, const Plan& plan) {
+  if (given.train.objective != config::Objective::kDpo) {
+    if (given.data.packing == io::Packing::kPairs) {
+      fail(ExitCode::kUsage,
+           "data.packing is pairs, which train.objective = dpo trains on; set it");
+    }
+    return;
+  }
+  const auto require_setting = [](bool met, std::string_view what, std::string_view instead) {
+    if (!met) {
+      fail(ExitCode::kUsage, "train.objective is dpo, but {}; {}", what, instead);
+    }
+  };
+  require_setting(plan.train_data.task == io::Task::kNextToken,
+                  fmt::format("{} holds no tokens", plan.train_data.path.string()),
+                  "import pairs with strata data import --format=preferences");
+  require_setting(
+      given.data.packing == io::Packing::kBlocks || given.data.packing == io::Packing::kPairs,
+      fmt::format("data.packing is {}", name_of(given.data.packing)),
+      "leave it out, or set it to pairs");
+  require_setting(given.data.sampling == io::Sampling::kBlocks,
+                  fmt::format("data.sampling is {}", name_of(given.data.sampling)), "leave it out");
+  require_setting(given.parallel.sync == config::Sync::kStep,
+                  fmt::format("parallel.sync is {}", name_of(given.parallel.sync)),
+                  "set it to step");
+  require_setting(given.numerics.loss_pieces <= 1,
+                  fmt::format("numerics.loss_pieces is {}", given.numerics.loss_pieces),
+                  "set it to 1: the loss compares whole answers");
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    const nn::Layer& layer = plan.model->layer(i);
+    const bool counts_on =
+        !layer.reads_positions() &&
+        std::ranges::any_of(layer.parameters(), [](const nn::ParameterSpec& spec) {
+          return spec.name.ends_with(".positions.weight");
+        });
+    require_setting(!layer.text().starts_with("attention") || layer.reads_document_starts(),
+                    fmt::format("layer {} lets one answer see the other", layer.name()),
+                    "add mask=document to its line");
+    require_setting(
+        !counts_on,
+        fmt::format("layer {} counts positions on from one answer to the other", layer.name()),
+        "add reset_positions=on to its line");
+  }
+}
+
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data) {
   if (augmentation == io::Augmentation()) {
     return;

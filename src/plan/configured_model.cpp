@@ -61,7 +61,14 @@ io::Dataset open_data(const config::RunConfig& config, const std::vector<io::Mix
   io::Dataset data = sets.size() == 1 ? io::Dataset::open(sets.front().master)
                                       : io::Dataset::open_several(sets, rules);
   if (data.info().task == io::Task::kNextToken) {
-    data.set_context(context_of(config), config.data.packing);
+    const bool dpo = config.train.objective == config::Objective::kDpo;
+    if (data.info().pairs && !dpo) {
+      fail(ExitCode::kUsage,
+           "{} holds pairs of preferred and rejected answers; train on them with train.objective = "
+           "dpo",
+           data.info().path.string());
+    }
+    data.set_context(context_of(config), dpo ? io::Packing::kPairs : config.data.packing);
   }
   return data;
 }
@@ -136,8 +143,10 @@ std::unique_ptr<nn::Model> make_model(const config::RunConfig& c, const io::Data
   }
   const nn::ModelOptions options{
       .layers = layer_lines(c, data),
-      .loss = resolve_loss(c, data),
-      .loss_terms = {.label_smoothing = c.train.label_smoothing, .z_loss = c.train.z_loss},
+      .loss = {.kind = resolve_loss(c, data),
+               .terms = {.label_smoothing = c.train.label_smoothing, .z_loss = c.train.z_loss},
+               .preference_beta =
+                   c.train.objective == config::Objective::kDpo ? c.train.dpo_beta : 0.0},
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,

@@ -112,6 +112,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   resolve_rate(given, *plan.model, plan.total_steps, plan.config);
   plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
+  check_objective(given, plan);
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored);
   if (given.run.tensorboard_text > 0 && plan.config.numerics.loss_pieces > 1) {
     fail(ExitCode::kUsage,
@@ -119,7 +120,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
          "leave it out, or set numerics.loss_pieces to 1 in a new run",
          given.run.tensorboard_text, plan.config.numerics.loss_pieces);
   }
-  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy && !compares_documents(plan)) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
   replication.check(plan);
@@ -148,6 +149,7 @@ Plan without_grid(const config::RunConfig& given, const io::DatasetInfo& train_d
   if (nn::is_transformer(given.model.transformer.preset)) {
     plan.config.model.transformer = nn::resolved(given.model.transformer);
   }
+  resolve_objective(plan.config);
   plan.model = make_model(plan.config, train_data, {});
   apply_parameter_settings(plan.config, *plan.model);
   return plan;

@@ -38,8 +38,11 @@ io::Parts loaded_parts(const nn::Model& model, std::span<const nn::StageSpec> ch
   const auto add = [&](bool wanted, io::Parts part) { parts = wanted ? parts | part : parts; };
   for (const nn::StageSpec& chunk : chunks) {
     add(chunk.layers.begin == 0, io::Parts::kInputs);
-    add(chunk.layers.end == model.layer_count(), io::Parts::kTargets);
-    add(model.reads_document_starts(chunk.layers), io::Parts::kDocumentStarts);
+    const bool is_last = chunk.layers.end == model.layer_count();
+    const bool compares = is_last && model.loss_options().compares_documents();
+    add(is_last, io::Parts::kTargets);
+    add(compares, io::Parts::kReferences);
+    add(compares || model.reads_document_starts(chunk.layers), io::Parts::kDocumentStarts);
     add(model.reads_positions(chunk.layers), io::Parts::kPositions);
   }
   return parts;

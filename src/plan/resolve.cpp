@@ -89,8 +89,8 @@ nn::Placement resolve_token_rows(const config::RunConfig& config, const io::Data
 
 std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored) {
   const config::RunConfig& c = plan.config;
-  const bool chooses =
-      plan.chosen.contains("numerics.loss_pieces") && plan.model->output().is_logits;
+  const bool chooses = plan.chosen.contains("numerics.loss_pieces") &&
+                       plan.model->output().is_logits && !compares_documents(plan);
   // With replicated rows, so that the choice does not depend on the grid.
   ModelGrid replicated = model_grid(plan);
   replicated.token_rows = nn::Placement::kReplicated;
@@ -107,6 +107,20 @@ std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored) {
   return pieces;
 }
 
+void resolve_objective(config::RunConfig& config) {
+  if (config.train.objective != config::Objective::kDpo) {
+    return;
+  }
+  config.data.packing = io::Packing::kPairs;
+  nn::TransformerOptions& transformer = config.model.transformer;
+  if (nn::is_transformer(transformer.preset)) {
+    transformer.attention_mask = nn::AttentionMaskKind::kDocument;
+    if (transformer.positions == nn::PositionChoice::kLearned) {
+      transformer.reset_positions = Switch::kOn;
+    }
+  }
+}
+
 config::RunConfig resolve_config(const config::RunConfig& given, const grid::Grid& grid,
                                  const io::DatasetInfo& data, const VirtualGrid& stored,
                                  std::int64_t total_steps, device::DeviceKind device) {
@@ -114,6 +128,7 @@ config::RunConfig resolve_config(const config::RunConfig& given, const grid::Gri
   if (nn::is_transformer(given.model.transformer.preset)) {
     config.model.transformer = nn::resolved(given.model.transformer);
   }
+  resolve_objective(config);
   config.model.loss = resolve_loss(given, data);
   if (data.task != io::Task::kNextToken) {
     config.data.normalise = io::resolved(given.data.normalise, data);

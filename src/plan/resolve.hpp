@@ -70,6 +70,9 @@ void apply_parameter_settings(const config::RunConfig& config, nn::Model& model)
 [[nodiscard]] nn::Placement resolve_token_rows(const config::RunConfig& config,
                                                const io::DatasetInfo& data);
 
+/// What train.objective = dpo says of samples and layers. Pre: the transformer is resolved.
+void resolve_objective(config::RunConfig& config);
+
 /// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
 /// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
 /// without recomputation, else 1.
@@ -84,6 +87,8 @@ void check_open_rate(double rate);
 /// Rejects given settings that differ from their defaults but have no effect under the others.
 /// Pre: plan.model, plan.train_data, plan.grid.
 void check_unused(const config::RunConfig& given, const Plan& plan);
+/// Throws: Error(kUsage) where settings do not go with train.objective.
+void check_objective(const config::RunConfig& given, const Plan& plan);
 
 /// Rejects augmentation of samples that are not images or are smaller than its crops.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);

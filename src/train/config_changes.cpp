@@ -40,10 +40,10 @@ std::vector<std::string> config_changes(std::string_view before, std::string_vie
 std::vector<std::string> training_changes(std::string_view before, std::string_view now) {
   std::vector<std::string> changes = config_changes(before, now);
   std::erase_if(changes, [](const std::string& change) {
-    constexpr std::array<std::string_view, 7> kSettings{
-        "optimizer.",   "schedule.",        "numerics.",
-        "train.steps:", "train.nonfinite:", "train.label_smoothing:",
-        "train.z_loss:"};
+    constexpr std::array<std::string_view, 8> kSettings{
+        "optimizer.",    "schedule.",        "numerics.",
+        "train.steps:",  "train.nonfinite:", "train.label_smoothing:",
+        "train.z_loss:", "train.dpo_beta:"};
     return std::ranges::none_of(
         kSettings, [&](std::string_view setting) { return change.starts_with(setting); });
   });

@@ -119,6 +119,35 @@ void import_text() {
   }
 }
 
+/// Pairs of short answers, of which the preferred ones begin with an a.
+void import_pairs() {
+  std::mt19937 random(9);
+  const auto word = [&](std::size_t most) {
+    std::string text;
+    for (std::size_t length = 1 + random() % most; length > 0; --length) {
+      text += static_cast<char>('b' + random() % 8);
+    }
+    return text;
+  };
+  std::string lines;
+  for (int pair = 0; pair < 90; ++pair) {
+    const std::string prompt = word(3) + "?";
+    const auto dialogue = [&](const std::string& answer) {
+      return nlohmann::json{{{"text", prompt}, {"label", false}},
+                            {{"text", answer}, {"label", true}}};
+    };
+    lines += nlohmann::json{{"chosen", dialogue("a" + word(3))}, {"rejected", dialogue(word(3))}}
+                 .dump() +
+             "\n";
+  }
+  io::test::write_file("pairs.jsonl", lines);
+  io::import_dataset({.format = io::ImportFormat::kPreferences,
+                      .inputs = {"pairs.jsonl"},
+                      .tokenizer = io::TokenizerKind::kBytes,
+                      .chat_template = std::string(io::kRenderedChats),
+                      .output = "pairs"});
+}
+
 /// Images whose class shows in their colours, in CIFAR-10's records.
 void import_images() {
   std::mt19937 random(5);
@@ -154,6 +183,7 @@ void enter_scratch_directory() {
   import_classes("small-images", Shape{2, 6, 6}, 5, 100, 20);
   import_values();
   import_text();
+  import_pairs();
   import_images();
 }
 
@@ -203,7 +233,8 @@ Result result_of(const config::RunConfig& config) {
       }
     }
     nlohmann::json kept;
-    for (const char* key : {"kind", "step", "loss", "grad_norm", "learning_rate", "accuracy"}) {
+    for (const char* key : {"kind", "step", "loss", "grad_norm", "learning_rate", "accuracy",
+                            "accuracy_mean", "margin", "margin_mean"}) {
       if (record.contains(key)) {
         kept[key] = record.at(key);
       }

@@ -165,6 +165,9 @@ const Settings kGpt = R"(model.context=16 & model.preset=gpt & model.blocks=2 & 
 & optimizer.clip_norm=1.3 & schedule.kind=cosine & schedule.warmup_steps=1
 & schedule.decay_steps=10 & train.steps=3 & train.evaluate_every=2 & train.evaluate_batches=1
 & run.threads=1)";
+const Settings kPairs =
+    "& data.train=pairs/train.h5 & data.test=pairs/test.h5 & train.objective=dpo";
+
 const Settings kDocuments =
     "& data.train=documents/train.h5 & data.test=documents/test.h5 & model.attention_mask=document";
 const Settings kLlama =
@@ -325,6 +328,11 @@ std::vector<Case> language_cases() {
              "& data.mixture_by=tokens & data.train=documents/train.h5:0.3, text/train.h5:0.7" +
              "& data.test=text/test.h5, documents/test.h5",
          varied("1x1x2 2x2x1 4x1x1 1x7x1", "2x1x1 stop=1:1 | 1x2x2")});
+    cases.push_back({"GptPairs_" + dtype,
+                     typed + kPairs + "& optimizer.learning_rate=0.01 & train.steps=4",
+                     varied("1x1x2 2x2x2 1x2x4 4x1x1 1x7x1 1x3x2",
+                            "2x1x1 stop=1:2 | 1x2x2; 1x2x1 train.steps=2 | 4x1x1"),
+                     learns});
     cases.push_back({"LlamaDocuments_" + dtype,
                      typed + kLlama + kDocuments + "& model.attention_window=5",
                      varied("1x1x4 2x2x2 1x7x1 4x1x1")});

@@ -236,7 +236,7 @@ class Chat(harness.StrataTest):
         config = self.write_config("chat.ini", harness.config_text(
             model={"preset": "llama", "blocks": 2, "width": 64, "heads": 4, "context": 128, "attention_mask": "document"},
             data="colours", batch={"global": 16, "micro": 4}, numerics={"lanes": 4, "shards": 2},
-            optimizer={"kind": "adamw", "learning_rate": 0.004}, schedule={"warmup_steps": 10},
+            optimizer={"kind": "adamw", "learning_rate": 0.004}, schedule={"kind": "cosine", "warmup_steps": 10, "decay_steps": 150},
             train={"steps": 150, "evaluate_every": 30, "metrics_every": 1}))
         packing = "--data.packing=best-fit"
         # Begun on one grid and ended on another; the tests of grids compare their bits.

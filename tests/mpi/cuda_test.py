@@ -248,6 +248,19 @@ class Language(Near, language.LanguageTest):
             self.train(self.config, (1, 1, 1), f"documents-{dtype}-cpu", *typed, *runs[0][1], "--run.device=cpu")
             self.assert_near(reference, f"documents-{dtype}-cpu", dtype)
 
+    def test_pairs(self):
+        answers = [{"chosen": [{"text": f"{i}?", "label": False}, {"text": "yes" + "!" * (i % 4), "label": True}],
+                    "rejected": [{"text": f"{i}?", "label": False}, {"text": "no", "label": True}]} for i in range(64)]
+        (self.directory / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in answers))
+        self.import_data("--format=preferences", "--tokenizer=bytes", "--template=rendered", "--files=pairs.jsonl",
+                         "--output=pairs")
+        settings = ["--data.train=pairs/train.h5", "--data.test=pairs/test.h5", "--train.objective=dpo", "--batch.micro=4"]
+        reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *settings, name="pairs")
+        self.train(self.config, (1, 1, 1), "pairs-cpu", *settings, "--run.device=cpu")
+        self.assert_near(reference, "pairs-cpu")
+        self.same_on([((1, 1, 1), []), ((2, 1, 1), ["--run.cuda_graphs=on"])], CUDA, *settings, "--numerics.dtype=bfloat16",
+                     name="pairs-bfloat16")
+
     def test_graphs(self):
         dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16", "--batch.micro=4"]
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]

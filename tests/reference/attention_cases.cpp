@@ -9,6 +9,7 @@
 #include "strata/core/tensor.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/preference_loss.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "streams.hpp"
@@ -66,9 +67,10 @@ void attention(Context& context, Positions positions, bool masked = false) {
 }
 
 /// The mean loss of counted targets and its gradient, from the shards of the vocabulary (a tensor
-/// of shards x rows x ids), with label smoothing and z-loss (a tensor of both).
+/// of shards x rows x ids), with label smoothing and z-loss (a tensor of both). Of pairs: the mean
+/// preference loss; beta, the starts of documents (samples x tokens) and the references follow.
 template <typename T>
-void split_cross_entropy(Context& context) {
+void split_cross_entropy(Context& context, bool of_pairs = false) {
   auto logits = read_tensor<T>();
   auto targets = read_tensor<std::int64_t>();
   auto given = read_tensor<T>();
@@ -98,12 +100,27 @@ void split_cross_entropy(Context& context) {
   Tensor<std::int64_t> sums(Shape{kLossElements});
   combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
                         log_sums.view(), sums.view(), terms);
+  Tensor<T> slopes(Shape{of_pairs ? rows : 0});
+  if (of_pairs) {
+    const double beta = static_cast<double>(read_tensor<T>().elements()[0]);
+    auto starts = read_tensor<std::int64_t>();
+    auto references = read_tensor<T>();
+    const std::vector<std::uint32_t> documents(starts.elements().begin(), starts.elements().end());
+    const std::vector<double> reference(references.elements().begin(), references.elements().end());
+    const std::int64_t samples = std::ssize(reference);
+    Tensor<double> pairs(Shape{samples, kPairElements});
+    preference_loss(context, parts.view(), log_sums.view(),
+                    targets.view().reshaped({samples, rows / samples}),
+                    ConstTensorView(std::span(documents), Shape{samples, rows / samples}),
+                    ConstTensorView(std::span(reference), Shape{samples}), beta, shards * ids,
+                    samples, slopes.view(), pairs.view(), sums.view());
+  }
   const LossSums result = loss_sums_of(sums.view());
   const auto counted = static_cast<double>(result.counted);
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
                            log_sums.view(), rows, 1.0 / counted, shard_of(dlogits, shard, ids),
-                           terms, shards * ids);
+                           terms, shards * ids, slopes.view());
   }
   write_scalar<T>(result.loss / counted);
   write(dlogits);
@@ -120,6 +137,8 @@ void run(const std::string& name) {
     attention<T>(context, Positions::kRotary, true);
   } else if (name == "split_cross_entropy") {
     split_cross_entropy<T>(context);
+  } else if (name == "preference_loss") {
+    split_cross_entropy<T>(context, true);
   } else {
     fail(ExitCode::kUsage, "no case is called {}", name);
   }

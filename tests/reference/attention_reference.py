@@ -1,4 +1,4 @@
-"""Holds attention with its masks, rotary positions and the split cross-entropy to PyTorch: results and gradients.
+"""Holds attention with its masks, rotary positions, the split cross-entropy and the preference loss to PyTorch: results and gradients.
 
 Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTorch is missing.
 """
@@ -81,6 +81,24 @@ def cases(generator, dtype):
         loss = loss + terms[1] * torch.logsumexp(joined, 1)[targets >= 0].square().mean()
         loss.backward()
         yield "split_cross_entropy", [logits, targets, terms], [loss, logits.grad]
+
+    for shards, samples, tokens, ids, beta in ((1, 5, 40, 65, 0.1), (3, 4, 25, 13, 0.5), (2, 1, 9, 5000, 2)):
+        rows = samples * tokens
+        logits = normals(generator, dtype, shards, rows, ids).requires_grad_()
+        targets = torch.randint(shards * ids, (rows,), generator=generator)
+        targets[torch.rand(rows, generator=generator) < 0.4] = -1
+        starts = torch.zeros(samples, tokens, dtype=torch.int64)
+        for sample in starts:
+            begin = torch.randint(1, tokens, (1,), generator=generator).item()
+            sample[begin:] = begin
+        references = normals(generator, dtype, samples)
+        joined = logits.permute(1, 0, 2).reshape(rows, shards * ids)
+        likelihoods = F.log_softmax(joined, 1).gather(1, targets.clamp(min=0)[:, None])[:, 0] * (targets >= 0)
+        differences = (likelihoods.view(samples, tokens) * torch.where(starts > 0, -1, 1)).sum(1)
+        loss = -F.logsigmoid(beta * (differences - references)).mean()
+        loss.backward()
+        yield ("preference_loss", [logits, targets, torch.zeros(2, dtype=dtype), torch.tensor([beta], dtype=dtype), starts,
+                                   references], [loss, logits.grad])
 
 
 sys.exit(compare(sys.argv[1], [cases], described=1))

@@ -188,7 +188,7 @@ void run(const Arguments& arguments) {
   auto sizes = read_tensor<std::int64_t>();
   const std::size_t dimensions = sizes.elements().size() - 1;
   const Model model({.layers = arguments.layers,
-                     .loss = arguments.loss,
+                     .loss = {.kind = arguments.loss},
                      .input_shape = Shape(std::span(sizes.elements()).first(dimensions)),
                      .outputs = sizes.elements()[dimensions],
                      .input_kind = arguments.input,

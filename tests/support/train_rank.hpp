@@ -19,7 +19,7 @@ inline Outcome train_rank(
     const std::function<std::string(const config::RunConfig&)>& text_of,
     const std::function<StopRequest()>& stop_request = [] { return StopRequest::kNone; }) {
   Log log(Log::Output::kSilent);
-  const io::Dataset train_data = plan::open_train_data(config);
+  io::Dataset train_data = plan::open_train_data(config);
   std::optional<io::Dataset> test_data;
   if (!config.data.test.empty()) {
     test_data = plan::open_test_data(config, config.data.test);

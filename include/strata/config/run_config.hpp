@@ -65,6 +65,16 @@ constexpr auto enum_names(Best) {
   return names_in_order("off", "loss", "accuracy");
 }
 
+/// What training makes likelier.
+enum class Objective {
+  kTargets,  ///< each target
+  kDpo       ///< the preferred one of two answers (direct preference optimization)
+};
+
+constexpr auto enum_names(Objective) {
+  return names_in_order("targets", "dpo");
+}
+
 /// The dtype of one shard's contribution to a sum over shards.
 enum class ShardSums { kFloat32, kBfloat16 };
 
@@ -187,6 +197,8 @@ struct RunConfig {
     std::int64_t evaluate_every = 0;
     std::int64_t evaluate_batches = 0;
     std::int64_t patience = 0;  // 0: off
+    Objective objective = Objective::kTargets;
+    double dpo_beta = 0.1;
     double label_smoothing = 0.0;
     double z_loss = 0.0;
     nn::Recompute recompute = nn::Recompute::kNone;

@@ -80,6 +80,8 @@ struct DatasetInfo {
   std::int64_t tokens = 0;  ///< 0 for other tasks
   /// Of tokens: how many documents are stored with them; 0: where they end is not stored.
   std::int64_t documents = 0;
+  /// Of tokens: whether the documents are pairs (Documents::pairs).
+  bool pairs = false;
   /// Tokens that count as targets.
   std::int64_t counted_tokens = 0;
   /// XXH3 of Documents, as stored; 0 where none are.
@@ -170,6 +172,11 @@ class Dataset {
   void set_context(std::int64_t context, Packing packing = Packing::kBlocks);
   /// The pieces of a sample; of blocks one. Pre: set_context() was called.
   [[nodiscard]] std::vector<Piece> pieces(std::int64_t sample) const;
+
+  /// Sets what a reference model says of each pair (ops::preference_loss()); 0 until then. Pre: one
+  /// of each sample; no loader reads.
+  void set_references(std::vector<double> references);
+  [[nodiscard]] double reference(std::int64_t sample) const;
 
   /// How the samples of a mixture's sets follow each other; null for other data sets.
   [[nodiscard]] const Mixture* mixture() const;

@@ -14,6 +14,8 @@ struct Documents {
   std::vector<std::int64_t> ends;
   /// The tokens that count as targets: begin and end of each run, ascending. Empty: all.
   std::vector<std::int64_t> counted;
+  /// Whether they are pairs: an answer that is preferred, then one that is rejected.
+  bool pairs = false;
 
   /// How many tokens count. Pre: there is a document.
   [[nodiscard]] std::int64_t counted_tokens() const;
@@ -38,10 +40,11 @@ struct Documents {
 enum class Packing {
   kBlocks,     ///< consecutive blocks of one context length
   kDocuments,  ///< a document each, or a part of a long one; the rest is padding
-  kBestFit     ///< several documents each, as many as fit
+  kBestFit,    ///< several documents each, as many as fit
+  kPairs       ///< the two documents of a pair each
 };
 constexpr auto enum_names(Packing) {
-  return names_in_order("blocks", "documents", "best-fit");
+  return names_in_order("blocks", "documents", "best-fit", "pairs");
 }
 
 /// Consecutive tokens of one document in a sample: the inputs [first, first + inputs), each with
@@ -57,14 +60,16 @@ struct Piece {
 class PackedSamples {
  public:
   PackedSamples() = default;
-  /// Documents longer than a context of `context` inputs are cut; those of one token have no
-  /// target and are left out. Best fit: the longest pieces first, each into the fullest sample
-  /// that has room for it. Pre: packing is not kBlocks. Source: Ding et al., "Fewer truncations
-  /// improve language modeling", arXiv 2404.10830.
+  /// Documents longer than a context of `context` inputs are cut, but for pairs; those of one token
+  /// have no target and are left out. Best fit: the longest pieces first, each into the fullest
+  /// sample that has room for it. Pre: packing is not kBlocks; it is kPairs only for pairs. Source:
+  /// Ding et al., "Fewer truncations improve language modeling", arXiv 2404.10830.
   PackedSamples(const Documents& documents, std::int64_t context, Packing packing);
 
   [[nodiscard]] std::int64_t samples() const { return std::ssize(ends_); }
   [[nodiscard]] std::span<const Piece> pieces(std::int64_t sample) const;
+  /// The inputs of a sample that are not padding.
+  [[nodiscard]] std::int64_t inputs_of(std::int64_t sample) const;
   /// Inputs of all samples that are not padding.
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
 

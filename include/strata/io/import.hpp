@@ -25,18 +25,24 @@ enum class ImportFormat {
   kImages,         ///< one folder per class with JPEG and PNG files
   kText,           ///< text, one document per file
   kChat,           ///< an object per line, a dialogue each
+  kPreferences,    ///< an object per line, a preferred and a rejected answer each
   kNanoGptTokens,  ///< nanoGPT's .bin: tokens of 16 bits, or token_bits, and nothing else
   kLlmcTokens,     ///< llm.c's .bin: a header of 1024 bytes, then uint16 or uint32 tokens
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
 constexpr auto enum_names(ImportFormat) {
   return names_in_order("idx", "csv", "jsonl", "npy", "cifar10", "cifar100", "images", "text",
-                        "chat", "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
+                        "chat", "preferences", "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
+}
+
+/// Whether a format holds dialogues.
+[[nodiscard]] constexpr bool holds_chats(ImportFormat format) {
+  return format == ImportFormat::kChat || format == ImportFormat::kPreferences;
 }
 
 /// Whether a format holds text or tokens.
 [[nodiscard]] constexpr bool holds_tokens(ImportFormat format) {
-  return format == ImportFormat::kText || format == ImportFormat::kChat ||
+  return format == ImportFormat::kText || holds_chats(format) ||
          format == ImportFormat::kNanoGptTokens || format == ImportFormat::kLlmcTokens ||
          format == ImportFormat::kMegatronTokens;
 }

@@ -21,7 +21,8 @@ enum class Parts : unsigned {
   kTargets = 2,
   kBoth = 3,
   kDocumentStarts = 4,  ///< of tokens
-  kPositions = 8        ///< of tokens
+  kPositions = 8,       ///< of tokens
+  kReferences = 16      ///< of pairs of documents
 };
 
 [[nodiscard]] constexpr Parts operator|(Parts left, Parts right) {
@@ -123,6 +124,9 @@ class LoadedStep {
   /// The position of each token in its document, from the begin of its sample or piece on. Shapes:
   /// (microbatch, context), int64. Pre: the loader reads them.
   [[nodiscard]] ConstTensorView positions(std::int64_t microbatch) const;
+  /// Dataset::reference() of each sample. Shapes: (microbatch), float64. Pre: the loader reads
+  /// them.
+  [[nodiscard]] ConstTensorView references(std::int64_t microbatch) const;
   /// The buffer that holds all microbatches, as bytes.
   [[nodiscard]] const ConstTensorView& memory() const { return memory_; }
 
@@ -135,6 +139,7 @@ class LoadedStep {
   std::vector<ConstTensorView> targets_;
   std::vector<ConstTensorView> document_starts_;
   std::vector<ConstTensorView> positions_;
+  std::vector<ConstTensorView> references_;
 };
 
 /// Reads, verifies and converts samples in background threads, double-buffered by step. Row r of

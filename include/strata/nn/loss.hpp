@@ -10,6 +10,7 @@
 #include "strata/device/host_copy.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/ops/loss.hpp"
+#include "strata/ops/preference_loss.hpp"
 
 namespace strata::nn {
 
@@ -19,9 +20,39 @@ constexpr auto enum_names(LossKind) {
   return names_in_order("cross_entropy", "mean_squared_error");
 }
 
+struct LossOptions {
+  LossKind kind = LossKind::kCrossEntropy;
+  /// Of cross-entropy in training; evaluation has none.
+  ops::LossTerms terms;
+  /// Of ops::preference_loss(), to which the cross-entropies of each sample's tokens then
+  /// contribute; 0: they are the loss. Pre: else no terms, and one of PassShape::loss_pieces.
+  double preference_beta = 0.0;
+
+  [[nodiscard]] bool compares_documents() const { return preference_beta > 0.0; }
+};
+
+/// What a microbatch's loss is; of pairs of documents also what is known of each.
+struct MicrobatchLoss : ops::LossSums {
+  struct Pair {
+    double difference = 0.0;
+    double margin = 0.0;
+  };
+  /// Of the samples, in order, padding too; with LossOptions::preference_beta.
+  std::vector<Pair> pairs;
+
+  /// The sum of the margins of pairs that count.
+  [[nodiscard]] double margins() const {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < pairs.size() && static_cast<std::int64_t>(i) < counted; ++i) {
+      sum += pairs[i].margin;
+    }
+    return sum;
+  }
+};
+
 /// The loss of a model's output, a layer behind the last one that reads the targets. With several
 /// PassShape::loss_pieces it is part of the head's passes, which compute it for one piece of the
-/// logits after the other. `terms` are of cross-entropy in training; evaluation has none.
+/// logits after the other.
 class Loss {
  public:
   /// What one microbatch is compared with.
@@ -30,18 +61,19 @@ class Loss {
     /// Samples that count: the first ones.
     std::int64_t valid = 0;
     double gradient_scale = 0.0;
+    RowPlaces places = {};
   };
 
   /// What a pass computes in, as Layer::workspace().
   [[nodiscard]] static std::vector<TensorSpec> workspace(const Port& output, const PassShape& pass,
-                                                         const ops::LossTerms& terms);
+                                                         const LossOptions& options);
   /// What lasts until the end of a step of so many microbatches.
-  [[nodiscard]] static std::vector<TensorSpec> kept(LossKind kind, const Port& output,
+  [[nodiscard]] static std::vector<TensorSpec> kept(const LossOptions& options, const Port& output,
                                                     const PassShape& pass,
                                                     std::int64_t microbatches);
 
   /// `output`: of the model. Tensors as listed by workspace() and kept().
-  Loss(ops::Context& context, comm::ShardGroup& shards, LossKind kind, const ops::LossTerms& terms,
+  Loss(ops::Context& context, comm::ShardGroup& shards, const LossOptions& options,
        const Port& output, const PassShape& pass, std::vector<TensorView> workspace,
        const std::vector<TensorView>& kept);
 
@@ -59,30 +91,32 @@ class Loss {
   /// The loss of each microbatch of the step, in order of numbers. Synchronises with the context's
   /// stream. Pre: each was computed. Throws: Error(kData) that names the first target without an
   /// output of the model.
-  [[nodiscard]] std::vector<ops::LossSums> sums();
+  [[nodiscard]] std::vector<MicrobatchLoss> sums();
 
  private:
   /// The index of the first piece of a microbatch.
   [[nodiscard]] std::int64_t first_piece(std::int64_t number) const;
-  /// By the parts of each shard; logits that are not split are one.
+  /// By the parts of each shard; logits that are not split are one. `number`: of the microbatch.
   void cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
-                              std::int64_t valid_rows, double gradient_scale,
+                              std::int64_t valid_rows, std::int64_t number,
                               const TensorView& gradient, const TensorView& sums,
                               const ops::LossTerms& terms);
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
-  LossKind kind_;
-  ops::LossTerms terms_;
+  LossOptions options_;
   Port output_;
   PassShape pass_;
   std::vector<TensorView> workspace_;
   /// Of each piece of each microbatch.
   TensorView sums_;
   TensorView units_;
+  /// Of each sample of each microbatch, in ops::kPairElements; empty without pairs.
+  TensorView pairs_;
   /// By piece, those of a first one.
   std::vector<Targets> targets_;
   device::HostCopy on_host_;
+  device::HostCopy pairs_on_host_;
 };
 
 }  // namespace strata::nn

@@ -19,8 +19,7 @@ struct ModelOptions {
   /// One `layer =` line each, as in "dense 128 relu name=hidden". Of a residual block every line
   /// but "residual" and "shortcut" is a layer; "end" is the one that adds.
   std::vector<std::string> layers;
-  LossKind loss = LossKind::kCrossEntropy;
-  ops::LossTerms loss_terms;
+  LossOptions loss;
   /// Shape of one sample as the data set has it, so images are channels x height x width.
   Shape input_shape;
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
@@ -102,8 +101,8 @@ class Model {
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
-  [[nodiscard]] LossKind loss() const { return options_.loss; }
-  [[nodiscard]] const ops::LossTerms& loss_terms() const { return options_.loss_terms; }
+  [[nodiscard]] LossKind loss() const { return options_.loss.kind; }
+  [[nodiscard]] const LossOptions& loss_options() const { return options_.loss; }
   /// Whether any layer joins the lanes.
   [[nodiscard]] bool joins_lanes() const;
   /// Whether some layer reads RowPlaces::document_starts or positions.

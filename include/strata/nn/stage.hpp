@@ -147,7 +147,7 @@ class Stage {
             double gradient_scale, Mode mode);
   /// Loss::sums(), of each slot; empty except on the last stage. Synchronises with the context's
   /// stream on every stage. Pre: loss() ran for every slot.
-  [[nodiscard]] std::vector<ops::LossSums> losses();
+  [[nodiscard]] std::vector<MicrobatchLoss> losses();
   /// Under kFused also computes the parameters' gradients into the sink, from the last layer to the
   /// first.
   void backward_input(std::span<const Microbatch> concurrent, GradientSink& sink);

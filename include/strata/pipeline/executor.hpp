@@ -81,9 +81,9 @@ class Executor {
                                      double gradient_scale, nn::GradientSink& sink);
   /// Runs the forward passes. `see` may be empty. Returns: the losses of all microbatches on the
   /// last stage, else nothing. Throws: as train().
-  [[nodiscard]] std::vector<ops::LossSums> evaluate(const Schedule& schedule,
-                                                    MicrobatchSource& source,
-                                                    const OutputObserver& see = {});
+  [[nodiscard]] std::vector<nn::MicrobatchLoss> evaluate(const Schedule& schedule,
+                                                         MicrobatchSource& source,
+                                                         const OutputObserver& see = {});
 
  private:
   class Run;

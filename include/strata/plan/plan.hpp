@@ -87,7 +87,8 @@ struct Plan {
   std::vector<grid::Range> fragments;
   /// Own lanes whose microbatches pass each layer together; 1 where no layer joins lanes.
   std::int64_t concurrent_lanes = 1;
-  /// Targets of one sample: its tokens for a language model, else 1.
+  /// What the loss of a sample is a sum over: its tokens for a language model; else, and for a pair
+  /// of answers, 1.
   std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
@@ -108,6 +109,20 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
+/// Tokens of a sample of a language model, else 1.
+[[nodiscard]] inline std::int64_t tokens_per_sample(const Plan& plan) {
+  return is_language_model(plan) ? plan.train_data.input_shape[0] : 1;
+}
+/// Whether a sample is a pair of answers that the loss compares.
+[[nodiscard]] inline bool compares_documents(const Plan& plan) {
+  return plan.model->loss_options().compares_documents();
+}
+
+/// Whether exp(loss) is one: the loss is that of each token.
+[[nodiscard]] inline bool has_perplexity(const Plan& plan) {
+  return is_language_model(plan) && !compares_documents(plan);
+}
+
 /// Whether layers tell the documents of a sample apart.
 [[nodiscard]] inline bool separates_documents(const Plan& plan) {
   return plan.model->reads_document_starts() || plan.model->reads_positions();
@@ -115,7 +130,7 @@ struct Plan {
 /// Whether some targets of the training data may count nowhere.
 [[nodiscard]] inline bool leaves_targets_out(const Plan& plan) {
   const io::DatasetInfo& data = plan.train_data;
-  return is_language_model(plan) &&
+  return has_perplexity(plan) &&
          (separates_documents(plan) || data.packed_inputs > 0 || data.counted_tokens < data.tokens);
 }
 

@@ -17,11 +17,12 @@
 
 namespace strata::train {
 
-/// Mean loss per target and accuracy over a data set.
+/// Mean loss per target and accuracy over a data set; of pairs, the share with a positive margin.
 struct EvaluationResult {
   double loss = 0.0;
   double accuracy = 0.0;  ///< 0 to 1; meaningless for regression
   std::int64_t samples = 0;
+  std::optional<double> margin;        ///< mean, of pairs of answers
   std::optional<ValueFigures> values;  ///< of regression
   /// Of two classes, where they are counted (area_under_curve()).
   std::optional<double> area;
@@ -47,18 +48,20 @@ struct EvaluationExtras {
   ClassCounts* counts = nullptr;
   /// Receives the classes that the model gives the first samples, at most kMostAnswers.
   std::vector<std::int64_t>* answers = nullptr;
+  /// Receives what the weights say of all pairs (nn::MicrobatchLoss::Pair::difference), on every
+  /// rank.
+  std::vector<double>* differences = nullptr;
   /// Can end the evaluation early.
   StopPolls* polls = nullptr;
   /// Is called on every rank, in the order of samples.
   SampleObserver observer;
 };
 
-/// Evaluates the samples of a data set in order: all of them, or train.evaluate_batches global
-/// batches. Every rank gets the result, with the same bits on every grid. Returns: nothing where
-/// polls ended it, on all ranks.
-/// Communication: over the whole grid. Pre: require_fits(); with extras but polls
-/// gives_whole_outputs(), with counts or answers of a classifier. Throws: Error(kData) where a
-/// sample is damaged.
+/// Evaluates the samples of a data set in order: all of them, or without extras.differences
+/// train.evaluate_batches global batches. Every rank gets the result, with the same bits on every
+/// grid. Returns: nothing where polls ended it, on all ranks. Communication: over the whole grid.
+/// Pre: require_fits(); with counts, answers or an observer gives_whole_outputs(), with counts or
+/// answers of a classifier. Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] std::optional<EvaluationResult> evaluate(
     ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
     pipeline::Executor& executor, const io::Dataset& dataset, const EvaluationExtras& extras);

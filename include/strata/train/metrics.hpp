@@ -43,6 +43,7 @@ struct EvaluateRecord {
   std::optional<double> accuracy;
   /// For language models.
   std::optional<double> perplexity;
+  std::optional<double> margin;  ///< of pairs of answers
 };
 
 /// The line of a checkpoint.

@@ -24,7 +24,7 @@ class RankState : public StoredState {
   RankState& operator=(const RankState&) = delete;
 
   /// nn::Stage::losses() of the last chunk.
-  [[nodiscard]] std::vector<ops::LossSums> losses() { return chunks().back()->losses(); }
+  [[nodiscard]] std::vector<nn::MicrobatchLoss> losses() { return chunks().back()->losses(); }
   /// Seconds since the last reset that passes, the gradients' reduction and the weights' gathers
   /// spent in messages.
   [[nodiscard]] comm::ExposedSeconds exposed_seconds() const;

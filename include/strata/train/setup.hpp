@@ -52,8 +52,8 @@ struct TrainerSetup {
   const plan::Plan& plan;
   comm::Groups& groups;
   ops::Context& context;
-  const io::Dataset& train_data;
-  const io::Dataset* test_data = nullptr;      ///< null: no evaluation
+  io::Dataset& train_data;
+  io::Dataset* test_data = nullptr;            ///< null: no evaluation
   const io::Checkpoint* checkpoint = nullptr;  ///< null: starts a new run
   const io::Checkpoint* initial = nullptr;     ///< whose weights a new run starts from; or null
   const io::DirectoryLock* lock = nullptr;     ///< of run.dir, on rank 0; checked at each save

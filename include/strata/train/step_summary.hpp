@@ -43,6 +43,9 @@ struct StepSummary {
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
   /// Of the batch's targets, those that count. Sums of gradients are divided by the number of all.
   double counted_share = 1.0;
+  /// Of pairs of answers: the share with a positive margin, and the mean margin.
+  double accuracy = 0.0;
+  double margin = 0.0;
   StepRequests requests;
   comm::ExposedSeconds communication;  ///< spent in the exchange
 };

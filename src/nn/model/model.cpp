@@ -117,11 +117,12 @@ void Model::check_output() const {
   }
   const Port& port = output();
   const bool tokens = options_.input_kind == InputKind::kTokenIds;
-  if (port.placement != Placement::kReplicated && options_.loss == LossKind::kMeanSquaredError) {
+  if (port.placement != Placement::kReplicated &&
+      options_.loss.kind == LossKind::kMeanSquaredError) {
     fail(ExitCode::kUsage,
          "the last layer \"{}\" leaves its outputs split, but {} needs them whole; leave "
          "parallel= out, or put a dense layer with parallel=row behind it",
-         options_.layers.back(), name_of(options_.loss));
+         options_.layers.back(), name_of(options_.loss.kind));
   }
   if (tokens) {
     if (port.shape.rank() != 2 || port.placement == Placement::kTokens ||
@@ -137,7 +138,7 @@ void Model::check_output() const {
     fail(ExitCode::kUsage,
          "the last layer \"{}\" gives {} for a sample, but {} with this data set needs {}; end the "
          "model with \"layer = dense {}\"{}",
-         options_.layers.back(), shape_text(port), name_of(options_.loss), options_.outputs,
+         options_.layers.back(), shape_text(port), name_of(options_.loss.kind), options_.outputs,
          options_.outputs,
          port.shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
   }

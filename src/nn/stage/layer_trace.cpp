@@ -97,12 +97,20 @@ LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& 
                                   : spec.pass.microbatch * model.output().shape.count()};
   const DType target_dtype = labels ? DType::kInt64 : spec.pass.dtype;
   const device::Buffer targets = planned(target_shape, target_dtype);
+  const bool compares = last && model.loss_options().compares_documents();
+  const device::Buffer starts = planned(target_shape, DType::kUint32);
+  const device::Buffer references = planned({spec.pass.microbatch}, DType::kFloat64);
 
   std::vector<Microbatch> microbatches;
   for (std::int64_t k = 0; k < concurrent; ++k) {
     microbatches.push_back({.number = k, .execution_index = k});
     if (first) {
       microbatches.back().input = inputs.view(0, samples, sample_dtype);
+    }
+    if (compares) {
+      microbatches.back().places = {
+          .document_starts = starts.view(0, target_shape, DType::kUint32),
+          .references = references.view(0, {spec.pass.microbatch}, DType::kFloat64)};
     }
   }
   ArenaSink sink({.gradients = gradients.view(0, {layout.elements}, gradient_dtype),

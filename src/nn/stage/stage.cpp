@@ -65,7 +65,7 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   workspace_ = allocate_workspace(model, spec, arenas);
   auto [loss_workspace, loss_kept] = allocate_loss(model, spec, arenas);
   if (is_last()) {
-    loss_.emplace(context, shards, model.loss(), model.loss_terms(), model.output(), spec.pass,
+    loss_.emplace(context, shards, model.loss_options(), model.output(), spec.pass,
                   std::move(loss_workspace), loss_kept);
   }
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));

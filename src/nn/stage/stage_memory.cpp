@@ -141,12 +141,13 @@ std::pair<std::vector<TensorView>, std::vector<TensorView>> Stage::allocate_loss
   if (spec.pass.loss_pieces == 1) {
     workspace.rewind();
   }
-  for (const TensorSpec& needed : Loss::workspace(model.output(), spec.pass, model.loss_terms())) {
+  for (const TensorSpec& needed :
+       Loss::workspace(model.output(), spec.pass, model.loss_options())) {
     views.first.push_back(workspace.take(needed));
   }
   const std::int64_t microbatches = spec.slots.losses * spec.pass.concurrent_lanes;
   for (const TensorSpec& needed :
-       Loss::kept(model.loss(), model.output(), spec.pass, microbatches)) {
+       Loss::kept(model.loss_options(), model.output(), spec.pass, microbatches)) {
     views.second.push_back(arenas[index_of(Arena::kLosses)].take(needed));
   }
   return views;

@@ -12,6 +12,7 @@
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/pooling.hpp"
+#include "strata/ops/preference_loss.hpp"
 #include "strata/ops/reduce.hpp"
 #include "strata/ops/row_norm.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
@@ -57,6 +58,7 @@ decltype(ops::mean_squared_error) mean_squared_error;
 decltype(ops::cross_entropy_parts) cross_entropy_parts;
 decltype(ops::combine_cross_entropy) combine_cross_entropy;
 decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
+decltype(ops::preference_loss) preference_loss;
 
 decltype(ops::embedding_forward) embedding_forward;
 decltype(ops::embedding_backward) embedding_backward;

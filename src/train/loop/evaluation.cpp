@@ -47,19 +47,25 @@ void append(const ConstTensorView& tensor, std::vector<double>& to) {
 /// What the model gives the samples of a round, and their targets: a block of each microbatch.
 class RoundOutputs {
  public:
-  RoundOutputs(const plan::Plan& plan, const plan::RankPlan& rank)
+  /// `outputs`, `targets`: of a sample.
+  RoundOutputs(const plan::Plan& plan, const plan::RankPlan& rank, std::int64_t outputs,
+               std::int64_t targets)
       : microbatch_(static_cast<std::size_t>(plan.config.batch.micro)),
-        outputs_(static_cast<std::size_t>(plan.model->output().shape.count())),
-        targets_(static_cast<std::size_t>(plan.train_data.target_shape.count())),
+        outputs_(static_cast<std::size_t>(outputs)),
+        targets_(static_cast<std::size_t>(targets)),
         first_of_job_(first_of_job(plan)),
         offsets_(rank.offsets) {}
 
   void begin_round() { mine_.clear(); }
   /// Adds own microbatch `m` of the round.
   void add(std::int64_t m, const ConstTensorView& outputs, const ConstTensorView& targets) {
-    mine_.push_back(static_cast<double>(offsets_[static_cast<std::size_t>(m)] - first_of_job_));
+    begin(m);
     append(outputs, mine_);
     append(targets, mine_);
+  }
+  void add(std::int64_t m, std::span<const nn::MicrobatchLoss::Pair> pairs) {
+    begin(m);
+    std::ranges::transform(pairs, std::back_inserter(mine_), &nn::MicrobatchLoss::Pair::difference);
   }
 
   /// Calls use(index in the round, outputs, targets) for each sample, in order.
@@ -84,6 +90,10 @@ class RoundOutputs {
   }
 
  private:
+  void begin(std::int64_t m) {
+    mine_.push_back(static_cast<double>(offsets_[static_cast<std::size_t>(m)] - first_of_job_));
+  }
+
   std::size_t microbatch_;
   std::size_t outputs_;
   std::size_t targets_;
@@ -195,11 +205,14 @@ class SampleFigures {
 
 std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
   std::string text = fmt::format("loss {}", number_text(result.loss));
-  if (is_language_model(plan)) {
+  if (has_perplexity(plan)) {
     text += fmt::format(", perplexity {}", number_text(std::exp(result.loss), 3));
   }
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     text += fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy);
+  }
+  if (result.margin) {
+    text += fmt::format(", margin {}", number_text(*result.margin));
   }
   if (result.values) {
     text += fmt::format(", MAE {}, RMSE {}, R2 {}", number_text(result.values->mean_absolute_error),
@@ -253,18 +266,23 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
   // In global batches. A job that trains a part reads each in several rounds.
-  const std::int64_t limit = plan.config.train.evaluate_batches;
+  const std::int64_t limit = extras.differences != nullptr ? 0 : plan.config.train.evaluate_batches;
   const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
                                    ? std::min(info.samples, limit * plan.config.batch.global)
                                    : info.samples;
   const std::int64_t rounds = (samples + round_samples - 1) / round_samples;
   SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
   SampleFigures figures(plan, extras, samples);
-  RoundOutputs outputs(plan, rank);
+  RoundOutputs outputs(plan, rank, plan.model->output().shape.count(),
+                       plan.train_data.target_shape.count());
+  RoundOutputs differences(plan, rank, 1, 0);
+  if (extras.differences != nullptr) {
+    extras.differences->assign(static_cast<std::size_t>(samples), 0.0);
+  }
 
-  // The sum of losses and the numbers of correct predictions and of counted targets, added in the
-  // order of samples.
-  std::vector<double> totals(3, 0.0);
+  // The sum of losses, the numbers of correct predictions and of counted targets, and the sum of
+  // margins, added in the order of samples.
+  std::vector<double> totals(4, 0.0);
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (extras.polls != nullptr && extras.polls->poll() == StopRequest::kStop) {
       return std::nullopt;
@@ -273,6 +291,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     const std::int64_t first_sample = round * round_samples;
     const bool wanted = figures.need(first_sample);
     outputs.begin_round();
+    differences.begin_round();
     std::vector<double> mine;
     for (std::int64_t part = 0; part < plan.parts_per_rank; ++part) {
       const std::int64_t first = part * plan.microbatches;
@@ -291,13 +310,18 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
       };
       BatchSource source(plan, rank.offsets, feed, first_sample - first_of_job(plan), samples,
                          first);
-      for (const ops::LossSums& sums :
+      std::int64_t m = first;
+      for (const nn::MicrobatchLoss& sums :
            executor.evaluate(plan.evaluation, source,
                              wanted || extras.counts != nullptr ? pipeline::OutputObserver(see)
                                                                 : pipeline::OutputObserver())) {
         mine.push_back(sums.loss);
         mine.push_back(static_cast<double>(sums.correct));
         mine.push_back(static_cast<double>(sums.counted));
+        mine.push_back(sums.margins());
+        if (extras.differences != nullptr) {
+          differences.add(m++, sums.pairs);
+        }
       }
     }
     const bool is_last = !mine.empty();
@@ -315,6 +339,14 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
         figures.add(first_sample + index, given, targets);
       });
     }
+    if (is_last && extras.differences != nullptr) {
+      differences.for_each(groups, [&](std::int64_t index, std::span<const double> given,
+                                       std::span<const double> /*none*/) {
+        if (first_sample + index < samples) {
+          (*extras.differences)[static_cast<std::size_t>(first_sample + index)] = given.front();
+        }
+      });
+    }
     figures.end_round(groups, first_sample, std::min(round_samples, samples - first_sample));
   }
   groups.along(grid::Axis::kPipeline)
@@ -325,9 +357,16 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     }
     extras.counts->take_from(groups.along(grid::Axis::kPipeline), loss_stage(plan));
   }
+  if (extras.differences != nullptr) {
+    groups.along(grid::Axis::kPipeline)
+        .broadcast(comm::payload_of(std::span(*extras.differences)), loss_stage(plan));
+  }
   const double targets = std::max(1.0, totals[2]);
   EvaluationResult result{
       .loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
+  if (compares_documents(plan)) {
+    result.margin = totals[3] / targets;
+  }
   figures.give(groups, loss_stage(plan), result);
   return result;
 }

@@ -25,11 +25,11 @@ namespace {
 EvaluateRecord evaluate_record(const plan::Plan& plan, std::int64_t step,
                                const EvaluationResult& result) {
   const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
-  return {
-      .step = step,
-      .loss = result.loss,
-      .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
-      .perplexity = is_language_model(plan) ? std::optional(std::exp(result.loss)) : std::nullopt};
+  return {.step = step,
+          .loss = result.loss,
+          .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+          .perplexity = has_perplexity(plan) ? std::optional(std::exp(result.loss)) : std::nullopt,
+          .margin = result.margin};
 }
 
 /// Holds the step whose evaluation failed, so that a resumed run trains on.

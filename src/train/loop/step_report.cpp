@@ -91,7 +91,7 @@ void StepReport::flush() {
   const auto steps = static_cast<double>(sums.steps);
   const StepTimes times = sums.times.over(steps);
   const double samples_per_second = static_cast<double>(job_batch(setup_.plan)) / times.step;
-  const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+  const auto tokens = static_cast<double>(tokens_per_sample(setup_.plan));
   TrainRecord record{.step = sums.last.step,
                      .steps = sums.steps,
                      .loss = sums.loss / steps,
@@ -160,8 +160,7 @@ void StepReport::log_progress(const StepResult& result, const std::optional<Rank
     const double left = (now_seconds() - began_) / static_cast<double>(step - first_step_) *
                         static_cast<double>(plan.total_steps - step);
     const bool language = is_language_model(plan);
-    const double shown =
-        language ? samples * static_cast<double>(plan.targets_per_sample) : samples;
+    const double shown = samples * static_cast<double>(tokens_per_sample(plan));
     const std::optional<double> mfu = mfu_of(seconds / window);
     setup_.log.progress("{}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", begin,
                         count_text(std::llround(shown / seconds)), language ? "tokens" : "samples",

@@ -14,6 +14,7 @@
 #include "strata/train/config_changes.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/rank_state.hpp"
+#include "strata/train/references.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -59,7 +60,10 @@ class Trainer final : public TrainingLoop {
                             .ends = setup_.ends,
                             .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
     }
-    Outcome outcome = Outcome::kFinished;
+    Outcome outcome = find_references();
+    if (outcome == Outcome::kStopped) {
+      return outcome;
+    }
     if (first_step_ < plan_.total_steps && due(first_step_).has(StepRequest::kEvaluate) &&
         evaluation_.is_left(first_step_)) {
       outcome = evaluate(first_step_);
@@ -157,6 +161,31 @@ class Trainer final : public TrainingLoop {
         require(chunk->record_passes(), "passes that contain messages cannot be recorded");
       }
     }
+  }
+
+  /// What the loss compares answers with: of the initial weights, or as a run that goes on stored
+  /// it.
+  Outcome find_references() {
+    StopPolls polls(*setup_.groups.world, [this] { return stop_request(); });
+    for (io::Dataset* const data : {&setup_.train_data, setup_.test_data}) {
+      if (data == nullptr) {
+        continue;
+      }
+      if (!compares_documents(plan_)) {
+        break;
+      }
+      if (setup_.checkpoint != nullptr) {
+        load_references(plan_, *setup_.groups.world, *data);
+        continue;
+      }
+      setup_.log.info("{}: the reference is what the initial weights say of its {} pairs",
+                      data->info().path.string(), data->info().samples);
+      if (make_references(setup_.context, plan_, rank_, setup_.groups, executor_, *data, polls) ==
+          StopRequest::kStop) {
+        return stopped(0, "while the reference was computed; nothing is saved");
+      }
+    }
+    return Outcome::kFinished;
   }
 
   /// On rank 0.

@@ -128,7 +128,8 @@ std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path) {
       records.push_back({.step = line->step,
                          .loss = *loss,
                          .accuracy = number("accuracy"),
-                         .perplexity = number("perplexity")});
+                         .perplexity = number("perplexity"),
+                         .margin = number("margin")});
     }
   });
   return records;
@@ -231,6 +232,9 @@ void MetricsFile::write(const EvaluateRecord& r) {
   }
   if (r.perplexity) {
     object["perplexity"] = *r.perplexity;
+  }
+  if (r.margin) {
+    object["margin"] = *r.margin;
   }
   line(std::move(object));
 }

@@ -95,6 +95,9 @@ nn::RowPlaces SampleFeed::places(std::int64_t m) const {
   if (contains(parts_, io::Parts::kPositions)) {
     places.positions = on_device(loaded_->positions(m));
   }
+  if (contains(parts_, io::Parts::kReferences)) {
+    places.references = on_device(loaded_->references(m));
+  }
   return places;
 }
 

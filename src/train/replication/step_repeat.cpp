@@ -71,7 +71,7 @@ class Recording {
   [[nodiscard]] RunHashes hashes(const StepSummary& summary) {
     RunHashes hashes{.summary = hash_of_summary(summary)};
     timed([&] {
-      for (const ops::LossSums& sums : state_.losses()) {
+      for (const nn::MicrobatchLoss& sums : state_.losses()) {
         forward_[state_.chunks().size() - 1].update(std::as_bytes(std::span(&sums.loss, 1)));
       }
       hashes.sums = state_.sums_hash();

@@ -91,6 +91,10 @@ void StepRunner::train(std::int64_t first_microbatch, const std::function<StepRe
   if (leaves_targets_out(plan_) && plan_.parts == 1) {
     result.numbers.emplace_back("counted_share_mean", result.summary.counted_share);
   }
+  if (compares_documents(plan_)) {
+    result.numbers.emplace_back("accuracy_mean", result.summary.accuracy);
+    result.numbers.emplace_back("margin_mean", result.summary.margin);
+  }
   if (result.summary.requests.has(StepRequest::kRepeat)) {
     repeat_.ask(step + 1);
   }

@@ -32,8 +32,11 @@ class Gathered {
   std::vector<double> all_;
 };
 
-/// The requests, the loss and the number of counted targets precede the squares.
-constexpr std::size_t kSquaresAt = 3;
+/// What precedes the squares: the requests, the loss, the number of counted targets, and of pairs
+/// of answers the number with a positive margin and the sum of the margins.
+std::size_t squares_at(const plan::Plan& plan) {
+  return compares_documents(plan) ? 5 : 3;
+}
 
 /// The index of every slice of every parameter, in canonical order.
 class NormSlots {
@@ -65,57 +68,77 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
   // Also synchronizes the squares.
-  const std::vector<ops::LossSums> losses = state.losses();
+  const std::vector<nn::MicrobatchLoss> losses = state.losses();
   const std::vector<double> squares = state.norm().partials();
 
-  // Over the data group: the requests, the number of counted targets, the loss of each own lane,
-  // the partial sums of the norm.
+  // Over the data group: the requests, the number of counted targets, the loss of each own lane, of
+  // pairs the number with a positive margin and the margins of each own lane, the partial sums of
+  // the norm.
+  const bool pairs = compares_documents(plan);
+  const auto rounds = static_cast<std::size_t>(plan.lanes.rounds());
   const auto lanes_at = std::size_t{2};
-  const auto partials_at = lanes_at + static_cast<std::size_t>(plan.lanes.rounds());
+  const auto correct_at = lanes_at + rounds;
+  const auto margins_at = correct_at + 1;
+  const auto partials_at = pairs ? margins_at + rounds : correct_at;
   std::vector<double> mine(partials_at);
   mine[0] = requests.encoded();
   for (std::size_t m = 0; m < losses.size(); ++m) {
+    const std::size_t lane = m / static_cast<std::size_t>(plan.microbatches_per_lane);
     mine[1] += static_cast<double>(losses[m].counted);
-    mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane)] += losses[m].loss;
+    mine[lanes_at + lane] += losses[m].loss;
+    if (pairs) {
+      mine[correct_at] += static_cast<double>(losses[m].correct);
+      mine[margins_at + lane] += losses[m].margins();
+    }
   }
   mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
   const Gathered data(state.data_group(), mine, summary.communication);
 
   std::vector<double> lane_losses(static_cast<std::size_t>(plan.lanes.tree().leaves()));
+  std::vector<double> lane_margins(lane_losses.size());
   double counted = 0.0;  // whole numbers, exact in any order
+  double correct = 0.0;
   std::vector<std::span<const double>> partials;
   for (std::int64_t r = 0; r < plan.grid.data; ++r) {
     const std::span<const double> row = data.row(r);
     requests.add_encoded(row[0]);
     counted += row[1];
-    for (std::int64_t round = 0; round < plan.lanes.rounds(); ++round) {
-      lane_losses[static_cast<std::size_t>(plan.lanes.leaf(r, round))] =
-          row[lanes_at + static_cast<std::size_t>(round)];
+    correct += pairs ? row[correct_at] : 0.0;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const auto leaf =
+          static_cast<std::size_t>(plan.lanes.leaf(r, static_cast<std::int64_t>(round)));
+      lane_losses[leaf] = row[lanes_at + round];
+      lane_margins[leaf] = pairs ? row[margins_at + round] : 0.0;
     }
     partials.push_back(row.subspan(partials_at));
   }
 
-  // Over the tensor group, then the pipeline group: the requests, the loss and the number of
-  // targets (of one stage), and the squared norm of every slice of a parameter.
+  // Over the tensor group, then the pipeline group: what precedes the squares (of one stage), and
+  // the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
-  std::vector<double> model(kSquaresAt + slots.count());
+  const std::size_t first_square = squares_at(plan);
+  std::vector<double> model(first_square + slots.count());
   model[0] = requests.encoded();
   model[1] = grid::sum_in_tree(plan.lanes.tree(), lane_losses);
   model[2] = counted;
+  if (pairs) {
+    model[3] = correct;
+    model[4] = grid::sum_in_tree(plan.lanes.tree(), lane_margins);
+  }
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
     const nn::PlacedParameter& placed = rank.layout.parameters[p];
     if (placed.spec.ownership == nn::Ownership::kOwned &&
         placed.spec.rule == nn::ParameterRule::kTrained) {
-      model[kSquaresAt + slots.of(placed.index, placed.shard)] = slice_squares[p];
+      model[first_square + slots.of(placed.index, placed.shard)] = slice_squares[p];
     }
   }
   const Gathered tensors(groups.along(grid::Axis::kTensor), model, summary.communication);
   // Loss, number of targets and squares of replicated parameters are equal on all tensor ranks. The
   // squares of slices are 0 except on the rank that owns the slice.
   for (std::size_t i = 1; i < model.size(); ++i) {
-    const bool split = i >= kSquaresAt && slots.is_split(i - kSquaresAt);
+    const bool split = i >= first_square && slots.is_split(i - first_square);
     model[i] = tensors.row(0)[i];
     for (std::int64_t t = 1; split && t < plan.grid.tensor; ++t) {
       model[i] += tensors.row(t)[i];
@@ -131,7 +154,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   for (std::size_t i = 0; i < slots.count(); ++i) {
     double slice = 0.0;
     for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
-      slice += stages.row(s)[kSquaresAt + i];
+      slice += stages.row(s)[first_square + i];
     }
     square += slice;
   }
@@ -144,6 +167,10 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   summary.grad_norm =
       summary.counted_share > 0.0 ? std::sqrt(square) / summary.counted_share : std::sqrt(square);
   summary.loss = last[1] / number;
+  if (pairs) {
+    summary.accuracy = last[3] / number;
+    summary.margin = last[4] / number;
+  }
   return summary;
 }
 

@@ -11,6 +11,7 @@
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/loss.hpp"
+#include "strata/ops/preference_loss.hpp"
 #include "strata/ops/reduce.hpp"
 #include "strata/ops/row_norm.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
@@ -394,6 +395,39 @@ void add_shards(std::vector<Case>& cases, const std::string& name, const Operand
        }});
 }
 
+/// Of pairs: four samples, of which three are valid, in three shards.
+void add_preference_loss(std::vector<Case>& cases) {
+  constexpr std::int64_t kSamples = 4;
+  constexpr std::int64_t kTokens = 300;
+  constexpr std::int64_t kRows = kSamples * kTokens;
+  const Shape tokens{kSamples, kTokens};
+  Operand references = read({kSamples});
+  references.fixed = DType::kFloat64;
+  Operand pairs = written({kSamples, kPairElements});
+  pairs.fixed = DType::kFloat64;
+  cases.push_back(
+      {"preference_loss",
+       {positive({3, kRows, kCrossEntropyParts}), computed(Role::kRead, {kRows}),
+        ids(tokens, kUncounted, 31), references, computed(Role::kWritten, {kRows}), pairs},
+       [=](Context& context, const Tensors& t) {
+         std::vector<std::uint32_t> starts;
+         for (std::uint32_t row = 0; row < kRows; ++row) {
+           starts.push_back(row % kTokens < 170 ? 0 : 170);
+         }
+         const device::Buffer memory(context.device(), 4 * kRows);
+         const TensorView documents = memory.view(0, tokens, DType::kUint32);
+         device::copy_tensor(TensorView(std::span(starts), tokens), documents, context.stream());
+         const std::array<ReductionStep, 2> steps{{{0, 1}, {0, 2}}};
+         const device::Buffer spare(context.device(), t[1].bytes());
+         return loss_of(context, [&](const TensorView& sums) {
+           combine_cross_entropy(context, steps, t[0], t[2], 30, kRows,
+                                 spare.view(0, t[1].shape(), t[1].dtype()), sums);
+           preference_loss(context, t[0], t[1], t[2], documents, t[3], 0.1, 30, 3, t[4], t[5],
+                           sums);
+         });
+       }});
+}
+
 }  // namespace
 
 void add_row_cases(std::vector<Case>& cases) {
@@ -457,6 +491,7 @@ void add_loss_cases(std::vector<Case>& cases) {
     // All logits of all shards are the largest: the first of the first shard counts.
     add_shards(cases, "equals" + of, {.shape = {3, 60, columns}, .low = 1.0, .high = 1.0});
   }
+  add_preference_loss(cases);
   const std::array<ReductionStep, 2> steps{{{0, 1}, {0, 2}}};
   cases.push_back({"combine_cross_entropy",
                    {positive({3, 300, kCrossEntropyParts}), ids({300}, -1, 31),

@@ -48,6 +48,7 @@ struct LossCase {
   const char* name;
   LossKind kind = LossKind::kCrossEntropy;
   ops::LossTerms terms = {};
+  double preference_beta = 0.0;
 };
 
 class LossGradients : public testing::TestWithParam<LossCase> {};
@@ -56,8 +57,9 @@ class LossGradients : public testing::TestWithParam<LossCase> {};
 TEST_P(LossGradients, AgreeWithDifferences) {
   const bool classes = GetParam().kind == LossKind::kCrossEntropy;
   const Model model({.layers = {"flatten", "dense 6 relu", "dropout 0.3", "dense 4"},
-                     .loss = GetParam().kind,
-                     .loss_terms = GetParam().terms,
+                     .loss = {.kind = GetParam().kind,
+                              .terms = GetParam().terms,
+                              .preference_beta = GetParam().preference_beta},
                      .input_shape = {2, 3},
                      .outputs = 4,
                      .seed = 4});
@@ -69,15 +71,23 @@ TEST_P(LossGradients, AgreeWithDifferences) {
   const ConstTensorView targets = classes
                                       ? ConstTensorView{std::span(labels), Shape{kMicrobatch}}
                                       : ConstTensorView{std::span(values), Shape{kMicrobatch, 4}};
+  // Of pairs, answers of one token, of which the other one does not count.
+  const std::vector<std::uint32_t> starts{0, 1, 0, 0, 1};
+  const std::vector<double> references = numbers<double>(kMicrobatch, 3);
+  const RowPlaces places{
+      .document_starts = ConstTensorView{std::span(starts), Shape{kMicrobatch, 1}},
+      .references = ConstTensorView{std::span(references), Shape{kMicrobatch}}};
   ArenaSink<double> sink(bench.layout().elements);
   // Terms of the loss are training's alone.
   expect_loss_gradients(bench, sink, input, targets, kMicrobatch,
-                        GetParam().terms.any() ? Mode::kTraining : Mode::kEvaluation);
+                        GetParam().terms.any() ? Mode::kTraining : Mode::kEvaluation, places);
   EXPECT_TRUE(bench.stage().input_gradients_of(0).empty());
   EXPECT_EQ(sink.done(), (std::vector<std::int64_t>{3, 2, 1, 0}));
   const auto loss = [&](Mode mode) {
     bench.stage().forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    bench.stage().loss(Alone(0, input, 0).microbatch, targets, kMicrobatch, 1.0, mode);
+    Alone alone(0, input, 0);
+    alone.microbatch.places = places;
+    bench.stage().loss(alone.microbatch, targets, kMicrobatch, 1.0, mode);
     return bench.stage().losses().front().loss;
   };
   const double added = loss(Mode::kTraining) - loss(Mode::kEvaluation);
@@ -90,7 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Losses, LossGradients,
                                                   LossKind::kMeanSquaredError},
                                          LossCase{.name = "label_smoothing", .terms = {0.2, 0.0}},
                                          LossCase{.name = "z_loss", .terms = {0.0, 0.3}},
-                                         LossCase{.name = "both", .terms = {0.1, 0.05}}),
+                                         LossCase{.name = "both", .terms = {0.1, 0.05}},
+                                         LossCase{.name = "preference", .preference_beta = 0.7}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

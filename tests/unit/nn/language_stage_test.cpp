@@ -42,7 +42,7 @@ TEST(LossPieces, EvaluateToTheLossOfTrainingAndNameABadTarget) {
   for (const std::int64_t valid : {kMicrobatch, kMicrobatch - 1}) {
     run(0, Mode::kTraining, valid);
     run(1, Mode::kEvaluation, valid);
-    const std::vector<ops::LossSums> losses = stage.losses();
+    const std::vector<MicrobatchLoss> losses = stage.losses();
     ASSERT_EQ(losses.size(), 2U);
     EXPECT_GT(losses[0].loss, 0.0);
     EXPECT_EQ(losses[0].loss, losses[1].loss);
@@ -180,7 +180,7 @@ TEST(StageMemory, LogitsInPiecesAreInTheWorkspace) {
 TEST(StageMemory, LabelSmoothingTakesAFifthPartOfEachRow) {
   ModelOptions options{.layers = {"dense 6"}, .input_shape = {3}, .outputs = 6};
   const auto workspace = [&](const ops::LossTerms& terms) {
-    options.loss_terms = terms;
+    options.loss.terms = terms;
     return bytes_of(Model(options), spec_of<float>({0, 1}, kMicrobatch), "workspace");
   };
   EXPECT_EQ(workspace({}), 0);

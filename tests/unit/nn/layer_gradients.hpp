@@ -58,12 +58,15 @@ inline void expect_weight_gradients(StageBench<double>& bench, const ArenaSink<d
 /// the last of `samples` samples is padding. `sink` takes the gradients.
 inline void expect_loss_gradients(StageBench<double>& bench, ArenaSink<double>& sink,
                                   const ConstTensorView& input, const ConstTensorView& targets,
-                                  std::int64_t samples, Mode loss_mode = Mode::kEvaluation) {
+                                  std::int64_t samples, Mode loss_mode = Mode::kEvaluation,
+                                  const RowPlaces& places = {}) {
   constexpr double kScale = 0.125;
   Stage& stage = bench.stage();
   const auto forward = [&](Mode mode) {
     stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, mode);
+    Alone alone(0, input, 0);
+    alone.microbatch.places = places;
+    stage.loss(alone.microbatch, targets, samples - 1, kScale, mode);
   };
   const auto loss = [&] {
     forward(loss_mode);

@@ -55,7 +55,7 @@ TEST(ModelErrors, OfSplitsThatDoNotMeet) {
   expect_words(numbers({column, "gelu", "dense 8 parallel=column"}, 2),
                {"split by feature", "give parallel=row"});
   ModelOptions regression = numbers({column}, 2);
-  regression.loss = LossKind::kMeanSquaredError;
+  regression.loss.kind = LossKind::kMeanSquaredError;
   expect_words(regression, {"\"" + column + "\"", "mean_squared_error", "whole", "parallel=row"});
 }
 

@@ -230,12 +230,12 @@ TEST(Stage, ReportsPerStepLossesInOrderOfMicrobatches) {
   for (const std::int64_t number : {0, 1, 2}) {
     run(number);
   }
-  const std::vector<ops::LossSums> losses = stage.losses();
+  const std::vector<MicrobatchLoss> losses = stage.losses();
   ASSERT_EQ(losses.size(), 3U);
   for (const std::int64_t number : {2, 0, 1}) {
     run(number);
   }
-  const std::vector<ops::LossSums> again = stage.losses();
+  const std::vector<MicrobatchLoss> again = stage.losses();
   for (std::size_t i = 0; i < losses.size(); ++i) {
     EXPECT_GT(losses[i].loss, 0.0);
     EXPECT_EQ(losses[i].loss, again[i].loss);

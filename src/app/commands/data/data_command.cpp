@@ -176,12 +176,13 @@ sample per line, separated by commas, semicolons, tabs or bars; jsonl: --files w
 CIFAR's binary version as --files; images: --files=DIR, in each DIR one folder per class, with JPEG and PNG files; text:
 UTF-8 text as --files, with --text-field JSON
 lines with a document each; chat: JSON lines with a dialogue each, as {"messages": [{"role": ..., "content": ...}, ...]};
-tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
+preferences: JSON lines with a pair of answers each, as {"prompt": ..., "chosen": ..., "rejected": ...}, texts or lists of
+messages; tokens-nanogpt: uint16 tokens and nothing else; tokens-llmc: llm.c's header, then tokens;
 tokens-megatron: .bin files with their .idx beside them)"},
             {"output", "DIR", "where the data set goes"},
             {"files", "FILE...",
              "the files to import, except for idx and npy; .gz and .zst are read, - is standard "
-             "input, a directory stands for its files (csv, jsonl, text, chat)"},
+             "input, a directory stands for its files (csv, jsonl, text, chat, preferences)"},
             {"images", "FILE...", "idx: the inputs"},
             {"labels", "FILE...", "idx: the targets"},
             {"inputs", "FILE...", "npy: the inputs"},
@@ -239,23 +240,26 @@ one))"},
              R"(text: the pattern that splits text into words, which a file of ranks does not hold; llama3 has that of
 cl100k)"},
             {"special-tokens", "",
-             R"(text, chat: reads the spelling of a special token in a document or message, such as <|endoftext|>, as that token instead of as text)"},
+             R"(text, chat, preferences: reads the spelling of a special token in a document or message, such as <|endoftext|>, as that token instead of as text)"},
             {"template", "NAME",
-             "chat: how messages are written: chatml, llama3, gemma, phi3, zephyr, mistral; or "
-             "rendered: lines that strata_chat.py made with a model's own template"},
+             "chat, preferences: how messages are written: chatml, llama3, gemma, phi3, zephyr, "
+             "mistral; or rendered: lines that strata_chat.py made with a model's own template"},
             {"roles", "ROLE,...",
-             "chat: the roles whose messages are learned; others are read (default assistant)"},
+             "chat, preferences: the roles whose messages are learned; others are read (default "
+             "assistant)"},
             {"deduplicate", "",
-             "text with --text-field, chat: leaves out documents whose text an earlier one has"},
+             "text with --text-field, chat, preferences: leaves out documents whose text an "
+             "earlier one has"},
             {"min-characters", "N", "likewise: leaves out shorter documents"},
             {"max-characters", "N", "likewise: leaves out longer ones"},
             {"held-out", "SHARE",
              "likewise: the test split is this share of documents, chosen by the hash of their "
              "text, so that each keeps its split when files are added"},
-            {"max-tokens", "N", "chat: the most tokens of a dialogue"},
+            {"max-tokens", "N", "chat, preferences: the most tokens of a dialogue or pair"},
             {"too-long", config::words_of<io::TooLong>(),
-             "chat: what happens to a longer dialogue; cut: it ends after the last learned message "
-             "within --max-tokens; leave-out; refuse: the import ends (default cut)"},
+             "likewise: what happens to a longer one; cut, of a dialogue alone: it ends after the "
+             "last learned message within --max-tokens; leave-out; refuse: the import ends "
+             "(default cut)"},
             {"vocabulary", "N", "tokens: the number of token ids"},
             {"token-bits", "16|32|64",
              "tokens-nanogpt: bits of a token, which these files do not record (default 16)"}},

@@ -46,21 +46,24 @@ struct FormatOption {
 };
 constexpr const char* kTables = "csv jsonl";
 constexpr const char* kSampleFormats = "idx csv jsonl npy cifar10 cifar100 images";
-constexpr const char* kTokenFormats = "text chat tokens-nanogpt tokens-llmc tokens-megatron";
+constexpr const char* kTokenFormats =
+    "text chat preferences tokens-nanogpt tokens-llmc tokens-megatron";
 constexpr FormatOption kFormatOptions[] = {
     {"images", "idx", FormatOption::Needed::kYes},
     {"labels", "idx", FormatOption::Needed::kYes},
     {"inputs", "npy", FormatOption::Needed::kYes},
     {"targets", "npy", FormatOption::Needed::kYes},
     {"files",
-     "csv jsonl cifar10 cifar100 images text chat tokens-nanogpt tokens-llmc tokens-megatron",
+     "csv jsonl cifar10 cifar100 images text chat preferences tokens-nanogpt tokens-llmc "
+     "tokens-megatron",
      FormatOption::Needed::kYes},
     {"test-images", "idx"},
     {"test-labels", "idx"},
     {"test-inputs", "npy"},
     {"test-targets", "npy"},
     {"test-files",
-     "csv jsonl cifar10 cifar100 images text chat tokens-nanogpt tokens-llmc tokens-megatron"},
+     "csv jsonl cifar10 cifar100 images text chat preferences tokens-nanogpt tokens-llmc "
+     "tokens-megatron"},
     {"order", kSampleFormats},
     {"seed", kSampleFormats},
     {"label", kTables},
@@ -81,15 +84,15 @@ constexpr FormatOption kFormatOptions[] = {
     {"merges", kTokenFormats},
     {"split-pattern", kTokenFormats},
     {"separator", "text"},
-    {"special-tokens", "text chat"},
-    {"template", "chat", FormatOption::Needed::kYes},
-    {"roles", "chat"},
-    {"deduplicate", "text chat"},
-    {"min-characters", "text chat"},
-    {"max-characters", "text chat"},
-    {"held-out", "text chat"},
-    {"max-tokens", "chat"},
-    {"too-long", "chat"},
+    {"special-tokens", "text chat preferences"},
+    {"template", "chat preferences", FormatOption::Needed::kYes},
+    {"roles", "chat preferences"},
+    {"deduplicate", "text chat preferences"},
+    {"min-characters", "text chat preferences"},
+    {"max-characters", "text chat preferences"},
+    {"held-out", "text chat preferences"},
+    {"max-tokens", "chat preferences"},
+    {"too-long", "chat preferences"},
     {"vocabulary", "tokens-nanogpt tokens-llmc tokens-megatron"},
     {"token-bits", "tokens-nanogpt"}};
 
@@ -158,6 +161,12 @@ io::DocumentRules document_rules(const config::CommandLine& line) {
   rules.too_long = line.choice<io::TooLong>("too-long").value_or(rules.too_long);
   if (line.has("too-long") && !line.has("max-tokens")) {
     fail(ExitCode::kUsage, "--too-long needs --max-tokens, which says what is too long");
+  }
+  if (line.has("max-tokens") && rules.too_long == io::TooLong::kCut &&
+      line.required("format") == name_of(io::ImportFormat::kPreferences)) {
+    fail(ExitCode::kUsage,
+         "--max-tokens of pairs needs --too-long=leave-out or refuse: a part of an answer is "
+         "another one");
   }
   if (line.has("held-out")) {
     const std::string text = text_argument(line, "held-out");

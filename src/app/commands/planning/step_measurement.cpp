@@ -89,10 +89,20 @@ class RandomSamples final : public pipeline::MicrobatchSource {
                              : microbatch_ * model.output().shape.count()};
     targets_ = labels ? classes(shape, plan.train_data.classes) : numbers(shape, dtype);
     target_ = targets_.view(0, shape, labels ? DType::kInt64 : dtype);
+    if (model.loss_options().compares_documents()) {
+      const auto zeros = [&](const Shape& of, DType type, auto zero) {
+        return filled(of, type, zero, [](std::uint64_t) { return 0; });
+      };
+      starts_ = zeros(samples, DType::kUint32, std::uint32_t{});
+      references_ = zeros({microbatch_}, DType::kFloat64, double{});
+      places_ = {.document_starts = starts_.view(0, samples, DType::kUint32),
+                 .references = references_.view(0, {microbatch_}, DType::kFloat64)};
+    }
   }
 
   ConstTensorView inputs(std::int64_t /*m*/) override { return input_; }
   ConstTensorView targets(std::int64_t /*m*/) override { return target_; }
+  nn::RowPlaces places(std::int64_t /*m*/) override { return places_; }
   std::int64_t first_row(std::int64_t m) override { return m * microbatch_; }
   std::int64_t valid_rows(std::int64_t /*m*/) override { return microbatch_; }
 
@@ -100,8 +110,11 @@ class RandomSamples final : public pipeline::MicrobatchSource {
   std::int64_t microbatch_ = 1;
   device::Buffer inputs_;
   device::Buffer targets_;
+  device::Buffer starts_;
+  device::Buffer references_;
   ConstTensorView input_;
   ConstTensorView target_;
+  nn::RowPlaces places_;
 };
 
 /// The groups of a rank whose messages are left out.

@@ -13,6 +13,7 @@
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/references.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/run/loaded_model.hpp"
@@ -53,11 +54,14 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
                   const config::CommandLine& line) {
   const io::Dataset& data = *inputs.test_data;
   std::string text = fmt::format("loss {}", result.loss);
-  if (plan::is_language_model(plan)) {
+  if (plan::has_perplexity(plan)) {
     text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
   }
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     text += fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy);
+  }
+  if (result.margin) {
+    text += fmt::format(", margin {}", *result.margin);
   }
   if (counts) {
     text += fmt::format(", macro F1 {:.6f}", counts->macro_f1());
@@ -104,6 +108,9 @@ ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
   const std::vector<std::string> matched = match_data(mpi, inputs, plan);
   std::optional<train::ClassCounts> counts;
   comm::agree(mpi.world(), [&] { counts = counts_for(plan, line); });
+  if (plan::compares_documents(plan)) {
+    train::load_references(plan, mpi.world(), *inputs.test_data);
+  }
   LoadedModel model(mpi, inputs, plan);
   const train::EvaluationResult result =
       model.evaluate(*inputs.test_data, {.counts = counts ? &*counts : nullptr});

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "loss/row_loss.hpp"
+
+// What the preference loss on the CPU and on GPUs shares.
+namespace strata::ops {
+
+/// The log-likelihood of a row's target, counted as less than 0 for the rejected document.
+/// part(shard, value) reads a value of a shard.
+template <typename Part>
+constexpr double signed_likelihood(std::int64_t shards, const Part& part, double log_sum,
+                                   bool rejected) {
+  double target = 0.0;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    target += part(shard, kTarget);  // all but one are 0
+  }
+  return rejected ? log_sum - target : target - log_sum;
+}
+
+/// -log(sigmoid(margin)), without overflow.
+template <typename Real>
+constexpr Real preference_loss_of(Real margin) {
+  return std::log1p(std::exp(-std::fabs(margin))) + (margin < Real{0} ? -margin : Real{0});
+}
+
+/// sigmoid(-margin).
+template <typename Real>
+constexpr Real preference_weight(Real margin) {
+  const Real power = std::exp(-std::fabs(margin));
+  return (margin < Real{0} ? Real{1} : power) / (Real{1} + power);
+}
+
+}  // namespace strata::ops
