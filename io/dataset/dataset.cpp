@@ -57,6 +57,8 @@ struct Dataset::Contents : ReadMaster {
   /// Of a mixture: the sets, whose tokens and samples follow each other, the weights that were
   /// given, and how they are mixed.
   std::vector<Dataset> sets;
+  /// A text of unknown documents is then one.
+  bool is_one_of_several = false;
   /// The begin of each set among the tokens and the samples of all, and then their number.
   std::vector<std::int64_t> first_tokens{0};
   std::vector<std::int64_t> first_samples{0};
@@ -132,6 +134,7 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
   std::string facts;
   for (const MixtureSet& set : sets) {
     const Dataset& opened = contents->sets.emplace_back(open(set.master));
+    opened.contents_->is_one_of_several = true;
     const DatasetInfo& own = opened.info();
     contents->weights.push_back(set.weight);
     if (own.task != Task::kNextToken) {
@@ -162,6 +165,10 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
   info.checksum = hash_of(facts);
   contents->rules = rules;
   return Dataset(std::move(contents));
+}
+
+const std::vector<Dataset>& Dataset::sets() const {
+  return contents_->sets;
 }
 
 const Mixture* Dataset::mixture() const {
@@ -237,7 +244,7 @@ void Dataset::set_context(std::int64_t context, Packing packing) {
   if (packing != Packing::kBlocks) {
     contents_->packed = PackedSamples(documents(), context, packing);
     for (std::int64_t i = 0; packing == Packing::kPairs && i < contents_->packed.samples(); ++i) {
-      if (const std::int64_t inputs = contents_->packed.inputs_of(i); inputs > context) {
+      if (const std::int64_t inputs = inputs_of(i); inputs > context) {
         fail(ExitCode::kData,
              "pair {} of {} takes {} tokens, more than model.context = {}; make the context "
              "longer, or import the pairs again with --max-tokens={} --too-long=leave-out",
@@ -279,9 +286,22 @@ std::vector<Piece> Dataset::pieces(std::int64_t sample) const {
   return {{sample * context, context}};
 }
 
+std::int64_t Dataset::inputs_of(std::int64_t sample) const {
+  std::int64_t inputs = 0;
+  for (const Piece& piece : pieces(sample)) {
+    inputs += piece.inputs;
+  }
+  return inputs;
+}
+
 void Dataset::set_references(std::vector<double> references) {
   require(std::ssize(references) == info().samples, "{} references for {} samples",
           references.size(), info().samples);
+  for (std::size_t i = 0; i < contents_->sets.size(); ++i) {
+    const auto begin = references.begin() + contents_->first_samples[i];
+    contents_->sets[i].set_references(
+        {begin, references.begin() + contents_->first_samples[i + 1]});
+  }
   contents_->references = std::move(references);
 }
 
@@ -293,14 +313,15 @@ double Dataset::reference(std::int64_t sample) const {
 const Documents& Dataset::documents() const {
   std::call_once(contents_->documents_found, [&] {
     for (std::size_t i = 0; i < contents_->sets.size(); ++i) {
-      const Dataset& set = contents_->sets[i];
-      // A text of unknown documents is one of the mixture's.
-      const bool known = set.info().documents_checksum != 0 || separator_of(set.info()).id >= 0;
-      const Documents one{.ends = {set.info().tokens}};
-      contents_->documents.add(known ? set.documents() : one, contents_->first_tokens[i],
+      contents_->documents.add(contents_->sets[i].documents(), contents_->first_tokens[i],
                                info().counted_tokens < info().tokens);
     }
     if (!contents_->sets.empty()) {
+      return;
+    }
+    if (contents_->is_one_of_several && info().documents_checksum == 0 &&
+        separator_of(info()).id < 0) {
+      contents_->documents = {.ends = {info().tokens}};
       return;
     }
     contents_->documents = info().documents_checksum != 0

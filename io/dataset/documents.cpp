@@ -158,12 +158,4 @@ std::span<const Piece> PackedSamples::pieces(std::int64_t sample) const {
                                     static_cast<std::size_t>(ends_[index] - begin));
 }
 
-std::int64_t PackedSamples::inputs_of(std::int64_t sample) const {
-  std::int64_t inputs = 0;
-  for (const Piece& piece : pieces(sample)) {
-    inputs += piece.inputs;
-  }
-  return inputs;
-}
-
 }  // namespace strata::io

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
+#include "strata/io/dataset.hpp"
 
 namespace strata::io {
 
@@ -31,6 +34,13 @@ std::int64_t window_at(std::uint64_t seed, std::int64_t choices, std::int64_t st
   // The high half of a 128-bit product; its deviation from uniform is below choices / 2^64.
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::int64_t>(Wide{bits} * static_cast<std::uint64_t>(choices) >> 64U);
+}
+
+MixedSample mixed_sample_at(std::uint64_t seed, const Dataset& dataset, std::int64_t stream_index) {
+  const auto [set, index] = dataset.mixture()->at(seed, stream_index);
+  const grid::Range samples = dataset.samples_of(set);
+  const std::uint64_t own = seed ^ subject_of(fmt::format("set {} of a mixture", set));
+  return {set, samples.begin + sample_at(own, samples.count(), index)};
 }
 
 }  // namespace strata::io

@@ -161,12 +161,8 @@ std::int64_t SampleReader::sample_of(std::int64_t position) const {
   if (options_.order != Order::kShuffled) {
     return sequential_sample_at(count, position);
   }
-  if (const Mixture* const mixture = dataset_.mixture()) {
-    const auto [set, index] = mixture->at(options_.seed, position);
-    const grid::Range samples = dataset_.samples_of(set);
-    return samples.begin +
-           sample_at(options_.seed ^ subject_of(fmt::format("set {} of a mixture", set)),
-                     samples.count(), index);
+  if (dataset_.mixture() != nullptr) {
+    return mixed_sample_at(options_.seed, dataset_, position).sample;
   }
   return sample_at(options_.seed, count, position);
 }

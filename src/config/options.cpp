@@ -481,8 +481,9 @@ std::vector<Option> running() {
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
       whole("train.evaluate_batches", "batches",
-            "upper bound on the global batches of an evaluation; 0: the whole test split", 0,
-            STRATA_MEMBER(train.evaluate_batches)),
+            "upper bound on the global batches of an evaluation, of each data set of data.test; 0: "
+            "the whole test split",
+            0, STRATA_MEMBER(train.evaluate_batches)),
       whole("train.patience", "evaluations",
             "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
             "not improved in so many consecutive evaluations; 0: off",

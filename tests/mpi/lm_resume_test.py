@@ -58,6 +58,21 @@ class Resume(language.LanguageTest):
                                         r"it is \"0.75, 0.25\"; the number of training samples was \d+, it is \d+; the checksum")
         self.assertRegex(finished.text, r"text/train.h5: and others, with 0.75, 0.25 of the samples; "
                                         r"an epoch reads them \d\.\d\d, \d\.\d\d times")
+        # Of 16 samples of 64 tokens in two steps about a quarter is of the second set.
+        lines = [json.loads(line) for line in (self.directory / "data/metrics.jsonl").read_text().splitlines()]
+        read = [[line[f"tokens/{name}/train.h5"] for name in ("text", "more")]
+                for line in lines if line["kind"] == "train" and line["step"] > 2]
+        tokens = self.records("data", "train")[0]
+        self.assertEqual([sum(line) for line in read], [read[0][0] + read[0][1]] * 2, tokens)
+        self.assertTrue(0 < sum(line[1] for line in read) < sum(line[0] for line in read), read)
+        # Test losses of several sets are those of each, weighted by their targets.
+        both = self.launch(2, "evaluate", "data", "--data.test=text/test.h5, more/test.h5", expect=harness.DONE).text
+        alone = [self.alone("evaluate", "data", f"--data.test={name}/test.h5", expect=harness.DONE).text for name in ("text", "more")]
+        losses = [re.search(r"loss ([\d.]+),.* over (\d+) samples", text).groups() for text in (both, *alone)]
+        for name, (loss, _) in zip(("text", "more"), losses[1:]):
+            self.assertIn(f"loss {loss} of {name}/test.h5\n", both)
+        self.assertAlmostEqual(float(losses[0][0]), sum(float(loss) * int(samples) for loss, samples in losses[1:]) /
+                               sum(int(samples) for _, samples in losses[1:]), places=12)
         finished = self.alone("train", self.config, "--run.dir=bad", "--data.train=text/train.h5, more/train.h5", "--data.test=",
                               "--data.mixture_by=epochs")
         self.assert_refused(finished, harness.USAGE, "data.mixture_by is set", "no weights")

@@ -123,7 +123,7 @@ MUTANTS = [
            "resume with data > 1: all ranks read the optimizer state of the first",
            "grids mpi.resume mpi.lm_resume"),
     Mutant("norm-counts-replicas", "src/train/state/step_summary.cpp",
-           "i >= kSquaresAt && slots.is_split(i - kSquaresAt);", "i >= kSquaresAt;",
+           "i >= first_square && slots.is_split(i - first_square);", "i >= first_square;",
            "tensor > 1: the gradient norm counts replicated parameters on every rank",
            "grids mpi.lm_grids mpi.conv_grids"),
     Mutant("save-without-agreement", "src/train/checkpoint/checkpoint_writer.cpp",

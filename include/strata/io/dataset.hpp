@@ -172,12 +172,16 @@ class Dataset {
   void set_context(std::int64_t context, Packing packing = Packing::kBlocks);
   /// The pieces of a sample; of blocks one. Pre: set_context() was called.
   [[nodiscard]] std::vector<Piece> pieces(std::int64_t sample) const;
+  /// The inputs of a sample that are not padding. Pre: likewise.
+  [[nodiscard]] std::int64_t inputs_of(std::int64_t sample) const;
 
   /// Sets what a reference model says of each pair (ops::preference_loss()); 0 until then. Pre: one
   /// of each sample; no loader reads.
   void set_references(std::vector<double> references);
   [[nodiscard]] double reference(std::int64_t sample) const;
 
+  /// What open_several() opened; empty for others.
+  [[nodiscard]] const std::vector<Dataset>& sets() const;
   /// How the samples of a mixture's sets follow each other; null for other data sets.
   [[nodiscard]] const Mixture* mixture() const;
   /// The samples of a set of a mixture.

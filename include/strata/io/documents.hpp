@@ -68,8 +68,6 @@ class PackedSamples {
 
   [[nodiscard]] std::int64_t samples() const { return std::ssize(ends_); }
   [[nodiscard]] std::span<const Piece> pieces(std::int64_t sample) const;
-  /// The inputs of a sample that are not padding.
-  [[nodiscard]] std::int64_t inputs_of(std::int64_t sample) const;
   /// Inputs of all samples that are not padding.
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
 

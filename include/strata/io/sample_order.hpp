@@ -6,6 +6,8 @@
 
 namespace strata::io {
 
+class Dataset;
+
 /// The order in which a loader reads samples.
 enum class Order {
   kShuffled,   ///< a new permutation of all samples in every epoch, endless
@@ -34,5 +36,14 @@ constexpr auto enum_names(Sampling) {
 /// function as sample_at. Pre: choices > 0, stream_index >= 0.
 [[nodiscard]] std::int64_t window_at(std::uint64_t seed, std::int64_t choices,
                                      std::int64_t stream_index);
+
+/// The sample at an index of a mixture's shuffled stream, and its set; a pure function as
+/// sample_at. Pre: dataset.mixture(), stream_index >= 0.
+struct MixedSample {
+  std::int64_t set = 0;
+  std::int64_t sample = 0;
+};
+[[nodiscard]] MixedSample mixed_sample_at(std::uint64_t seed, const Dataset& dataset,
+                                          std::int64_t stream_index);
 
 }  // namespace strata::io

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/groups.hpp"
@@ -22,6 +23,9 @@ struct EvaluationResult {
   double loss = 0.0;
   double accuracy = 0.0;  ///< 0 to 1; meaningless for regression
   std::int64_t samples = 0;
+  std::int64_t targets = 0;  ///< that count
+  /// Of several data sets: the file and the mean loss of each.
+  std::vector<std::pair<std::string, double>> sets;
   std::optional<double> margin;        ///< mean, of pairs of answers
   std::optional<ValueFigures> values;  ///< of regression
   /// Of two classes, where they are counted (area_under_curve()).
@@ -58,10 +62,11 @@ struct EvaluationExtras {
 };
 
 /// Evaluates the samples of a data set in order: all of them, or without extras.differences
-/// train.evaluate_batches global batches. Every rank gets the result, with the same bits on every
-/// grid. Returns: nothing where polls ended it, on all ranks. Communication: over the whole grid.
-/// Pre: require_fits(); with counts, answers or an observer gives_whole_outputs(), with counts or
-/// answers of a classifier. Throws: Error(kData) where a sample is damaged.
+/// train.evaluate_batches global batches; several data sets (Dataset::sets()) one after the other.
+/// Every rank gets the result, with the same bits on every grid. Returns: nothing where polls ended
+/// it, on all ranks. Communication: over the whole grid. Pre: require_fits(); with counts, answers
+/// or an observer gives_whole_outputs(), with counts or answers of a classifier. Throws:
+/// Error(kData) where a sample is damaged.
 [[nodiscard]] std::optional<EvaluationResult> evaluate(
     ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
     pipeline::Executor& executor, const io::Dataset& dataset, const EvaluationExtras& extras);

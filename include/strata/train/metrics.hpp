@@ -44,6 +44,8 @@ struct EvaluateRecord {
   /// For language models.
   std::optional<double> perplexity;
   std::optional<double> margin;  ///< of pairs of answers
+  /// Of several data sets: the file and the loss of each.
+  std::vector<std::pair<std::string, double>> sets;
 };
 
 /// The line of a checkpoint.
@@ -120,6 +122,9 @@ class MetricsFile {
 
 /// The key of the number of steps of a line of training; without it, it is of one.
 inline constexpr const char* kStepsKey = "steps";
+
+/// Lines have numbers of at most so many data sets, each.
+inline constexpr std::size_t kMostSets = 32;
 
 /// The kind of lines that belong to no step.
 inline constexpr const char* kRunKind = "run";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
@@ -219,7 +220,12 @@ std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
                         number_text(result.values->root_mean_square_error),
                         number_text(result.values->r2));
   }
-  return text + fmt::format(" over {} samples", count_text(result.samples));
+  text += fmt::format(" over {} samples", count_text(result.samples));
+  std::vector<std::string> sets;
+  for (const auto& [name, loss] : result.sets) {
+    sets.push_back(fmt::format("{} {}", name, number_text(loss)));
+  }
+  return sets.empty() ? text : text + fmt::format(", of {}", fmt::join(sets, ", "));
 }
 
 bool gives_whole_outputs(const plan::Plan& plan) {
@@ -259,10 +265,14 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
   }
 }
 
-std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan& plan,
-                                         const plan::RankPlan& rank, comm::Groups& groups,
-                                         pipeline::Executor& executor, const io::Dataset& dataset,
-                                         const EvaluationExtras& extras) {
+namespace {
+
+/// Of one data set.
+std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::Plan& plan,
+                                             const plan::RankPlan& rank, comm::Groups& groups,
+                                             pipeline::Executor& executor,
+                                             const io::Dataset& dataset,
+                                             const EvaluationExtras& extras) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
   // In global batches. A job that trains a part reads each in several rounds.
@@ -362,13 +372,60 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
         .broadcast(comm::payload_of(std::span(*extras.differences)), loss_stage(plan));
   }
   const double targets = std::max(1.0, totals[2]);
-  EvaluationResult result{
-      .loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
+  EvaluationResult result{.loss = totals[0] / targets,
+                          .accuracy = totals[1] / targets,
+                          .samples = samples,
+                          .targets = static_cast<std::int64_t>(totals[2])};
   if (compares_documents(plan)) {
     result.margin = totals[3] / targets;
   }
   figures.give(groups, loss_stage(plan), result);
   return result;
+}
+
+}  // namespace
+
+std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan& plan,
+                                         const plan::RankPlan& rank, comm::Groups& groups,
+                                         pipeline::Executor& executor, const io::Dataset& dataset,
+                                         const EvaluationExtras& extras) {
+  if (dataset.sets().empty()) {
+    return evaluate_one(context, plan, rank, groups, executor, dataset, extras);
+  }
+  require(!extras.observer && extras.answers == nullptr && extras.counts == nullptr,
+          "several data sets are of tokens, which have no answers");
+  EvaluationResult all;
+  std::vector<double> differences;
+  for (const io::Dataset& set : dataset.sets()) {
+    EvaluationExtras own{.polls = extras.polls};
+    std::vector<double> of_set;
+    own.differences = extras.differences != nullptr ? &of_set : nullptr;
+    const std::optional<EvaluationResult> result =
+        evaluate_one(context, plan, rank, groups, executor, set, own);
+    if (!result) {
+      return std::nullopt;
+    }
+    const auto targets = static_cast<double>(result->targets);
+    all.loss += targets * result->loss;
+    all.accuracy += targets * result->accuracy;
+    all.samples += result->samples;
+    all.targets += result->targets;
+    if (result->margin) {
+      all.margin = all.margin.value_or(0.0) + targets * *result->margin;
+    }
+    all.sets.emplace_back(set.info().path.string(), result->loss);
+    differences.insert(differences.end(), of_set.begin(), of_set.end());
+  }
+  const double targets = std::max(1.0, static_cast<double>(all.targets));
+  all.loss /= targets;
+  all.accuracy /= targets;
+  if (all.margin) {
+    *all.margin /= targets;
+  }
+  if (extras.differences != nullptr) {
+    *extras.differences = std::move(differences);
+  }
+  return all;
 }
 
 }  // namespace strata::train

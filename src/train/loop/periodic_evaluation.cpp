@@ -29,7 +29,8 @@ EvaluateRecord evaluate_record(const plan::Plan& plan, std::int64_t step,
           .loss = result.loss,
           .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
           .perplexity = has_perplexity(plan) ? std::optional(std::exp(result.loss)) : std::nullopt,
-          .margin = result.margin};
+          .margin = result.margin,
+          .sets = result.sets};
 }
 
 /// Holds the step whose evaluation failed, so that a resumed run trains on.

@@ -68,9 +68,11 @@ void StepReport::add_metrics(const StepResult& result) {
   sums_.loss += result.summary.loss;
   sums_.grad_norm += result.summary.grad_norm;
   sums_.times += result.times;
-  sums_.numbers.resize(result.numbers.size());
-  for (std::size_t i = 0; i < result.numbers.size(); ++i) {
-    const auto& [name, number] = result.numbers[i];
+  std::vector<std::pair<std::string, double>> numbers = result.numbers;
+  add_tokens_of_sets(result.step, numbers);
+  sums_.numbers.resize(numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto& [name, number] = numbers[i];
     double& sum = sums_.numbers[i].second;
     sum = ends_with(name, {"_max"}) ? std::max(sum, number) : sum + number;
     sums_.numbers[i].first = name;
@@ -80,6 +82,25 @@ void StepReport::add_metrics(const StepResult& result) {
   if (skipped || !result.histograms.empty() || result.step == setup_.plan.total_steps ||
       result.step % (every > 0 ? every : metrics_interval(result.step)) == 0) {
     flush();
+  }
+}
+
+void StepReport::add_tokens_of_sets(std::int64_t step,
+                                    std::vector<std::pair<std::string, double>>& numbers) const {
+  const std::vector<io::Dataset>& sets = setup_.train_data.sets();
+  if (sets.size() > kMostSets || setup_.train_data.mixture() == nullptr) {
+    return;
+  }
+  const std::size_t first = numbers.size();
+  for (const io::Dataset& set : sets) {
+    numbers.emplace_back("tokens/" + set.info().path.string(), 0.0);
+  }
+  const config::RunConfig& config = setup_.plan.config;
+  for (std::int64_t i = 0; i < config.batch.global; ++i) {
+    const auto [set, sample] = io::mixed_sample_at(config.run.seed, setup_.train_data,
+                                                   (step - 1) * config.batch.global + i);
+    numbers[first + static_cast<std::size_t>(set)].second +=
+        static_cast<double>(setup_.train_data.inputs_of(sample));
   }
 }
 

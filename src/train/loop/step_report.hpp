@@ -46,6 +46,9 @@ class StepReport {
   };
 
   void add_metrics(const StepResult& result);
+  /// Of a mixture: how many tokens of each set the step has read, without padding.
+  void add_tokens_of_sets(std::int64_t step,
+                          std::vector<std::pair<std::string, double>>& numbers) const;
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
   void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);

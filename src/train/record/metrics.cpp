@@ -236,6 +236,11 @@ void MetricsFile::write(const EvaluateRecord& r) {
   if (r.margin) {
     object["margin"] = *r.margin;
   }
+  if (r.sets.size() <= kMostSets) {
+    for (const auto& [name, loss] : r.sets) {
+      object["loss/" + name] = loss;
+    }
+  }
   line(std::move(object));
 }
 

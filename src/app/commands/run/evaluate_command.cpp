@@ -81,6 +81,9 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
       result.samples == data.info().samples ? "" : fmt::format("of the {} ", data.info().samples);
   fmt::print("{}: {} over {} {}samples of {}\n", inputs.checkpoint->directory().string(), text,
              result.samples, all, data.info().path.string());
+  for (const auto& [name, loss] : result.sets) {
+    fmt::print("loss {} of {}\n", loss, name);
+  }
   const std::vector<std::string>& names = plan.train_data.class_names;
   if (line.has("classes")) {
     fmt::print("{}", train::class_table(*counts, names));
