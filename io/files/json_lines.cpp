@@ -16,7 +16,28 @@ constexpr std::size_t kLongestLine = std::size_t{64} << 20;
 
 }  // namespace
 
+nlohmann::json object_of_line(std::string_view text, const std::filesystem::path& path,
+                              std::int64_t line) {
+  std::optional<nlohmann::json> object = parse_json(text);
+  if (!object || !object->is_object()) {
+    fail(ExitCode::kData, "{}:{}: the line is no JSON object, as {{\"a\": 1, \"b\": \"x\"}} is{}",
+         path.string(), line,
+         text.starts_with('[')
+             ? "; write the elements of an array one per line, as jq -c '.[]' does"
+             : "");
+  }
+  return std::move(*object);
+}
+
 bool JsonLines::next() {
+  if (!next_line()) {
+    return false;
+  }
+  object_ = object_of_line(text_, path(), line_);
+  return true;
+}
+
+bool JsonLines::next_line() {
   std::size_t searched = begin_;
   std::string_view line;
   do {
@@ -47,15 +68,7 @@ bool JsonLines::next() {
     searched = begin_;
     ++line_;
   } while (line.empty());
-  std::optional<nlohmann::json> object = parse_json(line);
-  if (!object || !object->is_object()) {
-    fail(ExitCode::kData, "{}:{}: the line is no JSON object, as {{\"a\": 1, \"b\": \"x\"}} is{}",
-         path().string(), line_,
-         line.starts_with('[')
-             ? "; write the elements of an array one per line, as jq -c '.[]' does"
-             : "");
-  }
-  object_ = std::move(*object);
+  text_ = line;
   return true;
 }
 

@@ -14,6 +14,10 @@
 
 namespace strata::io {
 
+/// The object of a line. Throws: Error(kData) naming the line where it is none.
+[[nodiscard]] nlohmann::json object_of_line(std::string_view text,
+                                            const std::filesystem::path& path, std::int64_t line);
+
 /// Reads the objects of a file that has one in each line; blank lines are skipped.
 class JsonLines {
  public:
@@ -27,8 +31,14 @@ class JsonLines {
   /// Throws: Error(kData) naming the line that is no object, or has more than 64 MiB.
   bool next();
 
+  /// The same for the text of the line alone, which is valid until the next call. Throws:
+  /// Error(kData) where it has more than 64 MiB.
+  bool next_line();
+  [[nodiscard]] std::string_view text() const { return text_; }
+
  private:
   InputStream stream_;
+  std::string_view text_;
   std::string buffer_;
   std::size_t begin_ = 0;
   std::int64_t line_ = 0;

@@ -6,8 +6,8 @@
 
 #include "strata/core/error.hpp"
 
-#include "files/json_lines.hpp"
 #include "import/chat_template.hpp"
+#include "import/parallel_lines.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -17,50 +17,50 @@ namespace {
 
 using Ids = std::vector<std::uint32_t>;
 
-/// Dialogues, a line of JSON each, as tokens of which some count.
-class ChatSource final : public TokenSource {
+/// Appends a run of tokens that count; one that goes on becomes longer.
+void add_run(std::vector<std::int64_t>& runs, std::int64_t begin, std::int64_t end) {
+  if (!runs.empty() && runs.back() == begin) {
+    runs.back() = end;
+  } else {
+    runs.insert(runs.end(), {begin, end});
+  }
+}
+
+/// What becomes of a line.
+struct EncodedLine {
+  std::string text;  ///< of all its dialogues
+  Ids ids;
+  Documents documents;
+  bool is_cut = false;
+  bool is_left_out = false;  ///< for its length
+};
+
+/// Makes tokens of dialogues, for one thread.
+class ChatEncoder {
  public:
-  ChatSource(const ImportOptions& options, Tokenizer tokenizer, const ChatTemplate* chat)
-      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
+  ChatEncoder(const ImportOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat)
+      : tokenizer_(tokenizer),
         chat_(chat),
         pairs_(options.format == ImportFormat::kPreferences),
         roles_(options.roles),
+        rules_(options.documents),
         markers_(chat == nullptr ? Markers::kRecognised : options.markers),
-        recognising_(text_encoder(tokenizer_->contents(), Markers::kRecognised)),
-        plain_(text_encoder(tokenizer_->contents(), Markers::kAsText)) {
-    documents_.pairs = pairs_;
-    for (const std::filesystem::path& file : files_) {
-      const InputStream opened(file);
-    }
-  }
+        recognising_(text_encoder(tokenizer.contents(), Markers::kRecognised)),
+        plain_(text_encoder(tokenizer.contents(), Markers::kAsText)) {}
 
-  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
-    ids.clear();
-    while (ids.empty()) {
-      if (!lines_) {
-        if (opened_ == files_.size()) {
-          return false;
-        }
-        ends_.push_back(tokens_);
-        lines_.emplace(files_[opened_++]);
+  [[nodiscard]] EncodedLine encode(const nlohmann::json& object, const std::string& place) const {
+    try {
+      std::vector<Dialogue> dialogues = dialogues_of(object);
+      EncodedLine line;
+      keep_within_limit(dialogues, line);
+      for (const Dialogue& dialogue : dialogues) {
+        line.text += text_of(dialogue);
+        add(dialogue, line);
       }
-      if (!lines_->next()) {
-        lines_.reset();
-        continue;
-      }
-      try {
-        std::vector<Dialogue> dialogues = dialogues_of(lines_->object());
-        if (keep_within_limit(dialogues) && filter_.takes(text_of(dialogues))) {
-          for (const Dialogue& dialogue : dialogues) {
-            add(dialogue, ids);
-          }
-        }
-      } catch (const Error& error) {
-        fail(error.code(), "{}:{}: {}", lines_->path().string(), lines_->line(), error.what());
-      }
+      return line;
+    } catch (const Error& error) {
+      fail(error.code(), "{}: {}", place, error.what());
     }
-    ends_.back() = tokens_;
-    return true;
   }
 
  private:
@@ -72,21 +72,20 @@ class ChatSource final : public TokenSource {
     return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
   }
 
-  /// Cuts a dialogue of too many tokens. Returns: whether it, or the pair, is imported.
-  [[nodiscard]] bool keep_within_limit(std::vector<Dialogue>& dialogues) {
-    const std::int64_t most = filter_.rules().max_tokens;
-    const TooLong too_long = filter_.rules().too_long;
+  /// Cuts a dialogue of too many tokens, or notes that it, or the pair, is left out.
+  void keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLine& line) const {
+    const std::int64_t most = rules_.max_tokens;
     if (most == DocumentRules().max_tokens) {
-      return true;
+      return;
     }
     std::int64_t tokens = 0;
     for (const Dialogue& dialogue : dialogues) {
       tokens += tokens_of(dialogue);
     }
     if (tokens <= most) {
-      return true;
+      return;
     }
-    if (too_long == TooLong::kRefused) {
+    if (rules_.too_long == TooLong::kRefused) {
       fail(ExitCode::kData, "the {} {} tokens, more than --max-tokens={}; {}",
            pairs_ ? "answers have together" : "dialogue has", tokens, most,
            pairs_ ? "--too-long=leave-out leaves such pairs out"
@@ -94,24 +93,24 @@ class ChatSource final : public TokenSource {
                     "leaves them out");
     }
     Dialogue& dialogue = dialogues.front();
-    const auto fits = [&](std::size_t segments) {
-      return tokens_of(std::span(dialogue).first(segments)) <= most;
-    };
     std::vector<std::size_t> ends;  // of what is learned
-    for (std::size_t i = 0; i < dialogue.size() && too_long == TooLong::kCut && !pairs_; ++i) {
+    const bool cuts = rules_.too_long == TooLong::kCut && !pairs_;
+    for (std::size_t i = 0; cuts && i < dialogue.size(); ++i) {
       if (dialogue[i].counts && (i + 1 == dialogue.size() || !dialogue[i + 1].counts)) {
         ends.push_back(i + 1);
       }
     }
     // More text seldom has fewer tokens; where it has, a shorter cut may be found.
-    const auto longer = std::ranges::partition_point(ends, fits);
+    const auto longer = std::ranges::partition_point(ends, [&](std::size_t segments) {
+      return tokens_of(std::span(dialogue).first(segments)) <= most;
+    });
     if (longer == ends.begin()) {
-      filter_.leave_out_long();
-      return false;
+      line.is_left_out = true;
+      dialogues.clear();
+      return;
     }
     dialogue.resize(*std::prev(longer));
-    filter_.count_cut();
-    return true;
+    line.is_cut = true;
   }
 
   /// Calls act(segments, encoder) for the stretches that are one text to the tokenizer.
@@ -142,20 +141,13 @@ class ChatSource final : public TokenSource {
     return tokens;
   }
 
-  void add(const Dialogue& dialogue, std::vector<std::uint32_t>& ids) {
+  void add(const Dialogue& dialogue, EncodedLine& line) const {
     for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder) {
-      add_texts(texts, encoder, ids);
+      add_texts(texts, encoder, line);
     });
-    documents_.ends.push_back(tokens_);
+    line.documents.ends.push_back(std::ssize(line.ids));
   }
 
-  [[nodiscard]] static std::string text_of(const std::vector<Dialogue>& dialogues) {
-    std::string text;
-    for (const Dialogue& dialogue : dialogues) {
-      text += text_of(std::span(dialogue));
-    }
-    return text;
-  }
   [[nodiscard]] static std::string text_of(std::span<const ChatSegment> segments) {
     std::string text;
     for (const ChatSegment& segment : segments) {
@@ -165,7 +157,7 @@ class ChatSource final : public TokenSource {
   }
 
   [[nodiscard]] bool spells_token(const std::string& text) const {
-    return std::ranges::any_of(tokenizer_->contents().added(), [&](const AddedToken& token) {
+    return std::ranges::any_of(tokenizer_.contents().added(), [&](const AddedToken& token) {
       return token.special && text.find(token.text) != std::string::npos;
     });
   }
@@ -178,7 +170,7 @@ class ChatSource final : public TokenSource {
 
   /// Texts are one text to the tokenizer. A token of two texts counts where one of them does.
   void add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder,
-                 std::vector<std::uint32_t>& ids) {
+                 EncodedLine& line) const {
     const std::string text = text_of(texts);
     const Ids all = encoded(encoder, text);
     const std::vector<std::size_t> ends = ends_of(all, text);
@@ -198,7 +190,7 @@ class ChatSource final : public TokenSource {
         end = std::ranges::mismatch(so_far, all).in2 - all.begin();
       }
       end = std::clamp(end, taken, std::ssize(all));
-      take(all, taken, end, texts[i].counts, ids);
+      take(all, taken, end, texts[i].counts, line);
       taken = end;
       first = last;
     }
@@ -210,12 +202,12 @@ class ChatSource final : public TokenSource {
     std::size_t at = 0;
     bool strips = false;
     for (const std::uint32_t id : ids) {
-      const std::vector<AddedToken>& added = tokenizer_->contents().added();
+      const std::vector<AddedToken>& added = tokenizer_.contents().added();
       const auto token = std::ranges::lower_bound(added, id, {}, &AddedToken::id);
       const bool is_added = token != added.end() && token->id == id;
       const std::int64_t one = id;
       const std::string piece =
-          is_added ? token->text : tokenizer_->decode(std::span(&one, 1), Continues::kYes);
+          is_added ? token->text : tokenizer_.decode(std::span(&one, 1), Continues::kYes);
       // White space that a token takes with it belongs to the token before.
       while ((strips || (is_added && token->lstrip)) && at < text.size() &&
              !text.substr(at).starts_with(piece) && std::isspace(text[at]) != 0) {
@@ -231,28 +223,84 @@ class ChatSource final : public TokenSource {
     return ends;
   }
 
-  void take(const Ids& from, std::int64_t begin, std::int64_t end, bool counts,
-            std::vector<std::uint32_t>& ids) {
-    ids.insert(ids.end(), from.begin() + begin, from.begin() + end);
-    std::vector<std::int64_t>& runs = documents_.counted;
+  static void take(const Ids& from, std::int64_t begin, std::int64_t end, bool counts,
+                   EncodedLine& line) {
+    const std::int64_t tokens = std::ssize(line.ids);
+    line.ids.insert(line.ids.end(), from.begin() + begin, from.begin() + end);
     if (counts && end > begin) {
-      if (!runs.empty() && runs.back() == tokens_) {
-        runs.back() += end - begin;
-      } else {
-        runs.insert(runs.end(), {tokens_, tokens_ + end - begin});
-      }
+      add_run(line.documents.counted, tokens, std::ssize(line.ids));
     }
-    tokens_ += end - begin;
   }
 
+  const Tokenizer& tokenizer_;
   const ChatTemplate* chat_;  // null: dialogues are rendered
   bool pairs_;
   std::vector<std::string> roles_;
+  DocumentRules rules_;
   Markers markers_;
   std::unique_ptr<TextEncoder> recognising_;
   std::unique_ptr<TextEncoder> plain_;
-  std::size_t opened_ = 0;
-  std::optional<JsonLines> lines_;
+};
+
+/// Dialogues, a line of JSON each, as tokens of which some count.
+class ChatSource final : public TokenSource {
+ public:
+  ChatSource(const ImportOptions& options, Tokenizer tokenizer, const ChatTemplate* chat)
+      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
+        lines_(files_, options.threads,
+               [this](const nlohmann::json& object, const std::string& place, std::size_t thread) {
+                 return encoders_[thread]->encode(object, place);
+               }) {
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(1, options.threads); ++i) {
+      encoders_.push_back(std::make_unique<ChatEncoder>(options, *tokenizer_, chat));
+    }
+    documents_.pairs = options.format == ImportFormat::kPreferences;
+    for (const std::filesystem::path& file : files_) {
+      const InputStream opened(file);
+    }
+  }
+
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
+    ids.clear();
+    while (ids.empty()) {
+      const bool more = lines_.next();
+      while (ends_.size() < (more ? lines_.file() + 1 : files_.size())) {
+        ends_.push_back(tokens_);
+      }
+      if (!more) {
+        return false;
+      }
+      EncodedLine& line = lines_.result();
+      if (line.is_left_out) {
+        filter_.leave_out_long();
+        continue;
+      }
+      if (line.is_cut) {
+        filter_.count_cut();
+      }
+      if (filter_.takes(line.text)) {
+        take(line);
+        ids.swap(line.ids);
+      }
+    }
+    ends_.back() = tokens_;
+    return true;
+  }
+
+ private:
+  void take(const EncodedLine& line) {
+    for (const std::int64_t end : line.documents.ends) {
+      documents_.ends.push_back(tokens_ + end);
+    }
+    const std::vector<std::int64_t>& runs = line.documents.counted;
+    for (std::size_t run = 0; run < runs.size(); run += 2) {
+      add_run(documents_.counted, tokens_ + runs[run], tokens_ + runs[run + 1]);
+    }
+    tokens_ += std::ssize(line.ids);
+  }
+
+  std::vector<std::unique_ptr<ChatEncoder>> encoders_;  // one for each thread
+  ParallelLines<EncodedLine> lines_;
   std::int64_t tokens_ = 0;
 };
 

@@ -7,7 +7,7 @@
 #include "strata/core/utf8.hpp"
 
 #include "files/input_stream.hpp"
-#include "files/json_lines.hpp"
+#include "import/parallel_lines.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -86,12 +86,18 @@ class Document {
 
 class TextSource : public TokenSource {
  public:
-  TextSource(const ImportOptions& options, std::unique_ptr<TextEncoder> encoder,
+  /// With several encoders as many threads encode lines.
+  TextSource(const ImportOptions& options, std::vector<std::unique_ptr<TextEncoder>> encoders,
              std::optional<Tokenizer> tokenizer)
       : TokenSource(options.inputs, std::move(tokenizer), options.documents),
-        encoder_(std::move(encoder)),
+        encoders_(std::move(encoders)),
         field_(options.text_field),
         first_test_(files_.size() - options.test_inputs.size()) {
+    if (!field_.empty()) {
+      lines_.emplace(files_, std::ssize(encoders_),
+                     [this](const nlohmann::json& object, const std::string& place,
+                            std::size_t thread) { return encoded(object, place, thread); });
+    }
     // Report missing files before encoding, which may take hours.
     for (const std::filesystem::path& file : files_) {
       const InputStream opened(file);
@@ -116,86 +122,110 @@ class TextSource : public TokenSource {
 
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
     ids.clear();
+    return lines_ ? next_line(ids) : next_piece(ids);
+  }
+
+ protected:
+  [[nodiscard]] const TextEncoder& encoder() const { return *encoders_.front(); }
+
+ private:
+  /// A line's text, and its ids; both are empty for null.
+  struct Line {
+    std::string text;
+    std::vector<std::uint32_t> ids;
+  };
+
+  [[nodiscard]] Line encoded(const nlohmann::json& object, const std::string& place,
+                             std::size_t thread) const {
+    Line line{.text = text_of(object, place)};
+    if (!line.text.empty()) {
+      static_cast<void>(Document(place, line.text).next(*encoders_[thread], line.ids));
+    }
+    return line;
+  }
+
+  /// Takes the ids of the next line.
+  [[nodiscard]] bool next_line(std::vector<std::uint32_t>& ids) {
+    while (lines_->next()) {
+      open_files(lines_->file() + 1);
+      const Line& line = lines_->result();
+      if (!line.text.empty() && filter_.takes(line.text)) {
+        begin_document(ids);
+        ids.insert(ids.end(), line.ids.begin(), line.ids.end());
+        end_document(ids);
+        ends_.back() += std::ssize(ids);
+        return true;
+      }
+    }
+    open_files(files_.size());
+    return false;
+  }
+
+  /// Takes the ids of the next piece of a file.
+  [[nodiscard]] bool next_piece(std::vector<std::uint32_t>& ids) {
     while (ids.empty()) {
-      if (!document_ && !open_document()) {
-        return false;
-      }
-      if (!is_begun_) {
-        if (separator_ >= 0 && begun_++ > 0) {
-          ids.push_back(static_cast<std::uint32_t>(separator_));
-          // It ends the document before it.
-          ++documents_.ends.back();
+      if (!document_) {
+        if (ends_.size() == files_.size()) {
+          return false;
         }
-        ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
-        is_begun_ = true;
+        open_files(ends_.size() + 1);
+        document_.emplace(files_[ends_.size() - 1]);
+        begin_document(ids);
       }
-      if (!document_->next(*encoder_, ids)) {
-        ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
+      if (!document_->next(*encoders_.front(), ids)) {
+        end_document(ids);
         document_.reset();
-        documents_.ends.push_back(ends_.back() + std::ssize(ids));
       }
     }
     ends_.back() += std::ssize(ids);
     return true;
   }
 
- protected:
-  [[nodiscard]] const TextEncoder& encoder() const { return *encoder_; }
-
- private:
-  /// Opens the next document; false where there is none.
-  [[nodiscard]] bool open_document() {
-    while (lines_ || opened_ < files_.size()) {
-      if (!lines_) {
-        begun_ = opened_ == first_test_ ? 0 : begun_;
-        ends_.push_back(ends_.empty() ? 0 : ends_.back());
-        const std::filesystem::path& path = files_[opened_++];
-        if (field_.empty()) {
-          document_.emplace(path);
-          is_begun_ = false;
-          return true;
-        }
-        lines_.emplace(path);
-      }
-      while (lines_->next()) {
-        std::string text = text_of(*lines_);
-        if (!text.empty() && filter_.takes(text)) {
-          document_.emplace(fmt::format("{}:{}", lines_->path().string(), lines_->line()),
-                            std::move(text));
-          is_begun_ = false;
-          return true;
-        }
-      }
-      lines_.reset();
+  /// Counts the first files as opened.
+  void open_files(std::size_t count) {
+    while (ends_.size() < count) {
+      begun_ = ends_.size() == first_test_ ? 0 : begun_;
+      ends_.push_back(ends_.empty() ? 0 : ends_.back());
     }
-    return false;
   }
 
-  /// The text of the current object; empty for null.
-  [[nodiscard]] std::string text_of(const JsonLines& lines) const {
-    const auto member = lines.object().find(field_);
-    if (member == lines.object().end() || (!member->is_string() && !member->is_null())) {
+  /// Appends what stands before a document.
+  void begin_document(std::vector<std::uint32_t>& ids) {
+    if (separator_ >= 0 && begun_++ > 0) {
+      ids.push_back(static_cast<std::uint32_t>(separator_));
+      // It ends the document before it.
+      ++documents_.ends.back();
+    }
+    ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
+  }
+
+  /// Appends what stands behind it. Pre: `ids` are not yet in ends().
+  void end_document(std::vector<std::uint32_t>& ids) {
+    ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
+    documents_.ends.push_back(ends_.back() + std::ssize(ids));
+  }
+
+  [[nodiscard]] std::string text_of(const nlohmann::json& object, const std::string& place) const {
+    const auto member = object.find(field_);
+    if (member == object.end() || (!member->is_string() && !member->is_null())) {
       std::vector<std::string> names;
-      for (const auto& [name, value] : lines.object().items()) {
+      for (const auto& [name, value] : object.items()) {
         names.push_back(name);
       }
-      fail(ExitCode::kData, "{}:{}: the object has {} '{}'; its fields are {}",
-           lines.path().string(), lines.line(),
-           member == lines.object().end() ? "no field" : "no text in the field", field_,
+      fail(ExitCode::kData, "{}: the object has {} '{}'; its fields are {}", place,
+           member == object.end() ? "no field" : "no text in the field", field_,
            fmt::join(names, ", "));
     }
     return member->is_null() ? "" : member->get<std::string>();
   }
 
-  std::unique_ptr<TextEncoder> encoder_;
-  std::string field_;               // of the texts in lines of JSON; empty: a file is a document
-  std::optional<JsonLines> lines_;  // the file whose lines are read
-  std::int64_t begun_ = 0;          // documents of this split
-  bool is_begun_ = true;            // what stands before it was given
-  std::int64_t separator_ = -1;     // the token between documents; negative: none
-  DocumentFrame frame_;             // the tokens around each document
-  std::size_t opened_ = 0;
-  std::size_t first_test_;  // number of the first file of the test split
+  std::vector<std::unique_ptr<TextEncoder>> encoders_;
+  std::string field_;  // of the texts in lines of JSON; empty: a file is a document
+  std::optional<ParallelLines<Line>> lines_;
+  std::int64_t begun_ = 0;       // documents of this split
+  std::int64_t separator_ = -1;  // the token between documents; negative: none
+  DocumentFrame frame_;          // the tokens around each document
+  std::size_t first_test_;       // number of the first file of the test split
   std::optional<Document> document_;
 };
 
@@ -203,7 +233,7 @@ class TextSource : public TokenSource {
 class CharsSource final : public TextSource {
  public:
   explicit CharsSource(const ImportOptions& options)
-      : TextSource(options, std::make_unique<GrowingCharsEncoder>(), std::nullopt) {}
+      : TextSource(options, growing(), std::nullopt) {}
 
   [[nodiscard]] std::uint32_t largest_id() const override { return 0x10FFFF; }
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
@@ -218,6 +248,11 @@ class CharsSource final : public TextSource {
   }
 
  private:
+  [[nodiscard]] static std::vector<std::unique_ptr<TextEncoder>> growing() {
+    std::vector<std::unique_ptr<TextEncoder>> one;
+    one.push_back(std::make_unique<GrowingCharsEncoder>());
+    return one;
+  }
   [[nodiscard]] const GrowingCharsEncoder& characters() const {
     return static_cast<const GrowingCharsEncoder&>(encoder());
   }
@@ -255,8 +290,11 @@ std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
     fail(ExitCode::kData, "{} has no <|endoftext|> to put between documents; give --separator=off",
          options.encoder.string());
   }
-  auto encoder = text_encoder(tokenizer->contents(), options.markers);
-  return std::make_unique<TextSource>(options, std::move(encoder), std::move(tokenizer));
+  std::vector<std::unique_ptr<TextEncoder>> encoders;
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, options.threads); ++i) {
+    encoders.push_back(text_encoder(tokenizer->contents(), options.markers));
+  }
+  return std::make_unique<TextSource>(options, std::move(encoders), std::move(tokenizer));
 }
 
 std::optional<Tokenizer> given_tokenizer(const ImportOptions& options) {

@@ -191,6 +191,8 @@ struct ImportOptions {
   /// learned.
   std::string chat_template;
   std::vector<std::string> roles{"assistant"};
+  /// Threads that read lines of text and dialogues; the result does not depend on their number.
+  std::int64_t threads = 1;
   DocumentRules documents;
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.

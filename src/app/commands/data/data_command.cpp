@@ -222,7 +222,9 @@ names, a name of its own), or drop leaves such rows out (default refuse). A labe
              "images: skips and lists files that are not JPEG or PNG images; without --skip-bad "
              "such a "
              "file fails the import"},
-            {"threads", "N", "images: decoder threads (default: the cores)"},
+            {"threads", "N",
+             "images, text with --text-field, chat, preferences: threads that read and encode; the "
+             "data set does not depend on them (default: the cores)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
              R"(text: bytes, chars: one token per byte or character; gpt2: byte pairs of --encoder and --merges; FILE: the
 tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs), SentencePiece's tokenizer.model, or a file

@@ -78,7 +78,7 @@ constexpr FormatOption kFormatOptions[] = {
     {"crop", "images"},
     {"channels", "images"},
     {"skip-bad", "images"},
-    {"threads", "images"},
+    {"threads", "images text chat preferences"},
     {"tokenizer", kTokenFormats},
     {"encoder", kTokenFormats},
     {"merges", kTokenFormats},
@@ -219,6 +219,7 @@ io::ImportOptions import_options(const config::CommandLine& line) {
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
   options.token_bits = line.count("token-bits", 0, 0, 64);
   options.images = image_options(line);
+  options.threads = options.images.threads;
   options.split = text_argument(line, "split");
   options.task = line.choice<io::TaskChoice>("task").value_or(options.task);
   options.classes = line.count("classes", 0, 0, io::kMostClasses);

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/blocked_signals.hpp"
+
+#include "files/json_lines.hpp"
+
+namespace strata::io {
+
+/// What several threads make of the objects in files of JSON lines, in the order of the lines. An
+/// error is thrown where its line's turn comes, so that neither results nor errors depend on the
+/// threads.
+template <typename Result>
+class ParallelLines {
+ public:
+  /// make(object, place, thread): `place` is as in "a.jsonl:7", and each thread has a number.
+  using Make = std::function<Result(const nlohmann::json&, const std::string&, std::size_t)>;
+
+  ParallelLines(std::vector<std::filesystem::path> files, std::int64_t threads, Make make)
+      : files_(std::move(files)),
+        threads_(static_cast<std::size_t>(std::max<std::int64_t>(1, threads))),
+        make_(std::move(make)) {}
+
+  /// Advances to the next result; false at the end. Throws: as `make` and JsonLines.
+  [[nodiscard]] bool next() {
+    if (++at_ >= entries_.size()) {
+      read();
+      run();
+      at_ = 0;
+      if (entries_.empty()) {
+        return false;
+      }
+    }
+    if (entries_[at_].error) {
+      std::rethrow_exception(entries_[at_].error);
+    }
+    return true;
+  }
+  [[nodiscard]] Result& result() { return *entries_[at_].result; }
+  /// The number of the file of result().
+  [[nodiscard]] std::size_t file() const { return entries_[at_].file; }
+
+ private:
+  struct Entry {
+    std::size_t file = 0;
+    std::int64_t number = 0;  ///< of the line
+    std::string line;
+    std::optional<Result> result = {};
+    std::exception_ptr error = {};
+  };
+
+  /// Reads the lines of the next results.
+  void read() {
+    constexpr std::size_t kBytes = std::size_t{1} << 21;
+    entries_.clear();
+    for (std::size_t bytes = 0; bytes < kBytes * threads_;) {
+      if (!lines_) {
+        if (opened_ == files_.size()) {
+          return;
+        }
+        lines_.emplace(files_[opened_++]);
+      }
+      try {
+        if (!lines_->next_line()) {
+          lines_.reset();
+          continue;
+        }
+      } catch (...) {
+        entries_.push_back({.error = std::current_exception()});
+        return;
+      }
+      Entry& entry = entries_.emplace_back(Entry{
+          .file = opened_ - 1, .number = lines_->line(), .line = std::string(lines_->text())});
+      bytes += entry.line.size();
+    }
+  }
+
+  void run() {
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&](std::size_t thread) {
+      for (std::size_t i = next++; i < entries_.size(); i = next++) {
+        Entry& entry = entries_[i];
+        if (entry.error) {
+          continue;
+        }
+        try {
+          const std::filesystem::path& path = files_[entry.file];
+          entry.result = make_(object_of_line(entry.line, path, entry.number),
+                               fmt::format("{}:{}", path.string(), entry.number), thread);
+        } catch (...) {
+          entry.error = std::current_exception();
+        }
+        entry.line = {};
+      }
+    };
+    std::vector<std::jthread> threads;
+    {
+      const BlockedSignals blocked;
+      for (std::size_t thread = 1; thread < threads_ && thread < entries_.size(); ++thread) {
+        threads.emplace_back(work, thread);
+      }
+    }
+    work(0);
+  }
+
+  std::vector<std::filesystem::path> files_;
+  std::size_t threads_;
+  Make make_;
+  std::size_t opened_ = 0;
+  std::optional<JsonLines> lines_;
+  std::vector<Entry> entries_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace strata::io
