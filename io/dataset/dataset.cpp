@@ -238,8 +238,8 @@ void Dataset::set_context(std::int64_t context, Packing packing) {
   if (info.pairs != (packing == Packing::kPairs)) {
     fail(ExitCode::kUsage, "data.packing is {}, but {} {}", name_of(packing), info.path.string(),
          info.pairs ? "holds pairs of answers; set it to pairs"
-                    : "holds no pairs of answers; import some with --format=preferences, or set it "
-                      "to another value");
+                    : "holds no pairs of answers, which train.objective = dpo needs; import some "
+                      "with --format=preferences");
   }
   if (packing != Packing::kBlocks) {
     contents_->packed = PackedSamples(documents(), context, packing);

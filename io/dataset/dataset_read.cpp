@@ -248,7 +248,7 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
     info.documents = file.open_dataset(names::kDocuments).shape().count();
     info.documents_checksum = file.uint64(names::kDocumentsChecksum);
     info.counted_tokens = file.int64(names::kCountedTokens);
-    info.pairs = file.has_attribute(names::kPairs);
+    info.pairs = file.has_attribute(names::kPairs) && file.int64(names::kPairs) != 0;
   }
   if (info.classes < 1 ||
       (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||

@@ -119,7 +119,15 @@ void Documents::add(const Documents& others, std::int64_t first, bool masked) {
 PackedSamples::PackedSamples(const Documents& documents, std::int64_t context, Packing packing) {
   require(context > 0 && packing != Packing::kBlocks, "documents packed into contexts of {}",
           context);
-  pieces_ = cut(documents, packing == Packing::kPairs ? documents.ends.back() : context);
+  if (packing == Packing::kPairs) {
+    require(std::ssize(documents.ends) % 2 == 0, "pairs of {} documents", documents.ends.size());
+    for (std::int64_t d = 0; d < std::ssize(documents.ends); ++d) {
+      const std::int64_t inputs = documents.end(d) - documents.begin(d) - 1;
+      pieces_.push_back({documents.begin(d), std::max<std::int64_t>(0, inputs)});
+    }
+  } else {
+    pieces_ = cut(documents, context);
+  }
   for (const Piece& piece : pieces_) {
     inputs_ += piece.inputs;
   }

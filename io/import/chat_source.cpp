@@ -56,6 +56,7 @@ class ChatEncoder {
       for (const Dialogue& dialogue : dialogues) {
         line.text += text_of(dialogue);
         add(dialogue, line);
+        require_target(dialogue, line);
       }
       return line;
     } catch (const Error& error) {
@@ -70,6 +71,19 @@ class ChatEncoder {
       return render_pair(chat_, object, roles_);
     }
     return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
+  }
+
+  /// Refuses an answer of a pair without a target: a first token is none.
+  void require_target(const Dialogue& dialogue, const EncodedLine& line) const {
+    const Documents& documents = line.documents;
+    const std::int64_t last = std::ssize(documents.ends) - 1;
+    if (pairs_ &&
+        (documents.counted.empty() || documents.counted.back() < documents.begin(last) + 2)) {
+      fail(ExitCode::kData,
+           "the answer \"{}\" has no token behind a first one; give the pair a prompt, or leave it "
+           "out",
+           text_of(dialogue));
+    }
   }
 
   /// Cuts a dialogue of too many tokens, or notes that it, or the pair, is left out.

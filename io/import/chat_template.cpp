@@ -131,13 +131,13 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
   return dialogue;
 }
 
-Dialogue rendered(const nlohmann::json& object) {
+Dialogue rendered(const nlohmann::json& object, const char* key) {
   Dialogue dialogue;
-  if (!object.contains("segments")) {
-    fail(ExitCode::kData, R"(there are no "segments", which --template=rendered reads)");
+  if (!object.contains(key)) {
+    fail(ExitCode::kData, R"(there are no "{}", which --template=rendered reads)", key);
   }
   std::int64_t number = 0;
-  for (const nlohmann::json& segment : list_of(object, "segments")) {
+  for (const nlohmann::json& segment : list_of(object, key)) {
     const std::string what = fmt::format("segment {}", ++number);
     if (!segment.is_object() || !segment.contains("label") || !segment.at("label").is_boolean()) {
       fail(ExitCode::kData, R"({} is no object with a "text" and a "label" of true or false)",
@@ -187,7 +187,11 @@ nlohmann::json answer_of(const nlohmann::json& object, const char* which) {
     whole.insert(whole.end(), messages.begin(), messages.end());
     messages = std::move(whole);
   }
-  return {{turns ? "conversations" : "messages", std::move(messages)}};
+  nlohmann::json dialogue{{turns ? "conversations" : "messages", std::move(messages)}};
+  if (object.contains("tools")) {
+    dialogue["tools"] = object.at("tools");
+  }
+  return dialogue;
 }
 
 }  // namespace
@@ -203,7 +207,7 @@ std::vector<Dialogue> render_pair(const ChatTemplate* chat, const nlohmann::json
           which);
     }
     try {
-      pair.push_back(chat == nullptr ? rendered({{"segments", object.at(which)}})
+      pair.push_back(chat == nullptr ? rendered(object, which)
                                      : render(*chat, answer_of(object, which), learned));
     } catch (const Error& error) {
       fail(error.code(), "\"{}\": {}", which, error.what());
@@ -215,14 +219,21 @@ std::vector<Dialogue> render_pair(const ChatTemplate* chat, const nlohmann::json
   const auto parted = std::ranges::mismatch(pair[0], pair[1], same);
   const auto common = parted.in1 - pair[0].begin();
   for (Dialogue& dialogue : pair) {
-    for (std::ptrdiff_t i = 0; i < common; ++i) {
-      dialogue[static_cast<std::size_t>(i)].counts = false;
-    }
-    if (std::ranges::none_of(dialogue, &ChatSegment::counts)) {
+    const auto begin = dialogue.begin() + common;
+    std::for_each(dialogue.begin(), begin, [](ChatSegment& segment) { segment.counts = false; });
+    const char* const which = &dialogue == pair.data() ? "chosen" : "rejected";
+    if (std::none_of(begin, dialogue.end(), [](const auto& segment) { return segment.counts; })) {
       fail(ExitCode::kData,
-           "nothing of the {} answer counts: both are the same, or no message of --roles follows "
-           "the prompt; leave the pair out",
-           &dialogue == pair.data() ? "chosen" : "rejected");
+           "nothing of the {} answer counts: the other one begins with all of it, or no message of "
+           "--roles follows the prompt; leave the pair out",
+           which);
+    }
+    if (!begin->counts) {
+      fail(
+          ExitCode::kData,
+          "the prompts of the two answers differ, that of the {} one from \"{}\" on; a pair is two "
+          "answers to one prompt",
+          which, begin->text);
     }
   }
   return pair;

@@ -58,9 +58,9 @@ struct ChatTemplate {
                                                 const nlohmann::json& object,
                                                 const std::vector<std::string>& learned);
 
-/// The "segments" of an object, a rendered dialogue: each has a "text", in which the spellings of
-/// special tokens are these tokens, and a "label", whether it counts.
-/// Throws: Error(kData) that names the segment.
-[[nodiscard]] Dialogue rendered(const nlohmann::json& object);
+/// The "segments" of an object, or another member, a rendered dialogue: each has a "text", in which
+/// the spellings of special tokens are these tokens, and a "label", whether it counts. Throws:
+/// Error(kData) that names the segment.
+[[nodiscard]] Dialogue rendered(const nlohmann::json& object, const char* key = "segments");
 
 }  // namespace strata::io

@@ -5,7 +5,7 @@ Usage: strata_chat.py MODEL_DIRECTORY [FILE.jsonl ...] > rendered.jsonl
 
 MODEL_DIRECTORY holds tokenizer_config.json with a chat_template, or chat_template.jinja. Each line of the files, or of
 standard input, is an object with "messages", and may have "tools", which the template is given; or a pair of answers,
-"chosen" and "rejected", as --format=preferences takes it. Each line written has "segments", or for each answer a list, of
+"chosen" and "rejected", texts or lists of such messages, with their "prompt". Each line written has "segments", or for each answer a list, of
 "text" and "label": true for what the model is to say, the messages of --roles (default assistant) with
 what ends them. That is what a message adds to the template's text of the messages before it and its prompt for an answer.
 Needs the Python package jinja2 (Debian: python3-jinja2).
@@ -74,6 +74,8 @@ def segments_of(render, dialogue, roles):
     if not isinstance(dialogue, dict) or not isinstance(dialogue.get("messages"), list):
         raise ChatError('the line is no object with a list of "messages"')
     messages, tools = dialogue["messages"], dialogue.get("tools")
+    if not all(isinstance(message, dict) for message in messages):
+        raise ChatError("a message is no object with a role")
     whole = render(messages, tools, False)
     segments, done = [], 0
     for number, message in enumerate(messages):
@@ -94,9 +96,9 @@ def answer_of(pair, which):
     """The dialogue of a pair's answer: the prompt and a text or messages of the assistant, or all messages."""
     answer, prompt = pair[which], pair.get("prompt")
     messages = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
-    if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
+    if not isinstance(messages, list) or not messages:
         raise ChatError(f'"{which}" is neither a text nor a list of messages')
-    if messages[0].get("role") == "assistant":
+    if isinstance(messages[0], dict) and messages[0].get("role") == "assistant":
         before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if not isinstance(before, list) or not before:
             raise ChatError(f'"{which}" is an answer without a "prompt", a text or a list of messages before it')
@@ -106,7 +108,9 @@ def answer_of(pair, which):
 
 def rendered(render, line, roles):
     """What is written for a line."""
-    if isinstance(line, dict) and "chosen" in line and "rejected" in line:
+    if isinstance(line, dict) and ("chosen" in line or "rejected" in line):
+        if missing := {"chosen", "rejected"} - set(line):
+            raise ChatError(f'there is no "{missing.pop()}"; a pair has both answers')
         return {which: segments_of(render, answer_of(line, which), roles) for which in ("chosen", "rejected")}
     return {"segments": segments_of(render, line, roles)}
 

@@ -104,7 +104,8 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
                    const TensorView& gradient) {
   const device::ProfileRange range("loss");
   const std::int64_t first = first_piece(number);
-  const auto& [values, valid, scale, places] = targets_[static_cast<std::size_t>(first)];
+  const auto& [values, valid, scale, starts, references] =
+      targets_[static_cast<std::size_t>(first)];
   const TensorView sums =
       sums_.flat_slice((first + piece) * ops::kLossElements, ops::kLossElements);
   if (options_.kind == LossKind::kMeanSquaredError) {
@@ -188,8 +189,8 @@ void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTens
     const std::int64_t elements = pass_.microbatch * ops::kPairElements;
     ops::preference_loss(context_, all_shards, log_sums,
                          targets.reshaped({pass_.microbatch, blocks.rows / pass_.microbatch}),
-                         own.places.document_starts, own.places.references,
-                         options_.preference_beta, blocks.vocabulary, own.valid, slopes,
+                         own.document_starts, own.references, options_.preference_beta,
+                         blocks.vocabulary, own.valid, slopes,
                          pairs_.flat_slice(first_piece(number) * elements, elements), sums);
   }
   for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {

@@ -154,7 +154,8 @@ class Executor::Run {
            .execution_index = execution_index_of(chunk, m, k),
            .input = chunk.stage.is_first() ? source_.inputs(number) : ConstTensorView(),
            .first_sample = source_.first_row(number),
-           .places = source_.places(number)});
+           .places = source_.places(number),
+           .references = source_.references(number)});
     }
     return concurrent;
   }

@@ -122,6 +122,8 @@ void check_objective(const config::RunConfig& given, const Plan& plan) {
       "leave it out, or set it to pairs");
   require_setting(given.data.sampling == io::Sampling::kBlocks,
                   fmt::format("data.sampling is {}", name_of(given.data.sampling)), "leave it out");
+  require_setting(given.data.accept_change == Switch::kOff, "data.accept_change is on",
+                  "leave it out: the reference is known of the data of the run's start alone");
   require_setting(given.parallel.sync == config::Sync::kStep,
                   fmt::format("parallel.sync is {}", name_of(given.parallel.sync)),
                   "set it to step");

@@ -78,10 +78,27 @@ class Preferences(harness.StrataTest):
         self.assertEqual(len(train.document_ends) + len(test.document_ends), 80)
         self.assertEqual(len(train.document_ends) % 2, 0)
         self.assertIn(f"held out: {len(test.document_ends) // 2} of 40", said)
-        # A cut between splits is one between pairs.
-        for split in ("--split=0.9", "--split=0.41"):
+        # A cut between splits, or behind them, is one between pairs. Files of the test split are apart.
+        self.pairs_of("all", self.pairs[:9], "--split=1.0")
+        ends = list(strata_reader.Dataset(self.directory / "all").document_ends)
+        for split, both in (("--split=0.9", False), ("--split=0.41", False), ("--split=0.5,0.3", True), ("--split=60%,40%", True)):
             self.pairs_of("some", self.pairs[:9], split)
-            self.assertEqual(len(strata_reader.Dataset(self.directory / "some/train.h5").document_ends) % 2, 0)
+            train = strata_reader.Dataset(self.directory / "some/train.h5").document_ends
+            self.assertEqual((len(train) % 2, list(train)), (0, ends[:len(train)]), split)
+            if both:
+                test = strata_reader.Dataset(self.directory / "some/test.h5").document_ends
+                behind = ends[len(train):len(train) + len(test)]
+                self.assertEqual((len(test) % 2, list(test)), (0, [end - train[-1] for end in behind]), split)
+        self.lines("test", self.pairs[9:12])
+        self.pairs_of("some", self.pairs[:9], "--test-files=test.jsonl")
+        self.assertEqual([len(strata_reader.Dataset(self.directory / f"some/{split}.h5").document_ends)
+                          for split in ("train", "test")], [18, 6])
+        # The number of threads changes nothing.
+        for threads in (1, 2, 5):
+            self.pairs_of(f"threads{threads}", self.pairs, f"--threads={threads}", "--deduplicate")
+        files = [[path.read_bytes() for path in sorted((self.directory / f"threads{threads}").glob("*-*.h5"))] for threads in (1, 2, 5)]
+        self.assertEqual(len(files[0]), 2)
+        self.assertTrue(files[0] == files[1] == files[2])
 
     def test_a_models_own_template(self):
         (self.directory / "model/tokenizer_config.json").write_text(json.dumps({"chat_template": chat_test.CHATML}))
@@ -102,7 +119,11 @@ class Preferences(harness.StrataTest):
                 ({"prompt": "a", "chosen": "b"}, ['no "rejected"', '"prompt"']),
                 ({"chosen": "b", "rejected": "c"}, ['"chosen"', 'without a "prompt"']),
                 ({"prompt": 7, "chosen": "b", "rejected": "c"}, ['without a "prompt"']),
-                ({"prompt": "a", "chosen": "b", "rejected": "b"}, ["both are the same"]),
+                ({"prompt": "a", "chosen": "b", "rejected": "b"}, ["begins with all of it"]),
+                ({"prompt": [user("a")], "chosen": [assistant("b")], "rejected": [assistant("b"), user("c"), assistant("d")]},
+                 ["chosen answer", "begins with all of it"]),
+                ({"chosen": [user("a"), assistant("b")], "rejected": [user("c"), assistant("d")]}, ["prompts", 'differ', '"a"']),
+                ({"prompt": "a", "chosen": "b", "rejected": "c", "tools": []}, ["tools", "strata_chat.py"]),
                 ({"prompt": "a", "chosen": 3, "rejected": "b"}, ['"chosen"', "neither a text nor a list"]),
                 ({"prompt": "a", "chosen": "b", "rejected": " "}, ['"rejected"', "message 2", "is empty"]),
                 ({"prompt": "a", "chosen": [], "rejected": "b"}, ['"chosen"', "no list of at least one"]),
@@ -110,6 +131,15 @@ class Preferences(harness.StrataTest):
                 (dialogue("Hi", "Yes"), ['no "chosen"'])):
             with self.subTest(bad=bad):
                 self.assert_refused(self.pairs_of("bad", [good, bad], expect=None), DATA, "bad.jsonl:2", *words)
+        one = [{"text": "a", "label": True}]
+        for pair, words in (({"chosen": one, "rejected": [{"text": "bb", "label": True}]}, ['"a"', "no token behind a first one"]),
+                            ({"chosen": "a", "rejected": one}, ['"chosen" is no list']),
+                            ({"chosen": one}, ['no "rejected"'])):
+            self.assert_refused(self.pairs_of("bad", [pair], template="rendered", expect=None), DATA, "bad.jsonl:1", *words)
+        # The first bad line in order is named, by whatever thread.
+        for threads in (1, 3):
+            bad = [good] * 70 + [{"chosen": 1}] + [good] * 9 + ["x"] * 50
+            self.assert_refused(self.pairs_of("bad", bad, f"--threads={threads}", expect=None), DATA, "bad.jsonl:71")
         self.assert_refused(self.pairs_of("bad", [good], "--max-tokens=9", expect=None), USAGE, "--too-long=leave-out")
         self.assert_refused(self.pairs_of("bad", [good], "--max-tokens=9", "--too-long=refuse", expect=None), DATA, "bad.jsonl:1",
                             "--max-tokens=9", "--too-long=leave-out")
@@ -149,6 +179,7 @@ class Preferences(harness.StrataTest):
                 (["--data.sampling=windows"], USAGE, ["data.sampling is windows"]),
                 (["--train.label_smoothing=0.1"], USAGE, ["train.label_smoothing", "train.objective"]),
                 (["--numerics.loss_pieces=2"], USAGE, ["numerics.loss_pieces is 2"]),
+                (["--data.accept_change=on"], USAGE, ["data.accept_change is on"]),
                 (["--parallel.sync=async"], USAGE, ["parallel.sync is async"])):
             with self.subTest(settings=settings):
                 self.assert_refused(self.train(config, (1, 1, 1), "refused", *settings, expect=None), code, *words)
@@ -158,12 +189,19 @@ class Preferences(harness.StrataTest):
                 train={"objective": "dpo", "steps": 1}))
             self.assert_refused(self.train(lines, (1, 1, 1), "refused", expect=None), USAGE, words)
 
+        # Of other pairs the reference is not known, and sets of other kinds do not mix.
+        self.pairs_of("other", self.pairs[7:90])
+        self.assert_refused(self.alone("evaluate", "dpo", "--data.test=other/test.h5"), DATA, "other/test.h5", "at the start of a run")
+        self.assert_refused(self.train(config, (1, 1, 1), "refused", "--data.train=colours/train.h5, text/train.h5", expect=None), DATA,
+                            "text/train.h5", "one kind")
+
         # Nothing goes on without the reference, or with another one.
         longer = ["--run.resume=must", "--train.steps=121"]
-        files = sorted((self.directory / "dpo").glob("references-*.safetensors"))
+        files = sorted((self.directory / "dpo").glob("references-*.json"))
         self.assertEqual(len(files), 2)
         texts = [file.read_bytes() for file in files]
-        for damage, words in ((lambda file, text: file.unlink(), "is missing"), (lambda file, text: file.write_bytes(text[:-8]), "")):
+        for damage, words in ((lambda file, text: file.unlink(), "is missing"), (lambda file, text: file.write_bytes(text[:-9]), "is damaged"),
+                              (lambda file, text: file.write_bytes(text[:-3] + bytes([text[-3] ^ 1]) + text[-2:]), "")):
             for file, text in zip(files, texts):
                 damage(file, text)
             self.assert_refused(self.train(config, (1, 1, 1), "dpo", *longer, expect=None), DATA, files[0].name[:11], words)
@@ -171,6 +209,31 @@ class Preferences(harness.StrataTest):
             for file, text in zip(files, texts):
                 file.write_bytes(text)
         self.train(config, (1, 1, 1), "dpo", *longer)
+
+    def test_two_sets_and_models_without_attention(self):
+        self.pairs_of("few", self.pairs[:100])
+        self.pairs_of("more", self.pairs[100:150])
+        config = self.write_config("mixed.ini", harness.config_text(
+            ["embedding 16", "mlp 32 gelu", "head"], model={"context": 96}, batch={"global": 8, "micro": 2},
+            data={"train": "few/train.h5:1, more/train.h5:2"}, numerics={"lanes": 2},
+            train={"objective": "dpo", "steps": 6, "metrics_every": 1}))
+        tests = "--data.test=few/test.h5, more/test.h5, few/train.h5"
+        for run, grid, more in (("one", (1, 1, 1), ["--run.tensorboard=on", "--run.tensorboard_text=4", "--train.evaluate_every=3"]),
+                                ("two", (2, 1, 1), ["--train.evaluate_every=3"])):
+            self.train(config, grid, run, tests, *more)
+        # Without test data there is one file of references.
+        self.train(config, (1, 2, 1), "three", "--train.steps=3")
+        self.train(config, (1, 1, 1), "three", "--run.resume=must")
+        self.assertEqual([len(list((self.directory / run).glob("references-*"))) for run in ("one", "two", "three")], [2, 2, 1])
+        for kind, runs in (("train", ("one", "two", "three")), ("evaluate", ("one", "two"))):
+            losses = [[record["loss"] for record in self.records(run, kind)] for run in runs]
+            self.assertEqual(losses, [losses[0]] * len(runs))
+        last = [json.loads(line) for line in (self.directory / "one/metrics.jsonl").read_text().splitlines()
+                if '"evaluate"' in line][-1]
+        self.assertEqual([key for key in last if key.startswith("loss/")],
+                         ["loss/few/test.h5", "loss/more/test.h5", "loss/few/train.h5"])
+        self.assertIn(f'loss {last["loss/more/test.h5"]} of more/test.h5',
+                      self.alone("evaluate", "one", tests, expect=DONE).text)
 
 
 if __name__ == "__main__":

@@ -112,9 +112,6 @@ struct RowPlaces {
   ConstTensorView document_starts = {};
   /// The position of each token within its document. Shape: microbatch x tokens, int64.
   ConstTensorView positions = {};
-  /// What the reference says of each sample's pair of documents (ops::preference_loss()). Shape:
-  /// microbatch, float64.
-  ConstTensorView references = {};
 };
 
 /// One parameter's memory on a rank: one tensor, or one for each own shard of a split parameter.

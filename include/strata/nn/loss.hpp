@@ -61,7 +61,9 @@ class Loss {
     /// Samples that count: the first ones.
     std::int64_t valid = 0;
     double gradient_scale = 0.0;
-    RowPlaces places = {};
+    /// Of ops::preference_loss().
+    ConstTensorView document_starts = {};
+    ConstTensorView references = {};
   };
 
   /// What a pass computes in, as Layer::workspace().

@@ -70,8 +70,11 @@ struct Microbatch {
   ConstTensorView input = {};
   /// Global index of the sample in row 0.
   std::int64_t first_sample = 0;
-  /// Read by forward alone, which keeps them.
+  /// Read by forward, which keeps them, and by loss.
   RowPlaces places = {};
+  /// Of each sample, read by loss: what ops::preference_loss() compares with. Shape: microbatch,
+  /// float64; else empty.
+  ConstTensorView references = {};
 };
 
 /// The tensors of one stage, or of one of its chunks, in its arenas, and its passes over

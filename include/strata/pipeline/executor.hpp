@@ -26,6 +26,8 @@ class MicrobatchSource {
   [[nodiscard]] virtual ConstTensorView inputs(std::int64_t m) = 0;
   [[nodiscard]] virtual ConstTensorView targets(std::int64_t m) = 0;
   [[nodiscard]] virtual nn::RowPlaces places(std::int64_t /*m*/) { return {}; }
+  /// nn::Microbatch::references.
+  [[nodiscard]] virtual ConstTensorView references(std::int64_t /*m*/) { return {}; }
   /// Global index of the sample in row 0 of microbatch m.
   [[nodiscard]] virtual std::int64_t first_row(std::int64_t m) = 0;
   /// Valid rows; the others are padding.

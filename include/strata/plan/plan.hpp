@@ -123,9 +123,10 @@ struct Plan {
   return is_language_model(plan) && !compares_documents(plan);
 }
 
-/// Whether layers tell the documents of a sample apart.
+/// Whether layers or the loss tell the documents of a sample apart.
 [[nodiscard]] inline bool separates_documents(const Plan& plan) {
-  return plan.model->reads_document_starts() || plan.model->reads_positions();
+  return plan.model->reads_document_starts() || plan.model->reads_positions() ||
+         compares_documents(plan);
 }
 /// Whether some targets of the training data may count nowhere.
 [[nodiscard]] inline bool leaves_targets_out(const Plan& plan) {

@@ -108,9 +108,8 @@ LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& 
       microbatches.back().input = inputs.view(0, samples, sample_dtype);
     }
     if (compares) {
-      microbatches.back().places = {
-          .document_starts = starts.view(0, target_shape, DType::kUint32),
-          .references = references.view(0, {spec.pass.microbatch}, DType::kFloat64)};
+      microbatches.back().places.document_starts = starts.view(0, target_shape, DType::kUint32);
+      microbatches.back().references = references.view(0, {spec.pass.microbatch}, DType::kFloat64);
     }
   }
   ArenaSink sink({.gradients = gradients.view(0, {layout.elements}, gradient_dtype),

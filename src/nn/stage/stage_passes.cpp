@@ -112,7 +112,8 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
 void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
                  double gradient_scale, Mode mode) {
   require(is_last(), "only the last stage has a loss");
-  loss_->set_targets(microbatch.number, {targets, valid, gradient_scale, microbatch.places});
+  loss_->set_targets(microbatch.number, {targets, valid, gradient_scale,
+                                         microbatch.places.document_starts, microbatch.references});
   if (const std::int64_t last = spec_.layers.end - 1; in_pieces(model_, spec_, last)) {
     if (mode == Mode::kEvaluation) {
       model_.layer(last).forward(pass_of(last, microbatch, mode));

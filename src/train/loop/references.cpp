@@ -1,6 +1,6 @@
 #include "strata/train/references.hpp"
 
-#include <array>
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -8,51 +8,51 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
-#include "strata/io/tensor_files.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/io/json.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/train/evaluation.hpp"
 
 namespace strata::train {
 namespace {
 
-constexpr const char* kName = "log_ratios";
+constexpr const char* kReferences = "log_ratios";
+constexpr const char* kChecksum = "checksum";
 
 std::filesystem::path file_of(const plan::Plan& plan, const io::DatasetInfo& data) {
   return std::filesystem::path(plan.config.run.dir) /
-         fmt::format("references-{:016x}.safetensors", data.checksum);
+         fmt::format("references-{:016x}.json", data.checksum);
 }
 
-void store(const std::filesystem::path& path, std::span<const double> references) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  std::filesystem::remove(temporary);
-  const std::array<io::TensorToStore, 1> tensors{
-      {{.name = kName, .type = io::StoredType::kFloat64, .shape = {std::ssize(references)}}}};
-  io::TensorFileWriter writer = io::TensorFileWriter::safetensors(temporary, tensors);
-  writer.append(std::as_bytes(references));
-  writer.finish();
-  std::filesystem::rename(temporary, path);
+std::string checksum_of(std::span<const double> references) {
+  return hash_text(hash_of(std::as_bytes(references)));
 }
 
 std::vector<double> stored(const std::filesystem::path& path, const io::DatasetInfo& data) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 32;
   if (!std::filesystem::exists(path)) {
     fail(ExitCode::kData,
-         "{} is missing, which holds what the initial weights say of the pairs of {}; restore it, "
-         "or start a new run with --checkpoint.init, whose weights are the reference then",
+         "{} is missing: what the initial weights say of the pairs of {} is computed at the start "
+         "of a run, for its data.train and data.test alone; restore the file, use data of the run, "
+         "or start a new one with checkpoint.init, whose weights are the reference then",
          path.string(), data.path.string());
   }
-  const io::TensorFiles files = io::TensorFiles::open_safetensors(path);
-  const auto found = files.tensors().find(kName);
-  if (found == files.tensors().end() || found->second.type != io::StoredType::kFloat64 ||
-      found->second.shape != Shape{data.samples}) {
-    fail(ExitCode::kData, "{} holds no {} of {} pairs in float64; restore it", path.string(), kName,
-         data.samples);
+  const auto file = io::parse_json(io::read_input(path, kMostBytes, ExitCode::kData));
+  std::vector<double> references;
+  if (file && file->is_object() && file->contains(kReferences) &&
+      std::ranges::all_of(file->at(kReferences),
+                          [](const nlohmann::json& value) { return value.is_number(); })) {
+    references = file->at(kReferences).get<std::vector<double>>();
   }
-  std::vector<double> references(static_cast<std::size_t>(data.samples));
-  io::read_elements(found->second, 0,
-                    TensorView(reinterpret_cast<std::byte*>(references.data()), Shape{data.samples},
-                               DType::kFloat64));
+  if (std::ssize(references) != data.samples ||
+      file->value(kChecksum, nlohmann::json()) != checksum_of(references)) {
+    fail(ExitCode::kData, "{} is damaged, or not of the {} pairs of {}; restore it from a copy",
+         path.string(), data.samples, data.path.string());
+  }
   return references;
 }
 
@@ -68,7 +68,10 @@ StopRequest make_references(ops::Context& context, const plan::Plan& plan,
   }
   comm::agree(*groups.world, [&] {
     if (groups.world->rank() == 0) {
-      store(file_of(plan, data.info()), references);
+      const nlohmann::ordered_json file{{"data", data.info().path.string()},
+                                        {kChecksum, checksum_of(references)},
+                                        {kReferences, references}};
+      io::replace_text(file_of(plan, data.info()), file.dump() + "\n");
     }
   });
   data.set_references(std::move(references));

@@ -14,7 +14,13 @@ class PromptSource final : public pipeline::MicrobatchSource {
  public:
   PromptSource(ops::Context& context, const Shape& shape)
       : memory_(context.device(), shape.count() * size_bytes(DType::kInt64)),
-        tokens_(memory_.view(0, shape, DType::kInt64)) {}
+        tokens_(memory_.view(0, shape, DType::kInt64)),
+        zeros_(context.device(), tokens_.bytes()) {
+    const TensorView zeros = zeros_.view(0, {tokens_.bytes()}, DType::kUint8);
+    device::write_from_host(zeros, [](std::int64_t /*first*/, const TensorView& piece) {
+      std::ranges::fill(piece.host<std::uint8_t>(), std::uint8_t{0});
+    });
+  }
 
   void set(std::span<const std::int64_t> text) {
     device::write_from_host(tokens_, [&](std::int64_t first, const TensorView& piece) {
@@ -28,12 +34,20 @@ class PromptSource final : public pipeline::MicrobatchSource {
 
   ConstTensorView inputs(std::int64_t /*m*/) override { return tokens_; }
   ConstTensorView targets(std::int64_t /*m*/) override { return tokens_; }
+  /// One document, and for a loss of pairs a reference.
+  nn::RowPlaces places(std::int64_t /*m*/) override {
+    return {.document_starts = zeros_.view(0, tokens_.shape(), DType::kUint32)};
+  }
+  ConstTensorView references(std::int64_t /*m*/) override {
+    return zeros_.view(0, {tokens_.shape()[0]}, DType::kFloat64);
+  }
   std::int64_t first_row(std::int64_t /*m*/) override { return 0; }
   std::int64_t valid_rows(std::int64_t /*m*/) override { return 0; }
 
  private:
   device::Buffer memory_;
   TensorView tokens_;
+  device::Buffer zeros_;
 };
 
 /// This rank's logits of one row; 0 for the ids of other ranks' shards. Waits for the stream.

@@ -7,6 +7,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/replication.hpp"
@@ -166,23 +167,32 @@ class Trainer final : public TrainingLoop {
   /// What the loss compares answers with: of the initial weights, or as a run that goes on stored
   /// it.
   Outcome find_references() {
+    if (!compares_documents(plan_)) {
+      return Outcome::kFinished;
+    }
+    setup_.groups.world->enter(comm::Phase::kEvaluation);
     StopPolls polls(*setup_.groups.world, [this] { return stop_request(); });
-    for (io::Dataset* const data : {&setup_.train_data, setup_.test_data}) {
-      if (data == nullptr) {
-        continue;
-      }
-      if (!compares_documents(plan_)) {
-        break;
-      }
+    std::vector<io::Dataset*> sets{&setup_.train_data};
+    if (setup_.test_data != nullptr) {
+      sets.push_back(setup_.test_data);
+    }
+    for (io::Dataset* const data : sets) {
       if (setup_.checkpoint != nullptr) {
         load_references(plan_, *setup_.groups.world, *data);
         continue;
       }
       setup_.log.info("{}: the reference is what the initial weights say of its {} pairs",
-                      data->info().path.string(), data->info().samples);
+                      data->info().path.string(), count_text(data->info().samples));
       if (make_references(setup_.context, plan_, rank_, setup_.groups, executor_, *data, polls) ==
           StopRequest::kStop) {
-        return stopped(0, "while the reference was computed; nothing is saved");
+        const std::string text =
+            "stopped on request while the reference was computed, before a step was trained; "
+            "submit the job again, with more time if it was the time limit";
+        setup_.log.info("{}", text);
+        if (metrics_) {
+          metrics_->write(RunEvent::kStopped, {{"stopped", text}});
+        }
+        return Outcome::kStopped;
       }
     }
     return Outcome::kFinished;

@@ -95,10 +95,12 @@ nn::RowPlaces SampleFeed::places(std::int64_t m) const {
   if (contains(parts_, io::Parts::kPositions)) {
     places.positions = on_device(loaded_->positions(m));
   }
-  if (contains(parts_, io::Parts::kReferences)) {
-    places.references = on_device(loaded_->references(m));
-  }
   return places;
+}
+
+ConstTensorView SampleFeed::references(std::int64_t m) const {
+  return contains(parts_, io::Parts::kReferences) ? on_device(loaded_->references(m))
+                                                  : ConstTensorView();
 }
 
 }  // namespace strata::train

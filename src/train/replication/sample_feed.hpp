@@ -33,6 +33,7 @@ class SampleFeed {
   [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
   [[nodiscard]] ConstTensorView targets(std::int64_t m) const;
   [[nodiscard]] nn::RowPlaces places(std::int64_t m) const;
+  [[nodiscard]] ConstTensorView references(std::int64_t m) const;
 
  private:
   /// The copy of a step's samples to a GPU: to `landing` on a separate stream, and from there to
@@ -89,6 +90,9 @@ class BatchSource final : public pipeline::MicrobatchSource {
   ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(first_microbatch_ + m); }
   ConstTensorView targets(std::int64_t m) override { return feed_.targets(first_microbatch_ + m); }
   nn::RowPlaces places(std::int64_t m) override { return feed_.places(first_microbatch_ + m); }
+  ConstTensorView references(std::int64_t m) override {
+    return feed_.references(first_microbatch_ + m);
+  }
   std::int64_t first_row(std::int64_t m) override {
     return first_sample_ + offsets_[static_cast<std::size_t>(first_microbatch_ + m)];
   }

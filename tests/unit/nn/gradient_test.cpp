@@ -74,20 +74,20 @@ TEST_P(LossGradients, AgreeWithDifferences) {
   // Of pairs, answers of one token, of which the other one does not count.
   const std::vector<std::uint32_t> starts{0, 1, 0, 0, 1};
   const std::vector<double> references = numbers<double>(kMicrobatch, 3);
-  const RowPlaces places{
-      .document_starts = ConstTensorView{std::span(starts), Shape{kMicrobatch, 1}},
-      .references = ConstTensorView{std::span(references), Shape{kMicrobatch}}};
+  const auto with_pairs = [&](Alone alone) {
+    alone.microbatch.places.document_starts = {std::span(starts), Shape{kMicrobatch, 1}};
+    alone.microbatch.references = {std::span(references), Shape{kMicrobatch}};
+    return alone;
+  };
   ArenaSink<double> sink(bench.layout().elements);
   // Terms of the loss are training's alone.
   expect_loss_gradients(bench, sink, input, targets, kMicrobatch,
-                        GetParam().terms.any() ? Mode::kTraining : Mode::kEvaluation, places);
+                        GetParam().terms.any() ? Mode::kTraining : Mode::kEvaluation, with_pairs);
   EXPECT_TRUE(bench.stage().input_gradients_of(0).empty());
   EXPECT_EQ(sink.done(), (std::vector<std::int64_t>{3, 2, 1, 0}));
   const auto loss = [&](Mode mode) {
     bench.stage().forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    Alone alone(0, input, 0);
-    alone.microbatch.places = places;
-    bench.stage().loss(alone.microbatch, targets, kMicrobatch, 1.0, mode);
+    bench.stage().loss(with_pairs(Alone(0, input, 0)).microbatch, targets, kMicrobatch, 1.0, mode);
     return bench.stage().losses().front().loss;
   };
   const double added = loss(Mode::kTraining) - loss(Mode::kEvaluation);

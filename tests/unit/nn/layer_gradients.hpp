@@ -59,14 +59,12 @@ inline void expect_weight_gradients(StageBench<double>& bench, const ArenaSink<d
 inline void expect_loss_gradients(StageBench<double>& bench, ArenaSink<double>& sink,
                                   const ConstTensorView& input, const ConstTensorView& targets,
                                   std::int64_t samples, Mode loss_mode = Mode::kEvaluation,
-                                  const RowPlaces& places = {}) {
+                                  const std::function<Alone(Alone)>& with_more = std::identity()) {
   constexpr double kScale = 0.125;
   Stage& stage = bench.stage();
   const auto forward = [&](Mode mode) {
     stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    Alone alone(0, input, 0);
-    alone.microbatch.places = places;
-    stage.loss(alone.microbatch, targets, samples - 1, kScale, mode);
+    stage.loss(with_more(Alone(0, input, 0)).microbatch, targets, samples - 1, kScale, mode);
   };
   const auto loss = [&] {
     forward(loss_mode);

@@ -95,14 +95,15 @@ class RandomSamples final : public pipeline::MicrobatchSource {
       };
       starts_ = zeros(samples, DType::kUint32, std::uint32_t{});
       references_ = zeros({microbatch_}, DType::kFloat64, double{});
-      places_ = {.document_starts = starts_.view(0, samples, DType::kUint32),
-                 .references = references_.view(0, {microbatch_}, DType::kFloat64)};
+      places_.document_starts = starts_.view(0, samples, DType::kUint32);
+      reference_ = references_.view(0, {microbatch_}, DType::kFloat64);
     }
   }
 
   ConstTensorView inputs(std::int64_t /*m*/) override { return input_; }
   ConstTensorView targets(std::int64_t /*m*/) override { return target_; }
   nn::RowPlaces places(std::int64_t /*m*/) override { return places_; }
+  ConstTensorView references(std::int64_t /*m*/) override { return reference_; }
   std::int64_t first_row(std::int64_t m) override { return m * microbatch_; }
   std::int64_t valid_rows(std::int64_t /*m*/) override { return microbatch_; }
 
@@ -115,6 +116,7 @@ class RandomSamples final : public pipeline::MicrobatchSource {
   ConstTensorView input_;
   ConstTensorView target_;
   nn::RowPlaces places_;
+  ConstTensorView reference_;
 };
 
 /// The groups of a rank whose messages are left out.

@@ -110,6 +110,7 @@ std::string summary(const Runs& runs) {
   add("test loss, least", [](Run run) { return best_text(run.metrics("evaluate")); });
   add("accuracy, last",
       [](Run run) { return number(run.metrics("evaluate").last("accuracy"), " %", 100.0); });
+  add("margin, last", [](Run run) { return number(run.metrics("evaluate").last("margin")); });
   add("perplexity, last",
       [](Run run) { return number(run.metrics("evaluate").last("perplexity")); });
   add("mean time of a step",
@@ -176,6 +177,7 @@ constexpr CurveKind kCurves[] = {
     {"training-loss", "Training loss", "train", "loss", LineChart::Scale::kWide},
     {"test-loss", "Test loss", "evaluate", "loss", LineChart::Scale::kWide},
     {"accuracy", "Test accuracy", "evaluate", "accuracy", LineChart::Scale::kRange},
+    {"margin", "Test margin", "evaluate", "margin", LineChart::Scale::kRange},
     {"perplexity", "Test perplexity", "evaluate", "perplexity", LineChart::Scale::kWide},
     {"learning-rate", "Learning rate", "train", "learning_rate", LineChart::Scale::kFromZero},
     {"gradient-norm", "Gradient norm", "train", "grad_norm", LineChart::Scale::kWide},

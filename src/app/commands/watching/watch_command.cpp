@@ -150,6 +150,9 @@ std::vector<std::string> progress_of(const train::RunView& run) {
     if (const double accuracy = tests.last("accuracy"); std::isfinite(accuracy)) {
       texts.push_back(fmt::format("accuracy {} %", number_text(100.0 * accuracy, 2)));
     }
+    if (const double margin = tests.last("margin"); std::isfinite(margin)) {
+      texts.push_back(fmt::format("margin {}", number_text(margin)));
+    }
   }
   return texts;
 }
