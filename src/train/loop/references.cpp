@@ -20,8 +20,8 @@
 namespace strata::train {
 namespace {
 
-constexpr const char* kReferences = "log_ratios";
-constexpr const char* kChecksum = "checksum";
+constexpr const char* kLogRatios = "log_ratios";
+constexpr const char* kLogRatiosChecksum = "checksum";
 
 std::filesystem::path file_of(const plan::Plan& plan, const io::DatasetInfo& data) {
   return std::filesystem::path(plan.config.run.dir) /
@@ -43,13 +43,13 @@ std::vector<double> stored(const std::filesystem::path& path, const io::DatasetI
   }
   const auto file = io::parse_json(io::read_input(path, kMostBytes, ExitCode::kData));
   std::vector<double> references;
-  if (file && file->is_object() && file->contains(kReferences) &&
-      std::ranges::all_of(file->at(kReferences),
+  if (file && file->is_object() && file->contains(kLogRatios) &&
+      std::ranges::all_of(file->at(kLogRatios),
                           [](const nlohmann::json& value) { return value.is_number(); })) {
-    references = file->at(kReferences).get<std::vector<double>>();
+    references = file->at(kLogRatios).get<std::vector<double>>();
   }
   if (std::ssize(references) != data.samples ||
-      file->value(kChecksum, nlohmann::json()) != checksum_of(references)) {
+      file->value(kLogRatiosChecksum, nlohmann::json()) != checksum_of(references)) {
     fail(ExitCode::kData, "{} is damaged, or not of the {} pairs of {}; restore it from a copy",
          path.string(), data.samples, data.path.string());
   }
@@ -69,8 +69,8 @@ StopRequest make_references(ops::Context& context, const plan::Plan& plan,
   comm::agree(*groups.world, [&] {
     if (groups.world->rank() == 0) {
       const nlohmann::ordered_json file{{"data", data.info().path.string()},
-                                        {kChecksum, checksum_of(references)},
-                                        {kReferences, references}};
+                                        {kLogRatiosChecksum, checksum_of(references)},
+                                        {kLogRatios, references}};
       io::replace_text(file_of(plan, data.info()), file.dump() + "\n");
     }
   });
