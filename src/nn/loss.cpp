@@ -13,7 +13,7 @@ namespace {
 
 /// Of cross-entropy by parts.
 enum class Workspace { kAllShards, kOwnShards, kLogSums, kSlopes };
-enum class Kept { kSums, kUnits, kPairs };
+enum class Kept { kSums, kUnits, kSamples };
 
 /// Of one piece.
 std::int64_t piece_rows(const Port& output, const PassShape& pass) {
@@ -52,11 +52,15 @@ std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pas
 std::vector<TensorSpec> Loss::kept(const LossOptions& options, const Port& output,
                                    const PassShape& pass, std::int64_t microbatches) {
   const bool values = options.kind == LossKind::kMeanSquaredError;
-  const std::int64_t pairs = options.compares_documents() ? microbatches * pass.microbatch : 0;
+  static_assert(ops::kPairElements == ops::kSampleElements);
+  const bool samples =
+      options.compares_documents() ||
+      (options.per_sample && pass.loss_pieces == 1 && options.kind == LossKind::kCrossEntropy);
   return slot_list<Kept, TensorSpec>(
       {{Kept::kSums, {{microbatches * pass.loss_pieces, ops::kLossElements}, DType::kInt64}},
        {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}},
-       {Kept::kPairs, {{pairs, ops::kPairElements}, DType::kFloat64}}});
+       {Kept::kSamples,
+        {{samples ? microbatches * pass.microbatch : 0, ops::kSampleElements}, DType::kFloat64}}});
 }
 
 Loss::Loss(ops::Context& context, comm::ShardGroup& shards, const LossOptions& options,
@@ -70,10 +74,10 @@ Loss::Loss(ops::Context& context, comm::ShardGroup& shards, const LossOptions& o
       workspace_(std::move(workspace)),
       sums_(TensorSlots(kept).at(Kept::kSums)),
       units_(TensorSlots(kept).at(Kept::kUnits)),
-      pairs_(TensorSlots(kept).at(Kept::kPairs)),
+      samples_(TensorSlots(kept).at(Kept::kSamples)),
       targets_(sums_.empty() ? 0 : static_cast<std::size_t>(sums_.shape()[0])),
       on_host_(sums_, context.device()),
-      pairs_on_host_(pairs_, context.device()) {
+      samples_on_host_(samples_, context.device()) {
   require(!options.compares_documents() || (!options.terms.any() && pass.loss_pieces == 1),
           "a preference loss in {} pieces or with terms of cross-entropy", pass.loss_pieces);
   set_units(std::vector<double>(static_cast<std::size_t>(units_.count()), 1.0));
@@ -122,13 +126,14 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
   if (by_parts(output_, options_, terms)) {
     cross_entropy_by_parts(output, targets, valid_rows, number, gradient, sums, terms);
   } else {
-    ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums);
+    ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums,
+                       keeps_samples() ? samples_of(number) : TensorView());
   }
 }
 
 std::vector<MicrobatchLoss> Loss::sums() {
   on_host_.update(context_.stream());
-  pairs_on_host_.update(context_.stream());
+  samples_on_host_.update(context_.stream());
   context_.synchronize();
   std::vector<MicrobatchLoss> losses;
   const std::int64_t pieces = pass_.loss_pieces;
@@ -147,12 +152,15 @@ std::vector<MicrobatchLoss> Loss::sums() {
       ops::require_labels(sums, output_.shape.back());
     }
   }
-  if (!pairs_.empty()) {
-    const std::span<const double> values = pairs_on_host_.view().host<double>();
-    for (std::size_t i = 0; i < values.size(); i += ops::kPairElements) {
-      const std::size_t sample = i / ops::kPairElements;
-      losses[sample / static_cast<std::size_t>(pass_.microbatch)].pairs.push_back(
-          {.difference = values[i], .margin = values[i + 1]});
+  const std::span<const double> values =
+      samples_.empty() ? std::span<const double>() : samples_on_host_.view().host<double>();
+  for (std::size_t i = 0; i < values.size(); i += ops::kSampleElements) {
+    const std::size_t sample = i / ops::kSampleElements;
+    MicrobatchLoss& of = losses[sample / static_cast<std::size_t>(pass_.microbatch)];
+    if (options_.compares_documents()) {
+      of.pairs.push_back({.difference = values[i], .margin = values[i + 1]});
+    } else {
+      of.samples.push_back({.loss = values[i], .counted = values[i + 1]});
     }
   }
   return losses;
@@ -182,16 +190,15 @@ void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTens
   }
   const std::span<const ReductionStep> one;
   ops::combine_cross_entropy(context_, split ? shards_.steps() : one, all_shards, targets,
-                             blocks.vocabulary, valid_rows, log_sums, sums, terms);
+                             blocks.vocabulary, valid_rows, log_sums, sums, terms,
+                             keeps_samples() ? samples_of(number) : TensorView());
   TensorView slopes;
   if (options_.compares_documents()) {
     slopes = workspace.at(Workspace::kSlopes);
-    const std::int64_t elements = pass_.microbatch * ops::kPairElements;
     ops::preference_loss(context_, all_shards, log_sums,
                          targets.reshaped({pass_.microbatch, blocks.rows / pass_.microbatch}),
                          own.document_starts, own.references, options_.preference_beta,
-                         blocks.vocabulary, own.valid, slopes,
-                         pairs_.flat_slice(first_piece(number) * elements, elements), sums);
+                         blocks.vocabulary, own.valid, slopes, samples_of(number), sums);
   }
   for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,

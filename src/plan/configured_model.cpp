@@ -146,7 +146,8 @@ std::unique_ptr<nn::Model> make_model(const config::RunConfig& c, const io::Data
       .loss = {.kind = resolve_loss(c, data),
                .terms = {.label_smoothing = c.train.label_smoothing, .z_loss = c.train.z_loss},
                .preference_beta =
-                   c.train.objective == config::Objective::kDpo ? c.train.dpo_beta : 0.0},
+                   c.train.objective == config::Objective::kDpo ? c.train.dpo_beta : 0.0,
+               .per_sample = !data.mixture.empty()},
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,

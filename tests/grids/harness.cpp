@@ -8,6 +8,7 @@
 #include <optional>
 #include <ostream>
 #include <random>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -233,10 +234,12 @@ Result result_of(const config::RunConfig& config) {
       }
     }
     nlohmann::json kept;
-    for (const char* key : {"kind", "step", "loss", "grad_norm", "learning_rate", "accuracy",
-                            "accuracy_mean", "margin", "margin_mean"}) {
-      if (record.contains(key)) {
-        kept[key] = record.at(key);
+    const std::set<std::string> compared{"kind",          "step",          "loss",
+                                         "grad_norm",     "learning_rate", "accuracy",
+                                         "accuracy_mean", "margin",        "margin_mean"};
+    for (const auto& [key, value] : record.items()) {
+      if (compared.contains(key) || key.starts_with("loss/") || key.starts_with("tokens/")) {
+        kept[key] = value;
       }
     }
     if (kept.at("kind") != "checkpoint" && kept.at("kind") != "run") {

@@ -65,6 +65,13 @@ class Resume(language.LanguageTest):
         tokens = self.records("data", "train")[0]
         self.assertEqual([sum(line) for line in read], [read[0][0] + read[0][1]] * 2, tokens)
         self.assertTrue(0 < sum(line[1] for line in read) < sum(line[0] for line in read), read)
+        self.assertIn("loss/more/train.h5", (self.directory / "data/metrics.jsonl").read_text())
+        for line in lines:
+            parts = [(line[f"loss/{name}/train.h5"], line[f"tokens/{name}/train.h5"]) for name in ("text", "more")
+                     if f"loss/{name}/train.h5" in line and line["kind"] == "train"]
+            if parts:
+                self.assertAlmostEqual(line["loss"], sum(loss * tokens for loss, tokens in parts) /
+                                       sum(tokens for _, tokens in parts), places=12)
         # Test losses of several sets are those of each, weighted by their targets.
         both = self.launch(2, "evaluate", "data", "--data.test=text/test.h5, more/test.h5", expect=harness.DONE).text
         alone = [self.alone("evaluate", "data", f"--data.test={name}/test.h5", expect=harness.DONE).text for name in ("text", "more")]

@@ -150,7 +150,7 @@ void loss(Context& context, const Loss& function) {
   const std::int64_t rows = x.shape()[0];
   Tensor<std::int64_t> sums(Shape{kLossElements});
   function(context, x.view(), target.view(), rows, 1.0 / static_cast<double>(rows), dx.view(),
-           sums.view());
+           sums.view(), TensorView());
   write_scalar<T>(loss_sums_of(sums.view()).loss / static_cast<double>(rows));
   write(dx);
 }

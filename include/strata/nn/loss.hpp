@@ -27,6 +27,8 @@ struct LossOptions {
   /// Of ops::preference_loss(), to which the cross-entropies of each sample's tokens then
   /// contribute; 0: they are the loss. Pre: else no terms, and one of PassShape::loss_pieces.
   double preference_beta = 0.0;
+  /// Whether MicrobatchLoss has samples, where the loss is one of tokens and in one piece.
+  bool per_sample = false;
 
   [[nodiscard]] bool compares_documents() const { return preference_beta > 0.0; }
 };
@@ -39,6 +41,12 @@ struct MicrobatchLoss : ops::LossSums {
   };
   /// Of the samples, in order, padding too; with LossOptions::preference_beta.
   std::vector<Pair> pairs;
+  struct Sample {
+    double loss = 0.0;     ///< the sum over its targets
+    double counted = 0.0;  ///< how many targets count
+  };
+  /// Likewise, with LossOptions::per_sample.
+  std::vector<Sample> samples;
 
   /// The sum of the margins of pairs that count.
   [[nodiscard]] double margins() const {
@@ -113,12 +121,23 @@ class Loss {
   /// Of each piece of each microbatch.
   TensorView sums_;
   TensorView units_;
-  /// Of each sample of each microbatch, in ops::kPairElements; empty without pairs.
-  TensorView pairs_;
+  /// Whether samples are kept that are no pairs.
+  [[nodiscard]] bool keeps_samples() const {
+    return !samples_.empty() && !options_.compares_documents();
+  }
+  /// The samples of a microbatch, which is in one piece.
+  [[nodiscard]] TensorView samples_of(std::int64_t number) const {
+    const std::int64_t elements = samples_.count() / std::ssize(targets_);
+    return samples_.flat_slice(first_piece(number) * elements, elements);
+  }
+
+  /// Of each sample of each microbatch, two numbers, as ops::preference_loss() or
+  /// ops::cross_entropy() gives them; empty without.
+  TensorView samples_;
   /// By piece, those of a first one.
   std::vector<Targets> targets_;
   device::HostCopy on_host_;
-  device::HostCopy pairs_on_host_;
+  device::HostCopy samples_on_host_;
 };
 
 }  // namespace strata::nn

@@ -28,6 +28,10 @@ struct LossSums {
 
 inline constexpr std::int64_t kLossElements = 5;
 
+/// What an operation can also write of each sample: the sum of its rows' losses and how many have
+/// one.
+inline constexpr std::int64_t kSampleElements = 2;
+
 /// What a training loss has besides the cross-entropy of the target t, for logits x of K classes
 /// and L = log(sum of exp(x)).
 struct LossTerms {
@@ -52,10 +56,11 @@ void require_labels(const LossSums& sums, std::int64_t classes);
 /// - onehot(label)). Rows from valid_rows on, uncounted rows and rows with bad labels have no loss
 /// and a zero gradient. With an empty dlogits only the loss is computed; in place (dlogits is
 /// logits) is allowed. Shapes: logits, dlogits rows x classes (any leading dimensions count as
-/// rows), labels (int64) rows, sums kLossElements. Pre: 0 <= valid_rows <= rows.
+/// rows), labels (int64) rows, sums kLossElements; samples (float64) samples x kSampleElements,
+/// which have as many rows each, or empty. Pre: 0 <= valid_rows <= rows.
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
-                   const TensorView& sums);
+                   const TensorView& sums, const TensorView& samples = {});
 
 /// The mean over a row's outputs of (unit (prediction - target))^2, and dprediction =
 /// gradient_scale 2 (prediction - target) / outputs. Rows from valid_rows on have no loss and a

@@ -33,12 +33,13 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
 /// whole vocabulary. A row is correct where its target is the first of the maximum logits; a target
 /// outside [0, vocabulary) that is not kUncounted is a bad label. Shapes: parts shards x rows x
 /// kCrossEntropyParts or kSmoothedParts, log_sums rows, of one dtype; targets (int64) rows; sums
-/// kLossElements. Pre: label_smoothing is 0, or the parts are kSmoothedParts.
+/// kLossElements; samples as cross_entropy()'s. Pre: label_smoothing is 0, or the parts are
+/// kSmoothedParts.
 void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums,
-                           const LossTerms& terms = {});
+                           const LossTerms& terms = {}, const TensorView& samples = {});
 
 /// dlogits = gradient_scale ((1 + 2 z log_sum) exp(logit - log_sum) - (1 - s) onehot(target) - s/K)
 /// with the `terms` z and s and a `vocabulary` of K; 0 in rows from valid_rows on, in uncounted

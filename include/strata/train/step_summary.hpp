@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "strata/comm/groups.hpp"
 #include "strata/optim/gradient_norm.hpp"
@@ -46,6 +48,8 @@ struct StepSummary {
   /// Of pairs of answers: the share with a positive margin, and the mean margin.
   double accuracy = 0.0;
   double margin = 0.0;
+  /// Of each data set of a mixture; where the loss is known of single samples.
+  std::vector<nn::MicrobatchLoss::Sample> sets;
   StepRequests requests;
   comm::ExposedSeconds communication;  ///< spent in the exchange
 };
@@ -61,12 +65,19 @@ struct StepSummary {
   return std::isfinite(summary.loss) && std::isfinite(summary.grad_norm);
 }
 
+/// The data sets of a rank's samples in a step.
+struct SampleSets {
+  std::int64_t count = 0;  ///< of sets; 0: losses are not told apart
+  /// Of each sample, microbatch by microbatch.
+  std::vector<std::int64_t> of_samples;
+};
+
 /// Reduces losses, gradient norms and requests over all ranks, in the same order on every grid
 /// (design law 1). Synchronizes the host with its device, once per step. Pre: the reducer has the
 /// step's gradients. Communication: an all-gather over each of the data, tensor and pipeline
 /// groups. Throws: Error(kData) that names a target without a model output.
 [[nodiscard]] StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank,
                                          comm::Groups& groups, RankState& state,
-                                         StepRequests requests);
+                                         StepRequests requests, const SampleSets& sets = {});
 
 }  // namespace strata::train

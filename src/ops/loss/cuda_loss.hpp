@@ -139,6 +139,28 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
   }
 }
 
+/// Sums the losses of each sample's valid rows (as write_sums_kernel) and counts its targets. One
+/// block for each sample of `each` rows.
+__global__ inline void write_samples_kernel(std::int64_t rows, const RowLoss* losses,
+                                            const std::int64_t* targets, std::int64_t classes,
+                                            std::int64_t each, double* samples) {
+  const RowThreads<kThreads> threads{static_cast<int>(threadIdx.x)};
+  const std::int64_t sample = blockIdx.x;
+  const std::int64_t end = (sample + 1) * each < rows ? (sample + 1) * each : rows;
+  double loss = 0.0;
+  double counted = 0.0;
+  for (std::int64_t row = sample * each + threadIdx.x; row < end; row += kThreads) {
+    loss += losses[row].loss;
+    counted += is_target(targets[row], classes) ? 1.0 : 0.0;
+  }
+  loss = threads.sum(loss);
+  counted = threads.sum(counted);
+  if (threadIdx.x == 0) {
+    samples[sample * kSampleElements] = loss;
+    samples[sample * kSampleElements + 1] = counted;
+  }
+}
+
 static_assert(sizeof(LossSums) == kLossElements * sizeof(std::int64_t));
 
 /// Writes `sums` from the rows' losses; `losses` and `targets`, which may be null, are device
@@ -147,6 +169,17 @@ inline void write_sums(Context& context, std::int64_t rows, const RowLoss* losse
                        const std::int64_t* targets, std::int64_t classes, const TensorView& sums) {
   launch(context, "adding losses", {1, kThreads, 0}, write_sums_kernel, rows, losses, targets,
          classes, reinterpret_cast<LossSums*>(sums.device<std::int64_t>()));
+}
+
+/// The same of each sample of `all_rows` rows, unless `samples` is empty.
+inline void write_samples(Context& context, std::int64_t rows, const RowLoss* losses,
+                          const std::int64_t* targets, std::int64_t classes, std::int64_t all_rows,
+                          const TensorView& samples) {
+  const std::int64_t count = samples.count() / kSampleElements;
+  if (count > 0) {
+    launch(context, "adding losses of samples", {count, kThreads, 0}, write_samples_kernel, rows,
+           losses, targets, classes, all_rows / count, samples.device<double>());
+  }
 }
 
 }  // namespace strata::ops::cuda

@@ -121,17 +121,18 @@ void require_labels(const LossSums& sums, std::int64_t classes) {
 
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
-                   const TensorView& sums) {
+                   const TensorView& sums, const TensorView& samples) {
   const Observed observed(context, "cross_entropy", logits, labels, dlogits, sums);
   const auto [rows, classes] = rows_of(logits.shape());
   require_count(labels, DType::kInt64, rows, "cross-entropy's labels");
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
+  require_samples(samples, rows);
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   if (!dlogits.empty()) {
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
   if (observed.handled_by<cuda::cross_entropy>(logits, labels, valid_rows, gradient_scale, dlogits,
-                                               sums)) {
+                                               sums, samples)) {
     return;
   }
   const auto label = labels.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
@@ -151,6 +152,7 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
     });
   });
   write_sums(std::span(row_losses).first(label.size()), label, classes, sums);
+  write_samples(std::span(row_losses).first(label.size()), label, classes, rows, samples);
 }
 
 void mean_squared_error(Context& context, const ConstTensorView& prediction,

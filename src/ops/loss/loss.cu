@@ -91,7 +91,7 @@ struct SquaredError {
 
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
-                   const TensorView& sums) {
+                   const TensorView& sums, const TensorView& samples) {
   const Rows shape = rows_of(logits.shape());
   const std::int64_t* const label = labels.device<std::int64_t>();
   auto* const losses = scratch_of<RowLoss>(context, shape.rows);
@@ -102,6 +102,7 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
                                           device_or_null<T>(dlogits), losses});
   });
   write_sums(context, valid_rows, losses, label, shape.columns, sums);
+  write_samples(context, valid_rows, losses, label, shape.columns, shape.rows, samples);
 }
 
 void mean_squared_error(Context& context, const ConstTensorView& prediction,

@@ -101,7 +101,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums,
-                           const LossTerms& terms) {
+                           const LossTerms& terms, const TensorView& samples) {
   const Observed observed(context, "combine_cross_entropy", parts, targets, log_sums, sums);
   require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
           parts.shape().text());
@@ -113,10 +113,11 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
+  require_samples(samples, rows);
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   require_steps(steps, shards, "cross-entropy");
-  if (observed.handled_by<cuda::combine_cross_entropy>(steps, parts, targets, vocabulary,
-                                                       valid_rows, log_sums, sums, terms)) {
+  if (observed.handled_by<cuda::combine_cross_entropy>(
+          steps, parts, targets, vocabulary, valid_rows, log_sums, sums, terms, samples)) {
     return;
   }
   const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
@@ -146,6 +147,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
     });
   });
   write_sums(row_losses, target, vocabulary, sums);
+  write_samples(row_losses, target, vocabulary, rows, samples);
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,

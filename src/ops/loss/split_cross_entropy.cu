@@ -119,7 +119,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums,
-                           const LossTerms& terms) {
+                           const LossTerms& terms, const TensorView& samples) {
   const std::int64_t shards = parts.shape()[0];
   const std::int64_t rows = parts.shape()[1];
   // Both have the alignment of a double.
@@ -136,6 +136,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
            parts.device<C>(), target, vocabulary, terms, totals, log_sums.device<C>(), losses);
   });
   write_sums(context, valid_rows, losses, target, vocabulary, sums);
+  write_samples(context, valid_rows, losses, target, vocabulary, rows, samples);
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,

@@ -77,6 +77,11 @@ void StepReport::add_metrics(const StepResult& result) {
     sum = ends_with(name, {"_max"}) ? std::max(sum, number) : sum + number;
     sums_.numbers[i].first = name;
   }
+  sums_.sets.resize(result.summary.sets.size());
+  for (std::size_t i = 0; i < sums_.sets.size(); ++i) {
+    sums_.sets[i].loss += result.summary.sets[i].loss;
+    sums_.sets[i].counted += result.summary.sets[i].counted;
+  }
   sums_.last = result;
   const std::int64_t every = setup_.plan.config.train.metrics_every;
   if (skipped || !result.histograms.empty() || result.step == setup_.plan.total_steps ||
@@ -128,6 +133,13 @@ void StepReport::flush() {
                      .further = sums.numbers};
   for (auto& [name, number] : record.further) {
     number /= ends_with(name, {"_mean", "_per_second"}) ? steps : 1.0;
+  }
+  for (std::size_t i = 0; i < sums.sets.size(); ++i) {
+    const auto& [loss, counted] = sums.sets[i];
+    if (counted > 0.0) {
+      record.further.emplace_back("loss/" + setup_.train_data.sets()[i].info().path.string(),
+                                  loss / counted);
+    }
   }
   metrics_.write(record);
   warn_of_lost_lines(record.step);

@@ -43,6 +43,7 @@ class StepReport {
     double grad_norm = 0.0;
     StepTimes times;
     std::vector<std::pair<std::string, double>> numbers;  ///< of names with _max the greatest
+    std::vector<nn::MicrobatchLoss::Sample> sets;
   };
 
   void add_metrics(const StepResult& result);

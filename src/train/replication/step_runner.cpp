@@ -11,6 +11,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/device/profile_range.hpp"
 #include "strata/plan/replication.hpp"
+#include "strata/train/metrics.hpp"
 
 #include "record/event_file.hpp"
 #include "record/histograms.hpp"
@@ -180,7 +181,8 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   if (repeat_.is_wanted(step + 1)) {
     mine.add(StepRequest::kRepeat);
   }
-  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
+  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine,
+                                       sets_of(source, work.rank.offsets.size()));
   comm::ExposedSeconds exchanged = summary.communication;
   exchanged.of(grid::Axis::kPipeline) += tied;
   times.communication += exchanged;
@@ -189,6 +191,22 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   // update, for which the host did not wait.
   count_device_waits(times, setup_.groups.engine->take_device_waits());
   return summary;
+}
+
+SampleSets StepRunner::sets_of(BatchSource& source, std::size_t microbatches) const {
+  const io::Dataset& data = setup_.train_data;
+  if (data.mixture() == nullptr || data.sets().size() > kMostSets || plan_.parts > 1 ||
+      plan_.config.numerics.loss_pieces > 1 || compares_documents(plan_)) {
+    return {};
+  }
+  SampleSets sets{.count = std::ssize(data.sets()), .of_samples = {}};
+  for (std::size_t m = 0; m < microbatches; ++m) {
+    const std::int64_t first = source.first_row(static_cast<std::int64_t>(m));
+    for (std::int64_t row = 0; row < plan_.config.batch.micro; ++row) {
+      sets.of_samples.push_back(io::mixed_sample_at(plan_.config.run.seed, data, first + row).set);
+    }
+  }
+  return sets;
 }
 
 StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {

@@ -49,6 +49,8 @@ class StepRunner {
     SampleFeed& feed;
     std::int64_t first_microbatch = 0;  ///< of the rank's
   };
+  /// The data sets of the samples, where the loss of each is told apart.
+  [[nodiscard]] SampleSets sets_of(BatchSource& source, std::size_t microbatches) const;
   /// Whether the step has histograms for TensorBoard.
   [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
   /// Encodes histograms of the slices' tensors PREFIX/PARAMETER, on rank 0.

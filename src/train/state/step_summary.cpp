@@ -32,11 +32,10 @@ class Gathered {
   std::vector<double> all_;
 };
 
-/// What precedes the squares: the requests, the loss, the number of counted targets, and of pairs
-/// of answers the number with a positive margin and the sum of the margins.
-std::size_t squares_at(const plan::Plan& plan) {
-  return compares_documents(plan) ? 5 : 3;
-}
+/// What precedes the squares: the requests, the loss, the number of counted targets, and then of
+/// pairs of answers the number with a positive margin and the sum of the margins, or of each data
+/// set its loss and its counted targets.
+constexpr std::size_t kFurtherAt = 3;
 
 /// The index of every slice of every parameter, in canonical order.
 class NormSlots {
@@ -64,52 +63,58 @@ class NormSlots {
 }  // namespace
 
 StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
-                           RankState& state, StepRequests requests) {
+                           RankState& state, StepRequests requests, const SampleSets& sets) {
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
   // Also synchronizes the squares.
   const std::vector<nn::MicrobatchLoss> losses = state.losses();
   const std::vector<double> squares = state.norm().partials();
 
-  // Over the data group: the requests, the number of counted targets, the loss of each own lane, of
-  // pairs the number with a positive margin and the margins of each own lane, the partial sums of
-  // the norm.
+  // Over the data group: the requests, the number of counted targets, for each own lane the loss
+  // and what is told apart, the partial sums of the norm.
   const bool pairs = compares_documents(plan);
   const auto rounds = static_cast<std::size_t>(plan.lanes.rounds());
+  const auto further = pairs ? std::size_t{2} : 2 * static_cast<std::size_t>(sets.count);
+  const std::size_t width = 1 + further;  // of a lane
   const auto lanes_at = std::size_t{2};
-  const auto correct_at = lanes_at + rounds;
-  const auto margins_at = correct_at + 1;
-  const auto partials_at = pairs ? margins_at + rounds : correct_at;
+  const auto partials_at = lanes_at + rounds * width;
   std::vector<double> mine(partials_at);
   mine[0] = requests.encoded();
+  std::size_t sample = 0;
   for (std::size_t m = 0; m < losses.size(); ++m) {
-    const std::size_t lane = m / static_cast<std::size_t>(plan.microbatches_per_lane);
+    double* const lane =
+        &mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane) * width];
     mine[1] += static_cast<double>(losses[m].counted);
-    mine[lanes_at + lane] += losses[m].loss;
+    lane[0] += losses[m].loss;
     if (pairs) {
-      mine[correct_at] += static_cast<double>(losses[m].correct);
-      mine[margins_at + lane] += losses[m].margins();
+      lane[1] += static_cast<double>(losses[m].correct);
+      lane[2] += losses[m].margins();
+    }
+    for (std::size_t i = 0; sets.count > 0 && i < losses[m].samples.size(); ++i) {
+      const std::int64_t set = sets.of_samples[sample++];
+      lane[1 + 2 * set] += losses[m].samples[i].loss;
+      lane[2 + 2 * set] += losses[m].samples[i].counted;
     }
   }
   mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
   const Gathered data(state.data_group(), mine, summary.communication);
 
-  std::vector<double> lane_losses(static_cast<std::size_t>(plan.lanes.tree().leaves()));
-  std::vector<double> lane_margins(lane_losses.size());
+  // By lane, the loss and then what is told apart.
+  std::vector<std::vector<double>> lanes(
+      width, std::vector<double>(static_cast<std::size_t>(plan.lanes.tree().leaves())));
   double counted = 0.0;  // whole numbers, exact in any order
-  double correct = 0.0;
   std::vector<std::span<const double>> partials;
   for (std::int64_t r = 0; r < plan.grid.data; ++r) {
     const std::span<const double> row = data.row(r);
     requests.add_encoded(row[0]);
     counted += row[1];
-    correct += pairs ? row[correct_at] : 0.0;
     for (std::size_t round = 0; round < rounds; ++round) {
       const auto leaf =
           static_cast<std::size_t>(plan.lanes.leaf(r, static_cast<std::int64_t>(round)));
-      lane_losses[leaf] = row[lanes_at + round];
-      lane_margins[leaf] = pairs ? row[margins_at + round] : 0.0;
+      for (std::size_t i = 0; i < width; ++i) {
+        lanes[i][leaf] = row[lanes_at + round * width + i];
+      }
     }
     partials.push_back(row.subspan(partials_at));
   }
@@ -117,14 +122,13 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   // Over the tensor group, then the pipeline group: what precedes the squares (of one stage), and
   // the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
-  const std::size_t first_square = squares_at(plan);
+  const std::size_t first_square = kFurtherAt + further;
   std::vector<double> model(first_square + slots.count());
   model[0] = requests.encoded();
-  model[1] = grid::sum_in_tree(plan.lanes.tree(), lane_losses);
+  model[1] = grid::sum_in_tree(plan.lanes.tree(), lanes[0]);
   model[2] = counted;
-  if (pairs) {
-    model[3] = correct;
-    model[4] = grid::sum_in_tree(plan.lanes.tree(), lane_margins);
+  for (std::size_t i = 0; i < further; ++i) {
+    model[kFurtherAt + i] = grid::sum_in_tree(plan.lanes.tree(), lanes[1 + i]);
   }
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
@@ -167,9 +171,13 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   summary.grad_norm =
       summary.counted_share > 0.0 ? std::sqrt(square) / summary.counted_share : std::sqrt(square);
   summary.loss = last[1] / number;
+  const std::span<const double> told_apart = last.subspan(kFurtherAt, further);
   if (pairs) {
-    summary.accuracy = last[3] / number;
-    summary.margin = last[4] / number;
+    summary.accuracy = told_apart[0] / number;
+    summary.margin = told_apart[1] / number;
+  }
+  for (std::size_t i = 0; !pairs && i < further; i += 2) {
+    summary.sets.push_back({.loss = told_apart[i], .counted = told_apart[i + 1]});
   }
   return summary;
 }

@@ -428,6 +428,43 @@ void add_preference_loss(std::vector<Case>& cases) {
        }});
 }
 
+/// What is told of single samples, of which the last ones are padding.
+void add_losses_of_samples(std::vector<Case>& cases) {
+  constexpr std::int64_t kSamples = 5;
+  constexpr std::int64_t kRows = kSamples * 270;
+  constexpr std::int64_t kValid = 3 * 270 + 7;
+  // The loss's numbers, and those of the samples.
+  const auto numbers_of = [](Context& context, const auto& operation) {
+    const Shape shape{kSamples, kSampleElements};
+    const device::Buffer memory(context.device(), shape.count() * size_bytes(DType::kFloat64));
+    const TensorView samples = memory.view(0, shape, DType::kFloat64);
+    std::vector<double> numbers =
+        loss_of(context, [&](const TensorView& sums) { operation(sums, samples); });
+    const device::HostView here(samples, context.stream());
+    const std::span<const double> values = here.view().host<double>();
+    numbers.insert(numbers.end(), values.begin(), values.end());
+    return numbers;
+  };
+  cases.push_back({"cross_entropy_of_samples",
+                   {read({kRows, 40}), ids({kRows}, kUncounted, 40)},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(
+                         context, [&](const TensorView& sums, const TensorView& samples) {
+                           cross_entropy(context, t[0], t[1], kValid, 0.125, {}, sums, samples);
+                         });
+                   }});
+  cases.push_back(
+      {"combine_cross_entropy_of_samples",
+       {positive({2, kRows, kCrossEntropyParts}), ids({kRows}, kUncounted, 30),
+        computed(Role::kWritten, {kRows})},
+       [=](Context& context, const Tensors& t) {
+         const std::array<ReductionStep, 1> steps{{{0, 1}}};
+         return numbers_of(context, [&](const TensorView& sums, const TensorView& samples) {
+           combine_cross_entropy(context, steps, t[0], t[1], 30, kValid, t[2], sums, {}, samples);
+         });
+       }});
+}
+
 }  // namespace
 
 void add_row_cases(std::vector<Case>& cases) {
@@ -492,6 +529,7 @@ void add_loss_cases(std::vector<Case>& cases) {
     add_shards(cases, "equals" + of, {.shape = {3, 60, columns}, .low = 1.0, .high = 1.0});
   }
   add_preference_loss(cases);
+  add_losses_of_samples(cases);
   const std::array<ReductionStep, 2> steps{{{0, 1}, {0, 2}}};
   cases.push_back({"combine_cross_entropy",
                    {positive({3, 300, kCrossEntropyParts}), ids({300}, -1, 31),

@@ -1,8 +1,10 @@
 #include "strata/ops/loss.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -293,6 +295,37 @@ TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {
         return 0.5 * squared_error_sums(context, prediction.view(), target.view(), 2, 0.5, {}).loss;
       },
       prediction.elements(), gradient.values());
+}
+
+TEST(CrossEntropy, TellsOfEachSample) {
+  Context context(2);
+  const std::int64_t tokens = 3;
+  Tensor<double> logits({12, 4});
+  for (std::int64_t i = 0; i < 48; ++i) {
+    logits[i] = static_cast<double>(i * i % 7);
+  }
+  const std::vector<std::int64_t> labels{0,          kUncounted, 3,          1, 2, 0,
+                                         kUncounted, kUncounted, kUncounted, 1, 1, 1};
+  Tensor<double> samples({4, kSampleElements});
+  std::ranges::fill(samples.elements(), -1.0);
+  const std::int64_t valid = 10;
+  const LossSums all = sums_of([&](const TensorView& sums) {
+    cross_entropy(context, logits.view(), ConstTensorView(std::span(labels), Shape{12}), valid, 1.0,
+                  {}, sums, samples.view());
+  });
+  double loss = 0.0;
+  for (std::int64_t sample = 0; sample < 4; ++sample) {
+    const std::int64_t rows = std::clamp<std::int64_t>(valid - sample * tokens, 0, tokens);
+    const LossSums own = cross_entropy_sums(
+        context, logits.view().flat_slice(sample * tokens * 4, tokens * 4).reshaped({tokens, 4}),
+        ConstTensorView(std::span(labels), Shape{12}).flat_slice(sample * tokens, tokens), rows,
+        1.0, {});
+    const auto at = static_cast<std::size_t>(sample * kSampleElements);
+    EXPECT_EQ(samples.elements()[at], own.loss);
+    EXPECT_EQ(samples.elements()[at + 1], static_cast<double>(own.counted));
+    loss += own.loss;
+  }
+  EXPECT_DOUBLE_EQ(loss, all.loss);
 }
 
 }  // namespace
