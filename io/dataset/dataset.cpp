@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -132,7 +133,12 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
   auto contents = std::make_unique<Contents>(ReadMaster());
   DatasetInfo& info = contents->info;
   std::string facts;
+  std::set<std::filesystem::path> named;
   for (const MixtureSet& set : sets) {
+    if (!named.insert(set.master).second) {
+      fail(ExitCode::kUsage, "{} is named twice; name it once, with the sum of its weights",
+           set.master.string());
+    }
     const Dataset& opened = contents->sets.emplace_back(open(set.master));
     opened.contents_->is_one_of_several = true;
     const DatasetInfo& own = opened.info();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <exception>
 #include <iterator>
 
 #include <fmt/ranges.h>
@@ -33,6 +34,7 @@ struct EncodedLine {
   Documents documents;
   bool is_cut = false;
   bool is_left_out = false;  ///< for its length
+  std::exception_ptr error;  ///< of encoding, which counts where the line is imported
 };
 
 /// Makes tokens of dialogues, for one thread.
@@ -55,9 +57,8 @@ class ChatEncoder {
       keep_within_limit(dialogues, line);
       for (const Dialogue& dialogue : dialogues) {
         line.text += text_of(dialogue);
-        add(dialogue, line);
-        require_target(dialogue, line);
       }
+      add_all(dialogues, place, line);
       return line;
     } catch (const Error& error) {
       fail(error.code(), "{}: {}", place, error.what());
@@ -71,6 +72,19 @@ class ChatEncoder {
       return render_pair(chat_, object, roles_);
     }
     return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
+  }
+
+  void add_all(const std::vector<Dialogue>& dialogues, const std::string& place,
+               EncodedLine& line) const {
+    try {
+      for (const Dialogue& dialogue : dialogues) {
+        add(dialogue, line);
+        require_target(dialogue, line);
+      }
+    } catch (const Error& error) {
+      line.error =
+          std::make_exception_ptr(Error(error.code(), fmt::format("{}: {}", place, error.what())));
+    }
   }
 
   /// Refuses an answer of a pair without a target: a first token is none.
@@ -293,6 +307,9 @@ class ChatSource final : public TokenSource {
         filter_.count_cut();
       }
       if (filter_.takes(line.text)) {
+        if (line.error) {
+          std::rethrow_exception(line.error);
+        }
         take(line);
         ids.swap(line.ids);
       }

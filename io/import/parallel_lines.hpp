@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,10 +31,13 @@ class ParallelLines {
   /// make(object, place, thread): `place` is as in "a.jsonl:7", and each thread has a number.
   using Make = std::function<Result(const nlohmann::json&, const std::string&, std::size_t)>;
 
-  ParallelLines(std::vector<std::filesystem::path> files, std::int64_t threads, Make make)
+  /// `batch_bytes`: of lines that are read before threads go to work.
+  ParallelLines(std::vector<std::filesystem::path> files, std::int64_t threads, Make make,
+                std::size_t batch_bytes = std::size_t{8} << 20)
       : files_(std::move(files)),
         threads_(static_cast<std::size_t>(std::max<std::int64_t>(1, threads))),
-        make_(std::move(make)) {}
+        make_(std::move(make)),
+        batch_bytes_(batch_bytes) {}
 
   /// Advances to the next result; false at the end. Throws: as `make` and JsonLines.
   [[nodiscard]] bool next() {
@@ -65,16 +69,15 @@ class ParallelLines {
 
   /// Reads the lines of the next results.
   void read() {
-    constexpr std::size_t kBytes = std::size_t{1} << 21;
     entries_.clear();
-    for (std::size_t bytes = 0; bytes < kBytes * threads_;) {
-      if (!lines_) {
-        if (opened_ == files_.size()) {
-          return;
-        }
-        lines_.emplace(files_[opened_++]);
+    for (std::size_t bytes = 0; bytes < batch_bytes_;) {
+      if (!lines_ && opened_ == files_.size()) {
+        return;
       }
       try {
+        if (!lines_) {
+          lines_.emplace(files_[opened_++]);
+        }
         if (!lines_->next_line()) {
           lines_.reset();
           continue;
@@ -85,7 +88,7 @@ class ParallelLines {
       }
       Entry& entry = entries_.emplace_back(Entry{
           .file = opened_ - 1, .number = lines_->line(), .line = std::string(lines_->text())});
-      bytes += entry.line.size();
+      bytes += sizeof(Entry) + entry.line.size();
     }
   }
 
@@ -104,14 +107,18 @@ class ParallelLines {
         } catch (...) {
           entry.error = std::current_exception();
         }
-        entry.line = {};
+        std::string().swap(entry.line);
       }
     };
     std::vector<std::jthread> threads;
     {
       const BlockedSignals blocked;
       for (std::size_t thread = 1; thread < threads_ && thread < entries_.size(); ++thread) {
-        threads.emplace_back(work, thread);
+        try {
+          threads.emplace_back(work, thread);
+        } catch (const std::system_error&) {
+          break;  // no more threads can be started: there is one at least
+        }
       }
     }
     work(0);
@@ -120,6 +127,7 @@ class ParallelLines {
   std::vector<std::filesystem::path> files_;
   std::size_t threads_;
   Make make_;
+  std::size_t batch_bytes_;
   std::size_t opened_ = 0;
   std::optional<JsonLines> lines_;
   std::vector<Entry> entries_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 
 #include <fmt/ranges.h>
 
@@ -86,7 +87,7 @@ class Document {
 
 class TextSource : public TokenSource {
  public:
-  /// With several encoders as many threads encode lines.
+  /// With several encoders as many threads encode lines; with one, lines are encoded in order.
   TextSource(const ImportOptions& options, std::vector<std::unique_ptr<TextEncoder>> encoders,
              std::optional<Tokenizer> tokenizer)
       : TokenSource(options.inputs, std::move(tokenizer), options.documents),
@@ -96,7 +97,7 @@ class TextSource : public TokenSource {
     if (!field_.empty()) {
       lines_.emplace(files_, std::ssize(encoders_),
                      [this](const nlohmann::json& object, const std::string& place,
-                            std::size_t thread) { return encoded(object, place, thread); });
+                            std::size_t thread) { return read(object, place, thread); });
     }
     // Report missing files before encoding, which may take hours.
     for (const std::filesystem::path& file : files_) {
@@ -129,33 +130,52 @@ class TextSource : public TokenSource {
   [[nodiscard]] const TextEncoder& encoder() const { return *encoders_.front(); }
 
  private:
-  /// A line's text, and its ids; both are empty for null.
+  /// A line: its text, empty for null, and its ids where threads encode.
   struct Line {
     std::string text;
+    std::string place;
     std::vector<std::uint32_t> ids;
+    std::exception_ptr error;  ///< of encoding, which counts where the line is imported
   };
 
-  [[nodiscard]] Line encoded(const nlohmann::json& object, const std::string& place,
-                             std::size_t thread) const {
-    Line line{.text = text_of(object, place)};
-    if (!line.text.empty()) {
-      static_cast<void>(Document(place, line.text).next(*encoders_[thread], line.ids));
+  [[nodiscard]] Line read(const nlohmann::json& object, const std::string& place,
+                          std::size_t thread) const {
+    Line line{.text = text_of(object, place), .place = place, .ids = {}, .error = {}};
+    if (encoders_.size() > 1) {
+      try {
+        encode(line, *encoders_[thread]);
+      } catch (const Error&) {
+        line.error = std::current_exception();
+      }
     }
     return line;
+  }
+
+  static void encode(Line& line, TextEncoder& encoder) {
+    if (!line.text.empty()) {
+      static_cast<void>(Document(line.place, line.text).next(encoder, line.ids));
+    }
   }
 
   /// Takes the ids of the next line.
   [[nodiscard]] bool next_line(std::vector<std::uint32_t>& ids) {
     while (lines_->next()) {
       open_files(lines_->file() + 1);
-      const Line& line = lines_->result();
-      if (!line.text.empty() && filter_.takes(line.text)) {
-        begin_document(ids);
-        ids.insert(ids.end(), line.ids.begin(), line.ids.end());
-        end_document(ids);
-        ends_.back() += std::ssize(ids);
-        return true;
+      Line& line = lines_->result();
+      if (line.text.empty() || !filter_.takes(line.text)) {
+        continue;
       }
+      if (line.error) {
+        std::rethrow_exception(line.error);
+      }
+      if (encoders_.size() == 1) {
+        encode(line, *encoders_.front());
+      }
+      begin_document(ids);
+      ids.insert(ids.end(), line.ids.begin(), line.ids.end());
+      end_document(ids);
+      ends_.back() += std::ssize(ids);
+      return true;
     }
     open_files(files_.size());
     return false;

@@ -221,8 +221,7 @@ Search::Search(const Expression& expression)
     : expression_(&expression),
       stack_(pcre2_jit_stack_create(std::size_t{32} << 10U, std::size_t{4} << 20U, nullptr)),
       context_(pcre2_match_context_create(nullptr)),
-      data_(pcre2_match_data_create(1, nullptr)),
-      credit_bytes_(std::int64_t{256} << 20U) {
+      data_(pcre2_match_data_create(1, nullptr)) {
   require(stack_ && context_ && data_, "PCRE2 gives no memory");
   constexpr std::uint32_t kMostKibibytes = 64 * 1024;
   pcre2_set_heap_limit(context_.get(), kMostKibibytes);

@@ -92,8 +92,12 @@ class Search {
   /// Throws: Error(kData) where the expression takes too many steps.
   [[nodiscard]] Match find(std::string_view text, std::size_t from, End end);
   [[nodiscard]] bool looks_back() const { return expression_->looks_back(); }
+  /// Forgets how often earlier texts were read again, which find() bounds.
+  void begin_document() { credit_bytes_ = kCredit; }
 
  private:
+  static constexpr std::int64_t kCredit = std::int64_t{256} << 20U;
+
   struct Free {
     void operator()(pcre2_real_jit_stack_8* stack) const;
     void operator()(pcre2_real_match_context_8* context) const;
@@ -110,8 +114,8 @@ class Search {
   std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
   std::unique_ptr<pcre2_real_match_context_8, Free> context_;
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
-  const std::size_t* place_ = nullptr;  ///< of the last match: begin and end
-  std::int64_t credit_bytes_;           ///< that may still be read again
+  const std::size_t* place_ = nullptr;   ///< of the last match: begin and end
+  std::int64_t credit_bytes_ = kCredit;  ///< that may still be read again
 };
 
 }  // namespace strata::io

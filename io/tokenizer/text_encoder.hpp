@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -67,7 +68,12 @@ class BytePairsEncoder : public TextEncoder {
       : pairs_(pairs), words_(pairs), steps_(pairs.splits().begin(), pairs.splits().end()) {}
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override {
-    return split(0, text, end, ids);
+    const std::size_t used = split(0, text, end, ids);
+    if (end == End::kReached) {
+      // What one document may cost does not depend on those before it.
+      std::ranges::for_each(steps_, &Search::begin_document);
+    }
+    return used;
   }
 
  private:

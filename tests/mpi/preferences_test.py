@@ -201,7 +201,7 @@ class Preferences(harness.StrataTest):
         self.assertEqual(len(files), 2)
         texts = [file.read_bytes() for file in files]
         for damage, words in ((lambda file, text: file.unlink(), "is missing"), (lambda file, text: file.write_bytes(text[:-9]), "is damaged"),
-                              (lambda file, text: file.write_bytes(text[:-3] + bytes([text[-3] ^ 1]) + text[-2:]), "")):
+                              (lambda file, text: file.write_bytes(text[:-4] + bytes([text[-4] ^ 1]) + text[-3:]), "is damaged")):
             for file, text in zip(files, texts):
                 damage(file, text)
             self.assert_refused(self.train(config, (1, 1, 1), "dpo", *longer, expect=None), DATA, files[0].name[:11], words)

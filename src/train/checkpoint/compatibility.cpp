@@ -340,8 +340,9 @@ void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint) 
            "{} holds another run: there {} is {}, here it is {}; set it back, {}choose another "
            "run.dir",
            checkpoint.directory().string(), one.key, one.there.dump(), one.here.dump(),
-           one.is_of_data() ? "set data.accept_change to on to go on with the new data, or "
-                            : "or ");
+           one.is_of_data() && !compares_documents(plan)
+               ? "set data.accept_change to on to go on with the new data, or "
+               : "or ");
     }
   }
 }

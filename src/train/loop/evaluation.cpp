@@ -222,7 +222,8 @@ std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
   }
   text += fmt::format(" over {} samples", count_text(result.samples));
   std::vector<std::string> sets;
-  for (const auto& [name, loss] : result.sets) {
+  for (const auto& [name, loss] :
+       std::span(result.sets).first(result.sets.size() <= kMostSets ? result.sets.size() : 0)) {
     sets.push_back(fmt::format("{} {}", name, number_text(loss)));
   }
   return sets.empty() ? text : text + fmt::format(", of {}", fmt::join(sets, ", "));

@@ -43,7 +43,7 @@ std::vector<double> stored(const std::filesystem::path& path, const io::DatasetI
   }
   const auto file = io::parse_json(io::read_input(path, kMostBytes, ExitCode::kData));
   std::vector<double> references;
-  if (file && file->is_object() && file->contains(kLogRatios) &&
+  if (file && file->is_object() && file->contains(kLogRatios) && file->at(kLogRatios).is_array() &&
       std::ranges::all_of(file->at(kLogRatios),
                           [](const nlohmann::json& value) { return value.is_number(); })) {
     references = file->at(kLogRatios).get<std::vector<double>>();

@@ -68,11 +68,10 @@ void StepReport::add_metrics(const StepResult& result) {
   sums_.loss += result.summary.loss;
   sums_.grad_norm += result.summary.grad_norm;
   sums_.times += result.times;
-  std::vector<std::pair<std::string, double>> numbers = result.numbers;
-  add_tokens_of_sets(result.step, numbers);
-  sums_.numbers.resize(numbers.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const auto& [name, number] = numbers[i];
+  add_tokens_of_sets(result.step);
+  sums_.numbers.resize(result.numbers.size());
+  for (std::size_t i = 0; i < result.numbers.size(); ++i) {
+    const auto& [name, number] = result.numbers[i];
     double& sum = sums_.numbers[i].second;
     sum = ends_with(name, {"_max"}) ? std::max(sum, number) : sum + number;
     sums_.numbers[i].first = name;
@@ -90,22 +89,21 @@ void StepReport::add_metrics(const StepResult& result) {
   }
 }
 
-void StepReport::add_tokens_of_sets(std::int64_t step,
-                                    std::vector<std::pair<std::string, double>>& numbers) const {
-  const std::vector<io::Dataset>& sets = setup_.train_data.sets();
-  if (sets.size() > kMostSets || setup_.train_data.mixture() == nullptr) {
+void StepReport::add_tokens_of_sets(std::int64_t step) {
+  const io::Dataset& data = setup_.train_data;
+  if (data.mixture() == nullptr || data.sets().size() > kMostSets) {
     return;
   }
-  const std::size_t first = numbers.size();
-  for (const io::Dataset& set : sets) {
-    numbers.emplace_back("tokens/" + set.info().path.string(), 0.0);
-  }
+  sums_.tokens.resize(data.sets().size());
   const config::RunConfig& config = setup_.plan.config;
+  const bool packed = data.info().packed_inputs > 0;
   for (std::int64_t i = 0; i < config.batch.global; ++i) {
-    const auto [set, sample] = io::mixed_sample_at(config.run.seed, setup_.train_data,
-                                                   (step - 1) * config.batch.global + i);
-    numbers[first + static_cast<std::size_t>(set)].second +=
-        static_cast<double>(setup_.train_data.inputs_of(sample));
+    const std::int64_t place = (step - 1) * config.batch.global + i;
+    const auto [set, sample] =
+        packed ? io::mixed_sample_at(config.run.seed, data, place)
+               : io::MixedSample{data.mixture()->at(config.run.seed, place).set};
+    sums_.tokens[static_cast<std::size_t>(set)] +=
+        packed ? data.inputs_of(sample) : data.info().input_shape[0];
   }
 }
 
@@ -134,12 +132,12 @@ void StepReport::flush() {
   for (auto& [name, number] : record.further) {
     number /= ends_with(name, {"_mean", "_per_second"}) ? steps : 1.0;
   }
-  for (std::size_t i = 0; i < sums.sets.size(); ++i) {
-    const auto& [loss, counted] = sums.sets[i];
-    if (counted > 0.0) {
-      record.further.emplace_back("loss/" + setup_.train_data.sets()[i].info().path.string(),
-                                  loss / counted);
+  for (std::size_t i = 0; i < sums.tokens.size(); ++i) {
+    const std::string name = setup_.train_data.sets()[i].info().path.string();
+    if (i < sums.sets.size() && sums.sets[i].counted > 0.0) {
+      record.further.emplace_back("loss/" + name, sums.sets[i].loss / sums.sets[i].counted);
     }
+    record.further.emplace_back("tokens/" + name, sums.tokens[i]);
   }
   metrics_.write(record);
   warn_of_lost_lines(record.step);

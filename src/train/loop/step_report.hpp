@@ -44,12 +44,12 @@ class StepReport {
     StepTimes times;
     std::vector<std::pair<std::string, double>> numbers;  ///< of names with _max the greatest
     std::vector<nn::MicrobatchLoss::Sample> sets;
+    std::vector<std::int64_t> tokens;  ///< of each set, without padding
   };
 
   void add_metrics(const StepResult& result);
-  /// Of a mixture: how many tokens of each set the step has read, without padding.
-  void add_tokens_of_sets(std::int64_t step,
-                          std::vector<std::pair<std::string, double>>& numbers) const;
+  /// Of a mixture: what the step has read of each set.
+  void add_tokens_of_sets(std::int64_t step);
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
   void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);

@@ -200,10 +200,11 @@ SampleSets StepRunner::sets_of(BatchSource& source, std::size_t microbatches) co
     return {};
   }
   SampleSets sets{.count = std::ssize(data.sets()), .of_samples = {}};
-  for (std::size_t m = 0; m < microbatches; ++m) {
+  const bool has_losses = rank_.coordinates.pipeline == loss_stage(plan_);
+  for (std::size_t m = 0; has_losses && m < microbatches; ++m) {
     const std::int64_t first = source.first_row(static_cast<std::int64_t>(m));
     for (std::int64_t row = 0; row < plan_.config.batch.micro; ++row) {
-      sets.of_samples.push_back(io::mixed_sample_at(plan_.config.run.seed, data, first + row).set);
+      sets.of_samples.push_back(data.mixture()->at(plan_.config.run.seed, first + row).set);
     }
   }
   return sets;

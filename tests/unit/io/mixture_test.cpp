@@ -183,7 +183,14 @@ TEST(Mixture, RefusesSetsThatDoNotFit) {
                 static_cast<void>(Dataset::open_several({bytes, chars}, MixtureRules{}));
               }),
               HasSubstr("another one"));
-  Dataset tiny = Dataset::open_several({{bytes.master, 1.0}, {bytes.master, 1e-9}}, MixtureRules{});
+  EXPECT_THAT(error_of(
+                  [&] {
+                    static_cast<void>(Dataset::open_several({bytes, bytes}, {}));
+                  },
+                  ExitCode::kUsage),
+              HasSubstr("a/train.h5 is named twice"));
+  const MixtureSet more{.master = imported(directory, "c", {"more text"}), .weight = 1e-9};
+  Dataset tiny = Dataset::open_several({{bytes.master, 1.0}, more}, MixtureRules{});
   EXPECT_THAT(error_of([&] { tiny.set_context(2); }, ExitCode::kUsage),
               HasSubstr("less than 1 of 65536"));
 }

@@ -224,7 +224,7 @@ names, a name of its own), or drop leaves such rows out (default refuse). A labe
              "file fails the import"},
             {"threads", "N",
              "images, text with --text-field, chat, preferences: threads that read and encode; the "
-             "data set does not depend on them (default: the cores)"},
+             "data set does not depend on them (default: the cores, for text at most 8)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
              R"(text: bytes, chars: one token per byte or character; gpt2: byte pairs of --encoder and --merges; FILE: the
 tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs), SentencePiece's tokenizer.model, or a file

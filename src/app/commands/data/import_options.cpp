@@ -219,7 +219,10 @@ io::ImportOptions import_options(const config::CommandLine& line) {
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
   options.token_bits = line.count("token-bits", 0, 0, 64);
   options.images = image_options(line);
-  options.threads = options.images.threads;
+  // More wait for the one that reads, and each has tables of words.
+  constexpr std::int64_t kMostByDefault = 8;
+  options.threads = line.has("threads") ? options.images.threads
+                                        : std::min(options.images.threads, kMostByDefault);
   options.split = text_argument(line, "split");
   options.task = line.choice<io::TaskChoice>("task").value_or(options.task);
   options.classes = line.count("classes", 0, 0, io::kMostClasses);
