@@ -1,5 +1,6 @@
 """A stop request ends set-up, training and evaluation soon, with exit code 75 and without a changed bit."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -163,7 +164,12 @@ class Stop(harness.StrataTest):
             os.kill(waiting, number)
             time.sleep(1.2)
             self.assertIn(waiting, job.ranks())
-        os.kill(waiting, signal.SIGTERM)
+        # On busy cores the first one may be handled so late that the second comes within a second of it, and counts as the same.
+        end = time.monotonic() + 60
+        while waiting in job.ranks() and time.monotonic() < end:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(waiting, signal.SIGTERM)
+            time.sleep(1.2)
         self.assertNotIn(job.wait(10).code, (harness.DONE, harness.STOPPED_EARLY))
 
     def steps_saved(self, run):

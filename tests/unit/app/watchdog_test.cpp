@@ -98,6 +98,8 @@ TEST(Heartbeats, OneRankReportsAndFilesOfOtherJobsGo) {
 }
 
 constexpr double kTimeout = 0.3;
+// So long other threads have for a look, and they may wait for a core.
+constexpr double kSecond = 0.4;
 
 /// A watchdog of this thread, which then waits; what it prints before it ends the process.
 std::string report_of(const std::filesystem::path& run_directory, const comm::Activity& activity,
@@ -112,7 +114,7 @@ std::string report_of(const std::filesystem::path& run_directory, const comm::Ac
                              .ranks = 2,
                              .job = "job",
                              .end = [&] { ended.set_value(); },
-                             .second = 0.05},
+                             .second = kSecond},
                             activity);
     ended.get_future().wait_for(std::chrono::duration<double>(seconds));
     // Lets a heartbeat go on that hangs in a pipe.
@@ -126,7 +128,7 @@ std::string report_of(const std::filesystem::path& run_directory, const comm::Ac
 }
 
 constexpr double kLong = 10.0;
-constexpr double kPastTimeout = 0.6;
+constexpr double kPastTimeout = 1.0;  // and a second
 
 TEST(Watchdog, EndsABlockedCallOfALibraryAndWritesAReport) {
   const io::test::TemporaryDirectory directory;
