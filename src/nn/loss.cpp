@@ -12,7 +12,7 @@ namespace strata::nn {
 namespace {
 
 /// Of cross-entropy by parts.
-enum class Workspace { kAllShards, kOwnShards, kLogSums, kSlopes };
+enum class Workspace { kAllShards, kOwnShards, kLogSums, kRowScales };
 enum class Kept { kSums, kUnits, kSamples };
 
 /// Of one piece.
@@ -46,7 +46,7 @@ std::vector<TensorSpec> Loss::workspace(const Port& output, const PassShape& pas
       {{Workspace::kAllShards, {{blocks.shards, blocks.rows, width}, dtype}},
        {Workspace::kOwnShards, {{split ? blocks.own.count() : 0, blocks.rows, width}, dtype}},
        {Workspace::kLogSums, {{blocks.rows}, dtype}},
-       {Workspace::kSlopes, {{options.compares_documents() ? blocks.rows : 0}, dtype}}});
+       {Workspace::kRowScales, {{options.compares_documents() ? blocks.rows : 0}, dtype}}});
 }
 
 std::vector<TensorSpec> Loss::kept(const LossOptions& options, const Port& output,
@@ -192,18 +192,18 @@ void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTens
   ops::combine_cross_entropy(context_, split ? shards_.steps() : one, all_shards, targets,
                              blocks.vocabulary, valid_rows, log_sums, sums, terms,
                              keeps_samples() ? samples_of(number) : TensorView());
-  TensorView slopes;
+  TensorView row_scales;
   if (options_.compares_documents()) {
-    slopes = workspace.at(Workspace::kSlopes);
+    row_scales = workspace.at(Workspace::kRowScales);
     ops::preference_loss(context_, all_shards, log_sums,
                          targets.reshaped({pass_.microbatch, blocks.rows / pass_.microbatch}),
                          own.document_starts, own.references, options_.preference_beta,
-                         blocks.vocabulary, own.valid, slopes, samples_of(number), sums);
+                         blocks.vocabulary, own.valid, row_scales, samples_of(number), sums);
   }
   for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
                                 blocks.ids(s).count(), log_sums, valid_rows, own.gradient_scale,
-                                blocks.block(gradient, s), terms, blocks.vocabulary, slopes);
+                                blocks.block(gradient, s), terms, blocks.vocabulary, row_scales);
   }
 }
 

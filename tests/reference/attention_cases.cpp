@@ -100,7 +100,7 @@ void split_cross_entropy(Context& context, bool of_pairs = false) {
   Tensor<std::int64_t> sums(Shape{kLossElements});
   combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
                         log_sums.view(), sums.view(), terms);
-  Tensor<T> slopes(Shape{of_pairs ? rows : 0});
+  Tensor<T> row_scales(Shape{of_pairs ? rows : 0});
   if (of_pairs) {
     const double beta = static_cast<double>(read_tensor<T>().elements()[0]);
     auto starts = read_tensor<std::int64_t>();
@@ -113,14 +113,14 @@ void split_cross_entropy(Context& context, bool of_pairs = false) {
                     targets.view().reshaped({samples, rows / samples}),
                     ConstTensorView(std::span(documents), Shape{samples, rows / samples}),
                     ConstTensorView(std::span(reference), Shape{samples}), beta, shards * ids,
-                    samples, slopes.view(), pairs.view(), sums.view());
+                    samples, row_scales.view(), pairs.view(), sums.view());
   }
   const LossSums result = loss_sums_of(sums.view());
   const auto counted = static_cast<double>(result.counted);
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
                            log_sums.view(), rows, 1.0 / counted, shard_of(dlogits, shard, ids),
-                           terms, shards * ids, slopes.view());
+                           terms, shards * ids, row_scales.view());
   }
   write_scalar<T>(result.loss / counted);
   write(dlogits);

@@ -43,14 +43,14 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
 
 /// dlogits = gradient_scale ((1 + 2 z log_sum) exp(logit - log_sum) - (1 - s) onehot(target) - s/K)
 /// with the `terms` z and s and a `vocabulary` of K; 0 in rows from valid_rows on, in uncounted
-/// rows and in columns from `ids` on. Where `slopes` is not empty, a row's gradient is multiplied
-/// by its slope. In place (dlogits is logits) is allowed. Shapes: as cross_entropy_parts; dlogits
-/// as logits; slopes as log_sums.
+/// rows and in columns from `ids` on. Where `row_scales` is not empty, a row's gradient is
+/// multiplied by its scale. In place (dlogits is logits) is allowed. Shapes: as
+/// cross_entropy_parts; dlogits as logits; row_scales as log_sums.
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits,
                             const LossTerms& terms = {}, std::int64_t vocabulary = 1,
-                            const ConstTensorView& slopes = {});
+                            const ConstTensorView& row_scales = {});
 
 }  // namespace strata::ops

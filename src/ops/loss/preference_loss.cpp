@@ -18,9 +18,10 @@ void preference_loss(Context& context, const ConstTensorView& parts,
                      const ConstTensorView& log_sums, const ConstTensorView& targets,
                      const ConstTensorView& document_starts, const ConstTensorView& references,
                      double beta, std::int64_t vocabulary, std::int64_t valid_samples,
-                     const TensorView& slopes, const TensorView& pairs, const TensorView& sums) {
+                     const TensorView& row_scales, const TensorView& pairs,
+                     const TensorView& sums) {
   const Observed observed(context, "preference_loss", parts, log_sums, targets, document_starts,
-                          slopes, pairs, sums);
+                          row_scales, pairs, sums);
   require(parts.shape().rank() == 3 && targets.shape().rank() == 2,
           "a preference loss of {} and {}", parts.shape().text(), targets.shape().text());
   const std::int64_t shards = parts.shape()[0];
@@ -35,14 +36,14 @@ void preference_loss(Context& context, const ConstTensorView& parts,
   require_count(document_starts, DType::kUint32, rows, "a preference loss's documents");
   require_count(references, DType::kFloat64, samples, "a preference loss's references");
   require_count(log_sums, parts.dtype(), rows, "a preference loss's log_sums");
-  require_count(slopes, parts.dtype(), rows, "a preference loss's slopes");
+  require_count(row_scales, parts.dtype(), rows, "a preference loss's row_scales");
   require_count(pairs, DType::kFloat64, samples * kPairElements, "a preference loss's pairs");
   require_count(sums, DType::kInt64, kLossElements, "a preference loss's sums");
   require(valid_samples >= 0 && valid_samples <= samples, "{} valid samples of {}", valid_samples,
           samples);
   if (observed.handled_by<cuda::preference_loss>(parts, log_sums, targets, document_starts,
                                                  references, beta, vocabulary, valid_samples,
-                                                 slopes, pairs, sums)) {
+                                                 row_scales, pairs, sums)) {
     return;
   }
   const std::int64_t* const target = targets.host<std::int64_t>().data();
@@ -52,7 +53,7 @@ void preference_loss(Context& context, const ConstTensorView& parts,
   with_floating(parts.dtype(), [&]<typename T>(T) {
     const T* const from = parts.host<T>().data();
     const T* const log_sum = log_sums.host<T>().data();
-    T* const slope = slopes.host<T>().data();
+    T* const row_scale = row_scales.host<T>().data();
     parallel_for(context, samples, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t sample = begin; sample < end; ++sample) {
         double difference = 0.0;
@@ -71,22 +72,17 @@ void preference_loss(Context& context, const ConstTensorView& parts,
         const double weight = sample < valid_samples ? beta * preference_weight(margin) : 0.0;
         for (std::int64_t row = sample * tokens; row < (sample + 1) * tokens; ++row) {
           const double own = is_target(target[row], vocabulary) ? weight : 0.0;
-          slope[row] = static_cast<T>(start[row] > 0 ? -own : own);
+          row_scale[row] = static_cast<T>(start[row] > 0 ? -own : own);
         }
       }
     });
   });
-  double loss = 0.0;
-  std::int64_t correct = 0;
-  for (std::int64_t sample = 0; sample < valid_samples; ++sample) {
-    const double margin = pair[sample * kPairElements + 1];
-    loss += preference_loss_of(margin);
-    correct += margin > 0.0 ? 1 : 0;
-  }
+  LossSums result;
+  add_pairs(valid_samples, pair, result);
   const std::span<std::int64_t> to = sums.host<std::int64_t>();
-  to[0] = std::bit_cast<std::int64_t>(loss);
-  to[1] = correct;
-  to[4] = valid_samples;
+  to[0] = std::bit_cast<std::int64_t>(result.loss);
+  to[1] = result.correct;
+  to[4] = result.counted;
 }
 
 }  // namespace strata::ops

@@ -13,7 +13,7 @@ __global__ void preference_kernel(std::int64_t shards, std::int64_t rows, std::i
                                   std::int64_t tokens, const C* parts, const C* log_sums,
                                   const std::int64_t* targets, const std::uint32_t* starts,
                                   const double* references, double beta, std::int64_t vocabulary,
-                                  std::int64_t valid, C* slopes, double* pairs) {
+                                  std::int64_t valid, C* row_scales, double* pairs) {
   const RowThreads<kThreads> threads{static_cast<int>(threadIdx.x)};
   const std::int64_t sample = blockIdx.x;
   const std::int64_t end = (sample + 1) * tokens;
@@ -32,7 +32,7 @@ __global__ void preference_kernel(std::int64_t shards, std::int64_t rows, std::i
   const double weight = sample < valid ? beta * preference_weight(margin) : 0.0;
   for (std::int64_t row = sample * tokens + threadIdx.x; row < end; row += kThreads) {
     const double own = is_target(targets[row], vocabulary) ? weight : 0.0;
-    slopes[row] = static_cast<C>(starts[row] > 0 ? -own : own);
+    row_scales[row] = static_cast<C>(starts[row] > 0 ? -own : own);
   }
   if (threadIdx.x == 0) {
     pairs[sample * kPairElements] = difference;
@@ -42,19 +42,9 @@ __global__ void preference_kernel(std::int64_t shards, std::int64_t rows, std::i
 
 /// One thread: samples are few. What `sums` says of bad targets stays.
 __global__ void preference_sums_kernel(std::int64_t valid, const double* pairs, LossSums* sums) {
-  if (threadIdx.x != 0) {
-    return;
+  if (threadIdx.x == 0) {
+    add_pairs(valid, pairs, *sums);
   }
-  double loss = 0.0;
-  std::int64_t correct = 0;
-  for (std::int64_t sample = 0; sample < valid; ++sample) {
-    const double margin = pairs[sample * kPairElements + 1];
-    loss += preference_loss_of(margin);
-    correct += margin > 0.0 ? 1 : 0;
-  }
-  sums->loss = loss;
-  sums->correct = correct;
-  sums->counted = valid;
 }
 
 }  // namespace
@@ -63,14 +53,15 @@ void preference_loss(Context& context, const ConstTensorView& parts,
                      const ConstTensorView& log_sums, const ConstTensorView& targets,
                      const ConstTensorView& document_starts, const ConstTensorView& references,
                      double beta, std::int64_t vocabulary, std::int64_t valid_samples,
-                     const TensorView& slopes, const TensorView& pairs, const TensorView& sums) {
+                     const TensorView& row_scales, const TensorView& pairs,
+                     const TensorView& sums) {
   const std::int64_t samples = targets.shape()[0];
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "preference_loss", {samples, kThreads, 0}, preference_kernel<C>,
            parts.shape()[0], parts.shape()[1], parts.shape()[2], targets.shape()[1],
            parts.device<C>(), log_sums.device<C>(), targets.device<std::int64_t>(),
            document_starts.device<std::uint32_t>(), references.device<double>(), beta, vocabulary,
-           valid_samples, slopes.device<C>(), pairs.device<double>());
+           valid_samples, row_scales.device<C>(), pairs.device<double>());
   });
   launch(context, "adding preference losses", {1, kThreads, 0}, preference_sums_kernel,
          valid_samples, static_cast<const double*>(pairs.device<double>()),

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "strata/ops/preference_loss.hpp"
+
 #include "loss/row_loss.hpp"
 
 // What the preference loss on the CPU and on GPUs shares.
@@ -31,6 +33,20 @@ template <typename Real>
 constexpr Real preference_weight(Real margin) {
   const Real power = std::exp(-std::fabs(margin));
   return (margin < Real{0} ? Real{1} : power) / (Real{1} + power);
+}
+
+/// Writes the loss of so many pairs, as preference_loss() lists them; what `sums` says of bad
+/// targets stays.
+template <typename Real>
+constexpr void add_pairs(std::int64_t valid, const Real* pairs, LossSums& sums) {
+  sums.loss = 0.0;
+  sums.correct = 0;
+  sums.counted = valid;
+  for (std::int64_t sample = 0; sample < valid; ++sample) {
+    const Real margin = pairs[sample * kPairElements + 1];
+    sums.loss += preference_loss_of(margin);
+    sums.correct += margin > Real{0} ? 1 : 0;
+  }
 }
 
 }  // namespace strata::ops

@@ -155,7 +155,7 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits,
                             const LossTerms& terms, std::int64_t vocabulary,
-                            const ConstTensorView& slopes) {
+                            const ConstTensorView& row_scales) {
   const Observed observed(context, "cross_entropy_gradient", logits, targets, log_sums, dlogits);
   const auto [rows, columns] = rows_of(logits.shape());
   require_ids(first_id, ids, columns);
@@ -165,12 +165,12 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   require(terms.label_smoothing == 0.0 || first_id + ids <= vocabulary,
           "label smoothing over {} classes, the shard ends at {}", vocabulary, first_id + ids);
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  if (!slopes.empty()) {
-    require_count(slopes, log_sums.dtype(), rows, "cross-entropy's slopes");
+  if (!row_scales.empty()) {
+    require_count(row_scales, log_sums.dtype(), rows, "cross-entropy's row_scales");
   }
   if (observed.handled_by<cuda::cross_entropy_gradient>(logits, targets, first_id, ids, log_sums,
                                                         valid_rows, gradient_scale, dlogits, terms,
-                                                        vocabulary, slopes)) {
+                                                        vocabulary, row_scales)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();
@@ -179,13 +179,14 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
     const Stored* from = logits.host<Stored>().data();
     const T* log_sum = log_sums.host<T>().data();
     Stored* to = dlogits.host<Stored>().data();
-    const T* const slope = host_or_null<T>(slopes);
+    const T* const row_scale = host_or_null<T>(row_scales);
     const GradientTerms<T> row_terms(terms, vocabulary);
     parallel_for_rows(context, rows, columns, [&](std::int64_t row) {
       Stored* const to_row = to + row * columns;
       const bool counts = row < valid_rows && target[static_cast<std::size_t>(row)] != kUncounted;
       if (counts) {
-        const T scale = static_cast<T>(gradient_scale) * (slope == nullptr ? T{1} : slope[row]);
+        const T scale =
+            static_cast<T>(gradient_scale) * (row_scale == nullptr ? T{1} : row_scale[row]);
         row_gradient(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
                      log_sum[row], scale, row_terms, to_row);
       }

@@ -79,14 +79,14 @@ struct GradientOfRow {
   std::int64_t valid_rows;
   Compute<T> scale;
   GradientTerms<Compute<T>> terms;
-  const Compute<T>* slopes;  // or null
+  const Compute<T>* row_scales;  // or null
   T* dlogits;
 
   __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
     const std::int64_t target = shard.target(row);
     const C log_sum = log_sums[row];
-    const C factor = slopes == nullptr ? scale : scale * slopes[row];
+    const C factor = row_scales == nullptr ? scale : scale * row_scales[row];
     const GradientTerms<C> own = terms;
     const C power_factor = own.factor(log_sum);
     const bool counts = row < valid_rows && shard.targets[row] != kUncounted;
@@ -144,7 +144,7 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits,
                             const LossTerms& terms, std::int64_t vocabulary,
-                            const ConstTensorView& slopes) {
+                            const ConstTensorView& row_scales) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -155,7 +155,7 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                                   valid_rows,
                                   static_cast<C>(gradient_scale),
                                   GradientTerms<C>(terms, vocabulary),
-                                  slopes.empty() ? nullptr : slopes.device<C>(),
+                                  row_scales.empty() ? nullptr : row_scales.device<C>(),
                                   dlogits.device<T>()});
   });
 }
