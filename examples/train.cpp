@@ -35,8 +35,8 @@ void train(strata::comm::MpiSession& mpi, const std::filesystem::path& directory
   config.train.epochs = 100;
   config.run.dir = directory / "run";
   strata::Log log(is_first ? strata::Log::Output::kPrint : strata::Log::Output::kSilent);
-  const auto data = strata::io::Dataset::open(config.data.train);
-  const auto test_data = strata::io::Dataset::open(config.data.test);
+  auto data = strata::io::Dataset::open(config.data.train);
+  auto test_data = strata::io::Dataset::open(config.data.test);
   const auto plan = strata::plan::prepare(config, mpi.world().size(), data.info(), {});
   auto groups =
       strata::comm::make_groups(mpi.world(), mpi.engine(), plan.grid,
