@@ -7,7 +7,7 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/switch.hpp"
-#include "strata/nn/attention_mask.hpp"
+#include "strata/nn/attention_kinds.hpp"
 #include "strata/nn/preset.hpp"
 #include "strata/ops/rotary.hpp"
 
@@ -18,16 +18,53 @@ enum class NormChoice { kAuto, kLayerNorm, kRmsNorm };
 constexpr auto enum_names(NormChoice) {
   return names_in_order("auto", "layer_norm", "rms_norm");
 }
-enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu };
+enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu, kGeglu };
 
 constexpr auto enum_names(MlpChoice) {
-  return names_in_order("auto", "gelu", "relu", "swiglu");
+  return names_in_order("auto", "gelu", "relu", "swiglu", "geglu");
 }
 enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
 
 constexpr auto enum_names(PositionChoice) {
   return names_in_order("auto", "learned", "rotary", "none");
 }
+
+/// Where the norms of a sublayer are.
+enum class NormPlaces {
+  kBefore,  ///< of its input
+  kAfter,   ///< of its output, before the residual is added
+  kBoth
+};
+
+constexpr auto enum_names(NormPlaces) {
+  return names_in_order("before", "after", "both");
+}
+
+/// What some families of transformers have, and others not.
+struct FamilyOptions {
+  std::int64_t head_size = 0;  ///< 0: width / heads
+  /// Of the products of queries, keys and values; nothing: as TransformerOptions::bias.
+  std::optional<Switch> qkv_bias;
+  QkNorm qk_norm = QkNorm::kNone;
+  NormPlaces norm_places = NormPlaces::kBefore;
+  /// Whether RMS norms multiply by 1 + weight.
+  Switch unit_offset = Switch::kOff;
+  /// Of each head's elements, the share that rotary positions turn.
+  double rotary_share = 1.0;
+  double attention_scale = 0.0;    ///< of scores; 0: 1 / sqrt(head size)
+  double attention_softcap = 0.0;  ///< bound of scores; 0: none
+  double logit_softcap = 0.0;      ///< bound of logits; 0: none
+  double embedding_scale = 1.0;
+  /// Each so-manieth block attends to all earlier tokens, the others in attention_window; 0: all
+  /// in the window.
+  std::int64_t global_every = 0;
+  /// Of the blocks in the window, without scaling; 0: as the others.
+  double local_rotary_base = 0.0;
+  /// Each so-manieth block has no rotary positions; 0: none.
+  std::int64_t unrotated_every = 0;
+
+  friend bool operator==(const FamilyOptions&, const FamilyOptions&) = default;
+};
 
 /// The dimensions of a decoder-only transformer; 0, kAuto and nothing stand for the preset's.
 struct TransformerOptions {
@@ -54,9 +91,13 @@ struct TransformerOptions {
   std::int64_t attention_window = 0;
   /// Whether learned positions count from the start of a document.
   Switch reset_positions = Switch::kOff;
+  FamilyOptions family;
 
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;
 };
+
+/// Elements of an attention head. Pre: heads > 0.
+[[nodiscard]] std::int64_t head_size_of(const TransformerOptions& options);
 
 /// The options with the preset's values filled in.
 /// Pre: the preset is no convolutional network. Throws: Error(kUsage) naming the first dimension

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "strata/nn/attention_mask.hpp"
+#include "strata/nn/attention_kinds.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 #include "strata/ops/attention.hpp"
 

@@ -99,24 +99,29 @@ void fill(T& chosen, const T& preset) {
   }
 }
 
+bool is_gated(MlpChoice mlp) {
+  return mlp == MlpChoice::kSwiglu || mlp == MlpChoice::kGeglu;
+}
+
 /// Rejects head counts that do not divide the width or each other, or do not fit the positions.
 void check_heads(const TransformerOptions& o) {
+  const std::int64_t head_size = head_size_of(o);
   const auto check = [&](bool fits, const std::string& why) {
     if (!fits) {
       fail(ExitCode::kUsage, "model.preset is {}: {}", name_of(o.preset), why);
     }
   };
-  check(o.width % o.heads == 0,
+  check(o.family.head_size > 0 || o.width % o.heads == 0,
         fmt::format("model.width = {} does not divide into model.heads = {}; change one of them",
                     o.width, o.heads));
   check(o.heads % o.kv_heads == 0,
         fmt::format("model.heads = {} do not share model.kv_heads = {} evenly; set a "
                     "model.kv_heads that divides {}",
                     o.heads, o.kv_heads, o.heads));
-  check(o.positions != PositionChoice::kRotary || o.width / o.heads % 2 == 0,
+  check(o.positions != PositionChoice::kRotary || head_size % 2 == 0,
         fmt::format("model.positions = rotary turns pairs of elements, but a head has {}; change "
                     "model.width = {} or model.heads = {} so that it has an even number",
-                    o.width / o.heads, o.width, o.heads));
+                    head_size, o.width, o.heads));
   check(o.positions == PositionChoice::kLearned || o.reset_positions == Switch::kOff,
         fmt::format("model.reset_positions counts learned positions anew in each document, but "
                     "model.positions is {}; leave it out",
@@ -129,6 +134,10 @@ void check_heads(const TransformerOptions& o) {
 
 }  // namespace
 
+std::int64_t head_size_of(const TransformerOptions& options) {
+  return options.family.head_size > 0 ? options.family.head_size : options.width / options.heads;
+}
+
 TransformerOptions resolved(const TransformerOptions& options) {
   const TransformerOptions preset = options_of(options.preset);
   TransformerOptions result = options;
@@ -138,6 +147,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
            &Options::context, &Options::vocabulary, &Options::norm, &Options::mlp,
            &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base);
   fill(result.rotary_base, 10000.0);
+  fill(result.family, preset.family);
   // The preset's hidden size holds for its own width only.
   fill(result.hidden, result.width == preset.width ? preset.hidden : 0);
   const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},
@@ -156,46 +166,99 @@ TransformerOptions resolved(const TransformerOptions& options) {
     // SwiGLU has three matrices instead of two; at 2/3 of the width the weights are as many.
     constexpr std::int64_t kRounding = 64;
     const std::int64_t whole = 4 * result.width;
-    result.hidden = result.mlp == MlpChoice::kSwiglu
-                        ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding
-                        : whole;
+    result.hidden =
+        is_gated(result.mlp) ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding : whole;
   }
   return result;
 }
 
+namespace {
+
+/// The words of a block's attention that say which earlier tokens it sees, and where they are.
+std::string position_words(const TransformerOptions& o, std::int64_t block) {
+  const FamilyOptions& f = o.family;
+  const auto is_each = [&](std::int64_t every) { return every > 0 && (block + 1) % every == 0; };
+  const bool has_window = o.attention_window > 0 && !is_each(f.global_every);
+  std::string words;
+  if (o.positions == PositionChoice::kRotary && !is_each(f.unrotated_every)) {
+    const bool is_local = has_window && f.local_rotary_base > 0.0;
+    words += fmt::format(" rotary={}", is_local ? f.local_rotary_base : o.rotary_base);
+    if (o.rotary_scaling.kind != ops::RotaryScalingKind::kNone && !is_local) {
+      words += " rotary_scaling=" + text_of(o.rotary_scaling);
+    }
+    if (f.rotary_share != 1.0) {
+      words += fmt::format(" rotary_share={}", f.rotary_share);
+    }
+  }
+  if (o.attention_mask == AttentionMaskKind::kDocument) {
+    words += " mask=document";
+  }
+  if (has_window) {
+    words += fmt::format(" window={}", o.attention_window);
+  }
+  return words;
+}
+
+/// The words of a block's attention that are the same in all blocks.
+std::string head_words(const TransformerOptions& o) {
+  const FamilyOptions& f = o.family;
+  std::string words;
+  const auto add = [&](bool differs, std::string_view key, const auto& value) {
+    words += differs ? fmt::format(" {}={}", key, value) : "";
+  };
+  add(o.kv_heads != o.heads, "kv_heads", o.kv_heads);
+  add(f.head_size > 0 && f.head_size * o.heads != o.width, "head_size", f.head_size);
+  add(f.qkv_bias && f.qkv_bias != o.bias, "qkv_bias", name_of(f.qkv_bias.value_or(Switch::kOff)));
+  add(f.qk_norm != QkNorm::kNone, "qk_norm", name_of(f.qk_norm));
+  add(f.attention_scale > 0.0, "scale", f.attention_scale);
+  add(f.attention_softcap > 0.0, "softcap", f.attention_softcap);
+  return words;
+}
+
+/// The words of the norms of every sublayer.
+std::string norm_words(const TransformerOptions& o) {
+  const FamilyOptions& f = o.family;
+  const std::string kind = o.norm == NormChoice::kRmsNorm ? "rms_norm" : "layer_norm";
+  std::string words;
+  if (f.norm_places == NormPlaces::kAfter) {
+    words += " norm=none";
+  } else if (o.norm == NormChoice::kRmsNorm) {
+    words += " norm=rms_norm";
+  }
+  if (f.norm_places != NormPlaces::kBefore) {
+    words += " post_norm=" + kind;
+  }
+  return words + (f.unit_offset == Switch::kOn ? " unit_offset=on" : "");
+}
+
+}  // namespace
+
 std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   constexpr double kDeviation = 0.02;
+  const FamilyOptions& f = o.family;
   const bool rms = o.norm == NormChoice::kRmsNorm;
   const std::string bias = o.bias == Switch::kOff ? " bias=off" : "";
   const std::string dropout = o.dropout > 0.0 ? fmt::format(" dropout={}", o.dropout) : "";
   const std::string common =
-      fmt::format("{}{}{} output_deviation={:.6g}", rms ? " norm=rms_norm" : "", bias, dropout,
+      fmt::format("{}{}{} output_deviation={:.6g}", norm_words(o), bias, dropout,
                   kDeviation / std::sqrt(2.0 * static_cast<double>(o.blocks)));
   std::vector<std::string> lines{fmt::format(
-      "embedding {}{}{}{}{} name=embedding", o.width,
+      "embedding {}{}{}{}{}{} name=embedding", o.width,
       o.vocabulary > 0 ? fmt::format(" vocabulary={}", o.vocabulary) : "",
       o.positions == PositionChoice::kLearned ? fmt::format(" positions={}", o.context) : "",
-      o.reset_positions == Switch::kOn ? " reset_positions=on" : "", dropout)};
-  std::string rotary;
-  if (o.positions == PositionChoice::kRotary) {
-    rotary = fmt::format(" rotary={}", o.rotary_base);
-    if (o.rotary_scaling.kind != ops::RotaryScalingKind::kNone) {
-      rotary += " rotary_scaling=" + text_of(o.rotary_scaling);
-    }
-  }
-  const std::string mask =
-      (o.attention_mask == AttentionMaskKind::kDocument ? " mask=document" : "") +
-      (o.attention_window > 0 ? fmt::format(" window={}", o.attention_window) : "");
+      o.reset_positions == Switch::kOn ? " reset_positions=on" : "",
+      f.embedding_scale != 1.0 ? fmt::format(" scale={}", f.embedding_scale) : "", dropout)};
   for (std::int64_t block = 0; block < o.blocks; ++block) {
-    lines.push_back(
-        fmt::format("attention {}{}{}{}{} name=blocks.{}.attention", o.heads,
-                    o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "", rotary,
-                    mask, common, block));
+    lines.push_back(fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
+                                head_words(o), position_words(o, block), common, block));
     lines.push_back(
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
   }
-  lines.push_back(fmt::format("{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias));
-  lines.push_back(fmt::format("head{} name=head", o.tied == Switch::kOff ? " tied=off" : ""));
+  lines.push_back(fmt::format("{}{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias,
+                              f.unit_offset == Switch::kOn ? " unit_offset=on" : ""));
+  lines.push_back(
+      fmt::format("head{}{} name=head", o.tied == Switch::kOff ? " tied=off" : "",
+                  f.logit_softcap > 0.0 ? fmt::format(" softcap={}", f.logit_softcap) : ""));
   return lines;
 }
 
