@@ -21,6 +21,7 @@ struct AttentionOptions {
   AttentionMaskKind mask = AttentionMaskKind::kCausal;
   /// Tokens that a token sees, itself included; 0: no limit.
   std::int64_t window = 0;
+  Switch qkv_bias = Switch::kOn;
 };
 
 /// Causal self-attention of query heads that share key-value heads in groups.
@@ -33,7 +34,7 @@ class Attention final : public Sublayer {
             const AttentionOptions& attention)
       : Sublayer(site, options,
                  {{"qkv", attention.kv_heads * (attention.queries + 2) * attention.head_size,
-                   (attention.queries + 2) * attention.head_size}},
+                   (attention.queries + 2) * attention.head_size, attention.qkv_bias}},
                  "output", attention.kv_heads * attention.queries * attention.head_size,
                  attention.queries * attention.head_size,
                  {.backward_reads_output = false,
@@ -196,8 +197,9 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
         line, attention.kv_heads, what,
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
-  return std::make_unique<Attention>(site, take_sublayer_options(line, site, {"qkv", "output"}),
-                                     attention);
+  const SublayerOptions options = take_sublayer_options(line, site, {"qkv", "output"});
+  attention.qkv_bias = line.take_enum("qkv_bias", options.bias);
+  return std::make_unique<Attention>(site, options, attention);
 }
 
 }  // namespace strata::nn

@@ -48,8 +48,8 @@ ShardParts<TensorSpec> NormPart::workspace(const PassShape& pass) const {
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        const NormStatistics<TensorView>& statistics) const {
-  ops::row_norm_forward(context, center(), x, weights[0][0],
-                        parameter_count() == 2 ? weights[1][0] : TensorView(), epsilon_, y,
+  ops::row_norm_forward(context, center(), x, weights[first_][0],
+                        parameter_count() == 2 ? weights[first_ + 1][0] : TensorView(), epsilon_, y,
                         statistics.mean, statistics.rstd);
 }
 
@@ -58,15 +58,16 @@ void NormPart::backward(const LayerPass& pass, Wants wants, Placement placement,
                         const ConstTensorView& dy, const ConstTensorView& addend,
                         const TensorView& dx, const ShardParts<TensorView>& workspace) const {
   if (wants == Wants::kBoth && pass.shards.shards() == 1 && !dx.empty()) {
-    ops::row_norm_backward(pass.context, center(), x, pass.weights[0][0], statistics.mean,
-                           statistics.rstd, dy, addend, dx, pass.weight_gradients[0][0],
-                           parameter_count() == 2 ? pass.weight_gradients[1][0] : TensorView(),
-                           pass.accumulate);
+    ops::row_norm_backward(
+        pass.context, center(), x, pass.weights[first_][0], statistics.mean, statistics.rstd, dy,
+        addend, dx, pass.weight_gradients[first_][0],
+        parameter_count() == 2 ? pass.weight_gradients[first_ + 1][0] : TensorView(),
+        pass.accumulate);
     return;
   }
   if (wants_input(wants) && !dx.empty()) {
-    ops::row_norm_backward_input(pass.context, center(), x, pass.weights[0][0], statistics.mean,
-                                 statistics.rstd, dy, addend, dx);
+    ops::row_norm_backward_input(pass.context, center(), x, pass.weights[first_][0],
+                                 statistics.mean, statistics.rstd, dy, addend, dx);
     pass.engine.progress();
   }
   if (wants_weights(wants)) {
@@ -80,7 +81,8 @@ void NormPart::backward_weights(const LayerPass& pass, Placement placement,
                                 const ConstTensorView& dy,
                                 const ShardParts<TensorView>& workspace) const {
   const std::int64_t count = parameter_count();
-  const std::vector<ParameterViews>& gradients = pass.weight_gradients;
+  const std::span<const ParameterViews> gradients =
+      std::span(pass.weight_gradients).subspan(first_);
   if (pass.shards.shards() == 1) {
     ops::row_norm_backward_weight(pass.context, center(), x, statistics.mean, statistics.rstd, dy,
                                   gradients[0][0], count == 2 ? gradients[1][0] : TensorView(),

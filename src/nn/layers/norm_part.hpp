@@ -34,17 +34,19 @@ struct NormStatistics {
 /// A normalisation of the last dimension, alone or at the beginning of a sublayer.
 class NormPart {
  public:
-  NormPart(NormKind kind, std::int64_t width, double epsilon, Switch bias)
-      : kind_(kind), width_(width), epsilon_(epsilon), bias_(bias) {}
+  /// `first`: the index of its first parameter among the layer's.
+  NormPart(NormKind kind, std::int64_t width, double epsilon, Switch bias, std::size_t first = 0)
+      : kind_(kind), width_(width), epsilon_(epsilon), bias_(bias), first_(first) {}
 
   [[nodiscard]] NormKind kind() const { return kind_; }
+  [[nodiscard]] std::int64_t parameter_count() const;
   /// weight, and for layer norms with one bias; named prefix + ".weight" and so on.
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& prefix) const;
   [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// For the gradients of weights.
   [[nodiscard]] ShardParts<TensorSpec> workspace(const PassShape& pass) const;
 
-  /// Shapes: x, y rows x width. `weights` begins with this part's parameters.
+  /// Shapes: x, y rows x width. `weights` are the layer's.
   void forward(ops::Context& context, std::span<const ParameterViews> weights,
                const ConstTensorView& x, const TensorView& y,
                const NormStatistics<TensorView>& statistics) const;
@@ -61,7 +63,6 @@ class NormPart {
   void backward_weights(const LayerPass& pass, Placement placement, const ConstTensorView& x,
                         const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
                         const ShardParts<TensorView>& workspace) const;
-  [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] ops::Center center() const {
     return kind_ == NormKind::kLayerNorm ? ops::Center::kMean : ops::Center::kZero;
   }
@@ -70,6 +71,7 @@ class NormPart {
   std::int64_t width_;
   double epsilon_;
   Switch bias_;
+  std::size_t first_;
 };
 
 /// The option epsilon=. Throws: Error(kUsage) where it is no number above 0.

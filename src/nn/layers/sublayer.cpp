@@ -13,6 +13,7 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
                                       std::initializer_list<std::string_view> products) {
   SublayerOptions options;
   options.norm = line.take_enum("norm", NormKind::kLayerNorm);
+  options.post_norm = line.take_enum("post_norm", NormKind::kNone);
   options.epsilon = take_epsilon(line);
   options.bias = line.take_enum("bias", Switch::kOn);
   options.residual = line.take_enum("residual", Switch::kOn);
@@ -40,109 +41,77 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
 }
 
 Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
-                   std::vector<InnerProduct> products, std::string output_name,
-                   std::int64_t inner_width, std::int64_t inner_unit, const LayerTraits& traits)
+                   const std::vector<InnerProduct>& products, const std::string& output_name,
+                   std::int64_t inner_width, std::int64_t inner_unit, const LayerTraits& traits,
+                   std::vector<ParameterSpec> own)
     : Layer(site.name, site.input, site.input, traits),
       options_(options),
       norm_(options.norm, site.input.shape.back(), options.epsilon, options.bias),
-      products_(std::move(products)),
-      output_name_(std::move(output_name)),
-      inner_width_(inner_width),
+      post_norm_(NormKind::kNone, 1, options.epsilon, options.bias),
       inner_unit_(inner_unit),
+      own_(std::move(own)),
       dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {
+  auto next = static_cast<std::size_t>(norm_.parameter_count());
+  const auto add = [&](ProjectionOptions projection) {
+    projections_.emplace_back(std::move(projection), next);
+    next += projections_.back().has_bias() ? 2 : 1;
+  };
+  for (const InnerProduct& product : products) {
+    add({.name = product.name,
+         .inputs = width(),
+         .outputs = product.outputs,
+         .unit = product.unit,
+         .bias = product.bias.value_or(options.bias),
+         .deviation = options.deviation});
+  }
+  add({.name = output_name,
+       .inputs = inner_width,
+       .outputs = width(),
+       .split = ProjectionSplit::kInputs,
+       .unit = inner_unit,
+       .bias = options.bias,
+       .deviation = options.output_deviation});
+  own_first_ = next;
+  next += own_.size();
+  post_norm_ = NormPart(options.post_norm, width(), options.epsilon, options.bias, next);
+  next += static_cast<std::size_t>(post_norm_.parameter_count());
   const std::vector<std::string> adapted = split_words(options_.adapters.products, ",");
-  for (std::size_t p = 0; p <= products_.size() && options_.adapters.rank > 0; ++p) {
-    if (adapted.empty() || std::ranges::find(adapted, product_name(p)) != adapted.end()) {
-      adapted_.push_back(p);
+  for (Projection& projection : projections_) {
+    if (options_.adapters.rank > 0 &&
+        (adapted.empty() || std::ranges::find(adapted, projection.name()) != adapted.end())) {
+      projection.adapt(options_.adapters, next, adapter_elements_);
+      next += 2;
+      adapter_elements_ += projection.shared_elements();
     }
   }
 }
 
 std::string Sublayer::adapter_text() const {
-  return adapted_.empty() ? "" : fmt::format(" lora={}", options_.adapters.rank);
+  return is_adapted() ? fmt::format(" lora={}", options_.adapters.rank) : "";
 }
 
 std::vector<ParameterSpec> Sublayer::parameters() const {
   std::vector<ParameterSpec> specs = norm_.parameters(parameter_name(name(), "norm"));
-  const auto add = [&](const std::string& part, const ParameterSpec& weight) {
-    const std::string product = parameter_name(name(), part);
-    specs.push_back(weight);
-    specs.back().name = parameter_name(product, "weight");
-    specs.back().initializer = Initializer::kNormal;
-    specs.back().fan_in = weight.shape[1];
-    specs.back().fan_out = weight.shape[0];
-    if (options_.bias == Switch::kOn) {
-      specs.push_back({.name = parameter_name(product, "bias"),
-                       .shape = {weight.shape[0]},
-                       .initializer = Initializer::kZeros,
-                       // After a sum over shards the bias is not split.
-                       .split = weight.split == 0 ? 0 : kNotSplit,
-                       .unit = weight.split == 0 ? weight.unit : 1});
-    }
+  const auto append = [&](const std::vector<ParameterSpec>& more) {
+    specs.insert(specs.end(), more.begin(), more.end());
   };
-  for (const InnerProduct& product : products_) {
-    add(product.name, {.shape = {product.columns, width()},
-                       .deviation = options_.deviation,
-                       .split = 0,
-                       .unit = product.unit});
+  for (const Projection& projection : projections_) {
+    append(projection.parameters(name()));
   }
-  add(output_name_, {.shape = {width(), inner_width_},
-                     .deviation = options_.output_deviation,
-                     .split = 1,
-                     .unit = inner_unit_});
-  for (const std::size_t p : adapted_) {
-    const bool is_output = p == products_.size();
-    const std::string product = parameter_name(name(), product_name(p));
-    const std::int64_t inputs = is_output ? inner_width_ : width();
-    const std::int64_t outputs = is_output ? width() : products_[p].columns;
-    specs.push_back({.name = parameter_name(product, kAdapterA),
-                     .shape = {options_.adapters.rank, inputs},
-                     .initializer = Initializer::kFanIn,
-                     .fan_in = inputs,
-                     .fan_out = options_.adapters.rank,
-                     .split = is_output ? 1 : kNotSplit,
-                     .unit = is_output ? inner_unit_ : 1});
-    specs.push_back({.name = parameter_name(product, kAdapterB),
-                     .shape = {outputs, options_.adapters.rank},
-                     .initializer = Initializer::kZeros,
-                     .split = is_output ? kNotSplit : 0,
-                     .unit = is_output ? 1 : products_[p].unit});
+  append(own_);
+  append(post_norm_.parameters(parameter_name(name(), "post_norm")));
+  for (const Projection& projection : projections_) {
+    append(projection.adapter_parameters(name()));
   }
   return specs;
 }
 
-const std::string& Sublayer::product_name(std::size_t product) const {
-  return product == products_.size() ? output_name_ : products_[product].name;
-}
-
-std::optional<Sublayer::Adapter> Sublayer::adapter_of(std::size_t product) const {
-  const auto found = std::ranges::find(adapted_, product);
-  if (found == adapted_.end()) {
-    return std::nullopt;
+std::int64_t Sublayer::own_elements() const {
+  std::int64_t elements = 0;
+  for (const ParameterSpec& parameter : own_) {
+    elements += parameter.shape.count();
   }
-  const auto position = static_cast<std::size_t>(found - adapted_.begin());
-  const std::size_t a = parameters_of(products_.size() + 1) + 2 * position;
-  return Adapter{
-      .a = a,
-      .b = a + 1,
-      .first_element = static_cast<std::int64_t>(position) * options_.adapters.rank * width()};
-}
-
-std::size_t Sublayer::norm_parameters() const {
-  return norm_.parameters("").size();
-}
-
-std::size_t Sublayer::parameters_of(std::size_t product) const {
-  return norm_parameters() + product * (options_.bias == Switch::kOn ? 2 : 1);
-}
-
-std::size_t Sublayer::output_parameters() const {
-  return parameters_of(products_.size());
-}
-
-TensorView Sublayer::bias_of(std::span<const ParameterViews> views, std::size_t weight,
-                             std::size_t local) const {
-  return options_.bias == Switch::kOn ? views[weight + 1][local] : TensorView();
+  return elements;
 }
 
 std::vector<TensorSpec> Sublayer::extras(const PassShape& /*pass*/, std::int64_t /*shard*/) const {
@@ -163,6 +132,8 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
     const Port port{{whole / pass.microbatch, columns}, Placement::kFeatures, unit};
     return TensorSpec{local_shape(port, pass), pass.dtype};
   };
+  const std::int64_t projected = has_post_norm() ? rows : 0;
+  const auto [post_mean, post_rstd] = post_norm_.statistics(rows, pass.dtype);
   const Keep result = pass.recompute == Recompute::kSelective ? result_under_selective()
                                                               : keep_unless(Recompute::kFull);
   const auto [mean, rstd] = norm_.statistics(rows, pass.dtype);
@@ -175,9 +146,13 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
                                    {Saved::kRstd, {rstd, keep_unless(Recompute::kFull)}},
                                    {Saved::kNormed, {normed, keep_unless(Recompute::kSelective)}},
                                    {Saved::kMask, {mask, Keep::kKept}},
-                                   {Saved::kResult, {split(inner_width_, inner_unit_), result}}});
-  for (const InnerProduct& product : products_) {
-    specs.push_back({split(product.columns, product.unit), keep_unless(Recompute::kFull)});
+                                   {Saved::kPostMean, {post_mean, Keep::kKept}},
+                                   {Saved::kPostRstd, {post_rstd, Keep::kKept}},
+                                   // To recompute it would take another sum over shards.
+                                   {Saved::kProjected, {{{projected, width()}, pass.dtype}}},
+                                   {Saved::kResult, {split(inner_width(), inner_unit_), result}}});
+  for (const Projection& product : products()) {
+    specs.push_back({split(product.outputs(), product.unit()), keep_unless(Recompute::kFull)});
   }
   for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
     for (const TensorSpec& extra : extras(pass, s)) {
@@ -188,36 +163,46 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
 }
 
 std::vector<TensorSpec> Sublayer::gradients(const PassShape& pass) const {
-  const bool copies = is_split_by_tokens() || options_.dropout > 0.0;
+  const bool drops = options_.dropout > 0.0;
+  const std::int64_t rows = local_rows(input(), pass);
+  const bool copies = is_split_by_tokens() || (drops && !has_post_norm());
   std::vector<TensorSpec> specs = slot_list<Gradient, TensorSpec>(
-      {{Gradient::kWhole, {{copies ? whole_rows(pass) : 0, width()}, pass.dtype}},
-       {Gradient::kNormed, {{local_rows(input(), pass), width()}, pass.dtype}}});
-  for (const InnerProduct& product : products_) {
-    const Port port{
-        {whole_rows(pass) / pass.microbatch, product.columns}, Placement::kFeatures, product.unit};
+      {{Gradient::kDropped, {{has_post_norm() && drops ? rows : 0, width()}, pass.dtype}},
+       {Gradient::kProjected, {{has_post_norm() ? rows : 0, width()}, pass.dtype}},
+       {Gradient::kWhole, {{copies ? whole_rows(pass) : 0, width()}, pass.dtype}},
+       {Gradient::kNormed, {{rows, width()}, pass.dtype}},
+       {Gradient::kOwn, {{pass.shards.own.count() * own_elements()}, compute_dtype(pass.dtype)}}});
+  for (const Projection& product : products()) {
+    const Port port{{whole_rows(pass) / pass.microbatch, product.outputs()},
+                    Placement::kFeatures,
+                    product.unit()};
     specs.push_back({local_shape(port, pass), pass.dtype});
   }
   return specs;
 }
 
 bool Sublayer::sums_shards(const PassShape& pass) const {
-  return pass.shards.count > 1 || products_.size() > 1 || options_.dropout > 0.0;
+  return pass.shards.count > 1 || products().size() > 1 || options_.dropout > 0.0;
 }
 
 std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   const auto [all_shards, own_shards] = norm_.workspace(pass);
-  const ShardParts<TensorSpec> parts = shard_parts(pass, adapter_elements());
+  const auto [post_all_shards, post_own_shards] = post_norm_.workspace(pass);
+  const ShardParts<TensorSpec> parts = shard_parts(pass, adapter_elements_);
   const std::int64_t whole = whole_rows(pass);
-  const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
+  const Port result{{whole / pass.microbatch, inner_width()}, Placement::kFeatures, inner_unit_};
   // A product that applies GELU's gradient writes the gradient of the product before it directly.
   const Shape result_gradient = applies_gelu() ? Shape{0} : local_shape(result, pass);
   std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
       {{Workspace::kNormAllShards, all_shards},
        {Workspace::kNormOwnShards, own_shards},
+       {Workspace::kPostAllShards, post_all_shards},
+       {Workspace::kPostOwnShards, post_own_shards},
        {Workspace::kResultGradient, {result_gradient, pass.dtype}},
-       {Workspace::kLow, {{adapted_.empty() ? 0 : whole, options_.adapters.rank}, pass.dtype}},
+       {Workspace::kLow, {{is_adapted() ? whole : 0, options_.adapters.rank}, pass.dtype}},
        {Workspace::kAdapterAllShards, parts.all_shards},
-       {Workspace::kAdapterOwnShards, parts.own_shards}});
+       {Workspace::kAdapterOwnShards, parts.own_shards},
+       {Workspace::kOwnAllShards, shard_parts(pass, own_elements()).all_shards}});
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());
@@ -226,21 +211,17 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
 
 LayerCost Sublayer::cost() const {
   const double rows = static_cast<double>(rows_at(input(), 1));
-  std::int64_t columns = inner_width_;
-  for (const InnerProduct& product : products_) {
-    columns += product.columns;
-  }
-  double products = 2.0 * static_cast<double>(width()) * static_cast<double>(columns);
-  for (const std::size_t p : adapted_) {
-    products += 2.0 * static_cast<double>(options_.adapters.rank) *
-                static_cast<double>(width() +
-                                    (p == products_.size() ? inner_width_ : products_[p].columns));
+  std::int64_t columns = inner_width();
+  double flops = output_projection().flops();
+  for (const Projection& product : products()) {
+    columns += product.outputs();
+    flops += product.flops();
   }
   LayerCost cost;
-  cost.forward_flops = rows * (products + inner_flops());
+  cost.forward_flops = rows * (flops + inner_flops());
   // The inner part's backward pass recomputes its forward pass, then computes two gradients.
-  cost.backward_flops = rows * (2.0 * products + 2.5 * inner_flops());
-  cost.weight_flops = rows * products;
+  cost.backward_flops = rows * (2.0 * flops + 2.5 * inner_flops());
+  cost.weight_flops = rows * flops;
   cost.elements_moved =
       rows * (10.0 * static_cast<double>(width()) + 4.0 * static_cast<double>(columns));
   return cost;

@@ -16,6 +16,7 @@
 
 #include "layers/layer_kinds.hpp"
 #include "layers/norm_part.hpp"
+#include "layers/projection.hpp"
 #include "layers/shard_parts.hpp"
 #include "layers/shard_sum.hpp"
 
@@ -23,7 +24,8 @@ namespace strata::nn {
 
 /// Options that attention and MLP sublayers share.
 struct SublayerOptions {
-  NormKind norm = NormKind::kLayerNorm;
+  NormKind norm = NormKind::kLayerNorm;  ///< of the input
+  NormKind post_norm = NormKind::kNone;  ///< of the output, before the residual is added
   double epsilon = 1e-5;
   Switch bias = Switch::kOn;
   Switch residual = Switch::kOn;  ///< whether the input is added to the output
@@ -38,12 +40,10 @@ struct SublayerOptions {
 [[nodiscard]] SublayerOptions take_sublayer_options(
     LayerLine& line, const LayerSite& site, std::initializer_list<std::string_view> products);
 
-/// y = x + dropout(W_out inner(norm(x)) + b_out): a pre-norm residual sublayer of a transformer.
-/// The inner part is split by shard: column-parallel products, then work local to the shard; the
-/// output projection is row-parallel. Adapters are split as their products: B of a column-parallel
-/// one and A of a row-parallel one by shard, the other matrix is replicated. Shapes: x, y rows x
-/// width; inner rows x inner_width, split by feature; W_out width x inner_width. Communication:
-/// docs/tensor-parallel.md.
+/// y = x + dropout(post_norm(output(inner(norm(x))))): a residual sublayer of a transformer. The
+/// inner part is split by shard: products whose outputs are divided, then work local to the shard;
+/// the inputs of the output projection are divided. Shapes: x, y rows x width; inner rows x
+/// inner_width, split by feature. Communication: docs/tensor-parallel.md.
 class Sublayer : public Layer {
  public:
   [[nodiscard]] std::vector<ParameterSpec> parameters() const final;
@@ -57,17 +57,21 @@ class Sublayer : public Layer {
   void backward(const LayerPass& pass, Wants wants) const final;
 
  protected:
-  /// A column-parallel product of the inner part; all shards have `columns` together.
+  /// A product of the inner part, whose outputs shards divide.
   struct InnerProduct {
     std::string name;
-    std::int64_t columns = 0;
-    /// Consecutive columns that one shard holds whole.
+    std::int64_t outputs = 0;
+    /// Consecutive outputs that one shard holds whole.
     std::int64_t unit = 1;
+    std::optional<Switch> bias = {};  ///< nothing: as SublayerOptions::bias
   };
 
+  /// `own`: parameters of the inner part itself, which all shards share.
   Sublayer(const LayerSite& site, const SublayerOptions& options,
-           std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width,
-           std::int64_t inner_unit, const LayerTraits& traits = {.backward_reads_output = false});
+           const std::vector<InnerProduct>& products, const std::string& output_name,
+           std::int64_t inner_width, std::int64_t inner_unit,
+           const LayerTraits& traits = {.backward_reads_output = false},
+           std::vector<ParameterSpec> own = {});
 
   /// The tensors of the inner part for one shard, each of `rows` rows.
   struct Inner {
@@ -80,6 +84,10 @@ class Sublayer : public Layer {
     TensorView result;
     /// As listed by extras().
     TensorSlots extras;
+    /// The inner part's own parameters, and in backward where this shard's part of their gradients
+    /// goes.
+    std::vector<TensorView> weights;
+    std::vector<TensorView> weight_gradients;
 
     template <typename Slot>
     [[nodiscard]] const TensorView& product(Slot slot) const {
@@ -110,30 +118,39 @@ class Sublayer : public Layer {
   /// As in " lora=8"; empty without adapters.
   [[nodiscard]] std::string adapter_text() const;
   [[nodiscard]] std::int64_t width() const { return output().shape.back(); }
-  [[nodiscard]] std::int64_t inner_width() const { return inner_width_; }
+  [[nodiscard]] std::int64_t inner_width() const { return output_projection().inputs(); }
 
  private:
-  /// kProducts: the products' results, then the extras of each own shard.
-  enum class Saved { kMean, kRstd, kNormed, kMask, kResult, kProducts };
-  /// kWhole: all rows of the output's gradient before dropout, where it is not the output's.
-  enum class Gradient { kWhole, kNormed, kProducts };
-  /// kLow: rows x rank of one adapter; kAdapterAllShards, kAdapterOwnShards: ShardParts of the
-  /// replicated matrices' gradients; kSum: a ShardSum.
+  /// kProjected: the argument of the post norm; kProducts: the products' results, then the extras
+  /// of each own shard.
+  enum class Saved {
+    kMean,
+    kRstd,
+    kNormed,
+    kMask,
+    kPostMean,
+    kPostRstd,
+    kProjected,
+    kResult,
+    kProducts
+  };
+  /// kDropped: the gradient of dropout's argument, where a post norm makes that; kProjected: of the
+  /// post norm's; kWhole: all rows of the output projection's, where it is not one of these or the
+  /// output's; kOwn: of the inner part's own parameters, a block for each own shard.
+  enum class Gradient { kDropped, kProjected, kWhole, kNormed, kOwn, kProducts };
+  /// kLow: rows x rank of one adapter; kAdapter...: ShardParts of the shared matrices' gradients;
+  /// kSum: a ShardSum.
   enum class Workspace {
     kNormAllShards,
     kNormOwnShards,
+    kPostAllShards,
+    kPostOwnShards,
     kResultGradient,
     kLow,
     kAdapterAllShards,
     kAdapterOwnShards,
+    kOwnAllShards,
     kSum
-  };
-  /// The indices of an adapter's matrices among the parameters, and where the gradient of the one
-  /// that all shards share begins in a block of ShardParts.
-  struct Adapter {
-    std::size_t a = 0;
-    std::size_t b = 0;
-    std::int64_t first_element = 0;
   };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
@@ -143,62 +160,67 @@ class Sublayer : public Layer {
   [[nodiscard]] bool sums_shards(const PassShape& pass) const;
   /// Adapters add to `up` before the activation, and to the gradient of `down` before that of GELU.
   [[nodiscard]] bool applies_gelu() const {
-    return product_activation() == ops::Activation::kGelu && adapted_.empty();
+    return product_activation() == ops::Activation::kGelu && !is_adapted();
   }
-  [[nodiscard]] std::size_t norm_parameters() const;
-  [[nodiscard]] std::size_t parameters_of(std::size_t product) const;
-  [[nodiscard]] std::size_t output_parameters() const;
-  [[nodiscard]] const std::string& product_name(std::size_t product) const;
-  /// The adapter of a product, of which the output projection is the last; nothing without one.
-  [[nodiscard]] std::optional<Adapter> adapter_of(std::size_t product) const;
-  /// Elements of the replicated matrices of all adapters: rank x width each.
-  [[nodiscard]] std::int64_t adapter_elements() const {
-    return std::ssize(adapted_) * options_.adapters.rank * width();
+  [[nodiscard]] const Projection& output_projection() const { return projections_.back(); }
+  /// Those of the inner part.
+  [[nodiscard]] std::span<const Projection> products() const {
+    return std::span(projections_).first(projections_.size() - 1);
   }
-  [[nodiscard]] TensorView bias_of(std::span<const ParameterViews> views, std::size_t weight,
-                                   std::size_t local) const;
+  [[nodiscard]] bool has_post_norm() const { return post_norm_.kind() != NormKind::kNone; }
+  [[nodiscard]] bool is_adapted() const { return adapter_elements_ > 0; }
+  /// Elements of the inner part's own parameters.
+  [[nodiscard]] std::int64_t own_elements() const;
+  /// Where a shard's part of their gradients goes.
+  [[nodiscard]] std::vector<TensorView> own_gradients(const LayerPass& pass,
+                                                      std::int64_t shard) const;
 
   [[nodiscard]] NormStatistics<TensorView> statistics(const LayerPass& pass) const;
+  [[nodiscard]] NormStatistics<TensorView> post_statistics(const LayerPass& pass) const;
+  /// A matrix of the rank's rows, of which memory may have more.
+  [[nodiscard]] TensorView local_matrix(const LayerPass& pass, const TensorView& tensor) const;
   [[nodiscard]] std::vector<RowPiece> pieces(const LayerPass& pass) const;
   [[nodiscard]] ShardSum shard_sum(const LayerPass& pass) const;
   [[nodiscard]] ConstTensorView normalized(const LayerPass& pass) const;
   [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
   [[nodiscard]] std::vector<TensorView> product_gradients(const LayerPass& pass,
                                                           std::int64_t shard) const;
-  [[nodiscard]] ConstTensorView whole_gradient(const LayerPass& pass,
-                                               const ConstTensorView& output_gradient) const;
+  /// The gradient of the output projection's result, of the rank's rows and of all rows.
+  [[nodiscard]] ConstTensorView projected_gradient(const LayerPass& pass) const;
+  [[nodiscard]] ConstTensorView whole_gradient(const LayerPass& pass) const;
+  /// Memory for the low side of an adapter.
+  [[nodiscard]] TensorView low_rows(const LayerPass& pass, const RowPiece& piece) const;
 
   /// Computes the norm of the rank's rows and starts to gather all rows.
   [[nodiscard]] RowGather begin_normed(const LayerPass& pass) const;
   void make_products(const LayerPass& pass, RowGather& normed) const;
-  /// Computes the gradients of the products from the output's.
-  void gradients_of_products(const LayerPass& pass, const TensorView& dy) const;
   void make_output(const LayerPass& pass) const;
-  /// scale x op(w) in kLow: the input of an adapter's second product. Shapes: x the piece's rows x
-  /// n, w rank x n or with kNo n x rank.
-  [[nodiscard]] ConstTensorView low(const LayerPass& pass, const RowPiece& piece,
-                                    const ConstTensorView& x, const TensorView& w,
-                                    ops::Transpose transpose) const;
+  /// Computes the output from the post norm's argument.
+  void apply_post_norm(const LayerPass& pass) const;
+  void post_norm_backward(const LayerPass& pass, Wants wants) const;
+  /// Computes the gradients of the products from the output's.
+  void gradients_of_products(const LayerPass& pass) const;
   /// Computes the products' gradients and starts the sum of the normed input's; empty where that is
   /// made.
-  [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass,
-                                                              const TensorView& dy) const;
+  [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass) const;
   /// Ends the sum of the normed input's gradient.
   void end_normed_gradient(const LayerPass& pass, std::optional<ShardSum>& sum) const;
   /// Computes the gradients of input and norm from the normed input's.
   void norm_backward(const LayerPass& pass, Wants wants, const TensorView& dy) const;
   void product_weight_gradients(const LayerPass& pass) const;
-  /// Computes the gradients of A and B from the inputs and the gradients of their products.
-  void adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient) const;
+  void adapter_gradients(const LayerPass& pass) const;
+  void own_weight_gradients(const LayerPass& pass) const;
 
   SublayerOptions options_;
   NormPart norm_;
-  std::vector<InnerProduct> products_;
-  std::string output_name_;
-  std::int64_t inner_width_;
+  NormPart post_norm_;
+  /// Of the inner part, then the output's.
+  std::vector<Projection> projections_;
   std::int64_t inner_unit_;
-  /// The adapted products, ascending.
-  std::vector<std::size_t> adapted_;
+  std::vector<ParameterSpec> own_;
+  std::size_t own_first_ = 0;  ///< index of the first of them among the parameters
+  /// Of the matrices of all adapters that all shards share.
+  std::int64_t adapter_elements_ = 0;
   RandomStream dropout_stream_;
 };
 

@@ -21,6 +21,15 @@ NormStatistics<TensorView> Sublayer::statistics(const LayerPass& pass) const {
                  {0, rows_of(pass)});
 }
 
+TensorView Sublayer::local_matrix(const LayerPass& pass, const TensorView& tensor) const {
+  return row_range(tensor, {0, rows_of(pass)});
+}
+
+NormStatistics<TensorView> Sublayer::post_statistics(const LayerPass& pass) const {
+  return rows_at({.mean = pass.saved.at(Saved::kPostMean), .rstd = pass.saved.at(Saved::kPostRstd)},
+                 {0, rows_of(pass)});
+}
+
 std::vector<RowPiece> Sublayer::pieces(const LayerPass& pass) const {
   return row_pieces(pass, input().placement, whole_rows(pass));
 }
@@ -46,15 +55,18 @@ Sublayer::Inner Sublayer::inner_of(const LayerPass& pass, std::int64_t shard) co
   Inner inner{.pass = pass,
               .rows = rows,
               .shard = shard,
-              .result = block(pass.saved.at(Saved::kResult), inner_width_, inner_unit_)};
-  const std::span<const TensorView> products = pass.saved.from(Saved::kProducts);
-  for (std::size_t p = 0; p < products_.size(); ++p) {
-    inner.products.push_back(block(products[p], products_[p].columns, products_[p].unit));
+              .result = block(pass.saved.at(Saved::kResult), inner_width(), inner_unit_)};
+  const std::span<const TensorView> made = pass.saved.from(Saved::kProducts);
+  for (std::size_t p = 0; p < products().size(); ++p) {
+    inner.products.push_back(block(made[p], products()[p].outputs(), products()[p].unit()));
   }
-  const std::span<const TensorView> extras = products.subspan(products_.size());
+  const std::span<const TensorView> extras = made.subspan(products().size());
   const std::size_t count = extras.size() / static_cast<std::size_t>(own.count());
   inner.extras =
       TensorSlots(extras.subspan(static_cast<std::size_t>(shard - own.begin) * count, count));
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    inner.weights.push_back(pass.weights[own_first_ + i][0]);
+  }
   return inner;
 }
 
@@ -62,11 +74,28 @@ std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
                                                     std::int64_t shard) const {
   const std::span<const TensorView> gradients = pass.gradients.from(Gradient::kProducts);
   std::vector<TensorView> views;
-  for (std::size_t p = 0; p < products_.size(); ++p) {
-    views.push_back(shard_block(gradients[p], whole_rows(pass), products_[p].columns,
-                                pass.shards.shards(), pass.shards.own(), shard, products_[p].unit));
+  for (std::size_t p = 0; p < products().size(); ++p) {
+    views.push_back(shard_block(gradients[p], whole_rows(pass), products()[p].outputs(),
+                                pass.shards.shards(), pass.shards.own(), shard,
+                                products()[p].unit()));
   }
   return views;
+}
+
+std::vector<TensorView> Sublayer::own_gradients(const LayerPass& pass, std::int64_t shard) const {
+  std::int64_t first = (shard - pass.shards.own().begin) * own_elements();
+  std::vector<TensorView> views;
+  for (const ParameterSpec& parameter : own_) {
+    views.push_back(pass.gradients.at(Gradient::kOwn)
+                        .flat_slice(first, parameter.shape.count())
+                        .reshaped(parameter.shape));
+    first += parameter.shape.count();
+  }
+  return views;
+}
+
+TensorView Sublayer::low_rows(const LayerPass& pass, const RowPiece& piece) const {
+  return is_adapted() ? row_range(pass.workspace.at(Workspace::kLow), piece.all) : TensorView();
 }
 
 RowGather Sublayer::begin_normed(const LayerPass& pass) const {
@@ -97,28 +126,19 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   for (const RowPiece& piece : pieces(pass)) {
     normed.wait();
     const ConstTensorView x = row_range(normalized(pass), piece.all);
-    for (std::size_t p = 0; p < products_.size(); ++p) {
-      const std::size_t weight = parameters_of(p);
-      const std::optional<Adapter> adapter = adapter_of(p);
-      const ConstTensorView lower =
-          adapter ? low(pass, piece, x, pass.weights[adapter->a][0], ops::Transpose::kYes)
-                  : ConstTensorView();
+    for (std::size_t p = 0; p < products().size(); ++p) {
+      const Projection& projection = products()[p];
+      const ConstTensorView lower = projection.lower(pass, own.begin, x, low_rows(pass, piece));
       for (std::int64_t s = own.begin; s < own.end; ++s) {
-        const auto local = static_cast<std::size_t>(s - own.begin);
         const Inner inner = inner_of(pass, s);
         const TensorView product = row_range(inner.products[p], piece.all);
-        ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes,
-                                   .bias = bias_of(pass.weights, weight, local)};
+        ops::MatmulOptions options{.bias = projection.bias(pass, s)};
         if (makes_result) {
           options.activation = product_activation();
           options.pre_activation = product;
         }
-        ops::matmul(pass.context, x, pass.weights[weight][local],
-                    makes_result ? row_range(inner.result, piece.all) : product, options);
-        if (adapter) {
-          ops::matmul(pass.context, lower, pass.weights[adapter->b][local], product,
-                      {.transpose_b = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
-        }
+        projection.forward(pass, s, x, lower,
+                           makes_result ? row_range(inner.result, piece.all) : product, options);
       }
     }
     pass.engine.progress();
@@ -129,49 +149,65 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
 }
 
 void Sublayer::make_output(const LayerPass& pass) const {
-  const std::size_t weight = output_parameters();
-  const std::optional<Adapter> adapter = adapter_of(products_.size());
-  const auto add_adapted = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
-    if (adapter) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      const ConstTensorView lower = low(pass, piece, row_range(inner_of(pass, s).result, piece.all),
-                                        pass.weights[adapter->a][local], ops::Transpose::kYes);
-      ops::matmul(pass.context, lower, pass.weights[adapter->b][0], into,
-                  {.transpose_b = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
-    }
+  const Projection& projection = output_projection();
+  const std::int64_t rows = rows_of(pass);
+  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
+  const TensorView bias = projection.bias(pass, pass.shards.own().begin);
+  const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining && !has_post_norm();
+  const bool adds = options_.residual == Switch::kOn && !has_post_norm();
+  const TensorView y = has_post_norm() ? local_matrix(pass, pass.saved.at(Saved::kProjected))
+                                       : pass.output.reshaped(Shape{rows, width()});
+  const auto product = [&](const RowPiece& piece, std::int64_t s, const TensorView& into,
+                           const ops::MatmulOptions& options) {
+    const ConstTensorView result = row_range(inner_of(pass, s).result, piece.all);
+    projection.forward(pass, s, result, projection.lower(pass, s, result, low_rows(pass, piece)),
+                       into, options);
   };
+  if (pass.shards.shards() == 1 && !drops) {
+    product(one_piece(rows).front(), 0, y, {.bias = bias, .addend = adds ? x : ConstTensorView()});
+  } else {
+    ShardSum sums = shard_sum(pass);
+    sums.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+      product(piece, s, into, {});
+    });
+    sums.end(input().placement, [&](const RowPiece& piece, const TensorView& sum) {
+      const ConstTensorView addend = adds ? row_range(x, piece.local) : ConstTensorView();
+      const TensorView output = row_range(y, piece.local);
+      if (!drops) {
+        ops::add_bias_residual(pass.context, sum, bias, addend, output);
+        return;
+      }
+      ops::bias_dropout_residual(pass.context, sum, bias, addend, options_.dropout, dropout_stream_,
+                                 {pass.first_sample, rows_at(input(), 1), piece.own.begin}, output,
+                                 row_range(pass.saved.at(Saved::kMask), piece.local));
+    });
+  }
+  if (has_post_norm()) {
+    apply_post_norm(pass);
+  }
+}
+
+void Sublayer::apply_post_norm(const LayerPass& pass) const {
   const std::int64_t rows = rows_of(pass);
   const TensorView y = pass.output.reshaped(Shape{rows, width()});
-  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
-  const bool adds = options_.residual == Switch::kOn;
-  const TensorView bias = bias_of(pass.weights, weight, 0);
-  const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining;
-  if (pass.shards.shards() == 1 && !drops) {
-    ops::matmul(pass.context, inner_of(pass, 0).result, pass.weights[weight][0], y,
-                {.transpose_b = ops::Transpose::kYes,
-                 .bias = bias,
-                 .addend = adds ? x : ConstTensorView()});
-    add_adapted(one_piece(rows).front(), 0, y);
-    return;
-  }
-  ShardSum sums = shard_sum(pass);
-  sums.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
-    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-    ops::matmul(pass.context, row_range(inner_of(pass, s).result, piece.all),
-                pass.weights[weight][local], into, {.transpose_b = ops::Transpose::kYes});
-    add_adapted(piece, s, into);
-  });
-  sums.end(input().placement, [&](const RowPiece& piece, const TensorView& sum) {
-    const ConstTensorView addend = adds ? row_range(x, piece.local) : ConstTensorView();
+  const ConstTensorView x = options_.residual == Switch::kOn
+                                ? pass.input.reshaped(Shape{rows, width()})
+                                : ConstTensorView();
+  post_norm_.forward(pass.context, pass.weights,
+                     local_matrix(pass, pass.saved.at(Saved::kProjected)), y,
+                     post_statistics(pass));
+  for (const RowPiece& piece : pieces(pass)) {
     const TensorView output = row_range(y, piece.local);
-    if (!drops) {
-      ops::add_bias_residual(pass.context, sum, bias, addend, output);
-      return;
+    const ConstTensorView addend = x.empty() ? x : row_range(x, piece.local);
+    if (options_.dropout > 0.0 && pass.mode == Mode::kTraining) {
+      ops::bias_dropout_residual(pass.context, output, {}, addend, options_.dropout,
+                                 dropout_stream_,
+                                 {pass.first_sample, rows_at(input(), 1), piece.own.begin}, output,
+                                 row_range(pass.saved.at(Saved::kMask), piece.local));
+    } else if (!addend.empty()) {
+      ops::add_bias_residual(pass.context, output, {}, addend, output);
     }
-    ops::bias_dropout_residual(pass.context, sum, bias, addend, options_.dropout, dropout_stream_,
-                               {pass.first_sample, rows_at(input(), 1), piece.own.begin}, output,
-                               row_range(pass.saved.at(Saved::kMask), piece.local));
-  });
+  }
 }
 
 void Sublayer::forward(const LayerPass& pass) const {
@@ -194,69 +230,76 @@ void Sublayer::recompute(const LayerPass& pass) const {
   }
 }
 
-ConstTensorView Sublayer::whole_gradient(const LayerPass& pass,
-                                         const ConstTensorView& output_gradient) const {
-  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
-  return whole.empty() ? output_gradient.reshaped(Shape{rows_of(pass), width()})
-                       : ConstTensorView(whole);
+ConstTensorView Sublayer::projected_gradient(const LayerPass& pass) const {
+  return has_post_norm() ? ConstTensorView(pass.gradients.at(Gradient::kProjected))
+                         : pass.output_gradient.reshaped(Shape{rows_of(pass), width()});
 }
 
-void Sublayer::gradients_of_products(const LayerPass& pass, const TensorView& dy) const {
-  RowGather gather =
-      begin_whole_gradient(pass, input().placement, dy, options_.dropout,
-                           pass.saved.at(Saved::kMask), pass.gradients.at(Gradient::kWhole));
-  const std::optional<Adapter> adapter = adapter_of(products_.size());
+ConstTensorView Sublayer::whole_gradient(const LayerPass& pass) const {
+  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
+  return whole.empty() ? projected_gradient(pass) : ConstTensorView(whole);
+}
+
+void Sublayer::post_norm_backward(const LayerPass& pass, Wants wants) const {
+  const TensorView& dropped = pass.gradients.at(Gradient::kDropped);
+  const ConstTensorView dy = pass.output_gradient.reshaped(Shape{rows_of(pass), width()});
+  if (wants_input(wants) && !dropped.empty()) {
+    ops::dropout_backward(pass.context, dy, pass.saved.at(Saved::kMask), options_.dropout, dropped);
+  }
+  post_norm_.backward(pass, wants, input().placement,
+                      local_matrix(pass, pass.saved.at(Saved::kProjected)), post_statistics(pass),
+                      dropped.empty() ? dy : dropped, {}, pass.gradients.at(Gradient::kProjected),
+                      {.all_shards = pass.workspace.at(Workspace::kPostAllShards),
+                       .own_shards = pass.workspace.at(Workspace::kPostOwnShards)});
+}
+
+void Sublayer::gradients_of_products(const LayerPass& pass) const {
+  const Projection& projection = output_projection();
+  RowGather gather = begin_whole_gradient(
+      pass, input().placement, projected_gradient(pass), has_post_norm() ? 0.0 : options_.dropout,
+      pass.saved.at(Saved::kMask), pass.gradients.at(Gradient::kWhole));
   const grid::Range& own = pass.shards.own();
   const auto d_result = [&](std::int64_t s) {
     return shard_block(pass.workspace.at(Workspace::kResultGradient), whole_rows(pass),
-                       inner_width_, pass.shards.shards(), own, s, inner_unit_);
+                       inner_width(), pass.shards.shards(), own, s, inner_unit_);
   };
   for (const RowPiece& piece : pieces(pass)) {
     gather.wait();
-    const ConstTensorView rows = row_range(whole_gradient(pass, dy), piece.all);
+    const ConstTensorView rows = row_range(whole_gradient(pass), piece.all);
     const ConstTensorView lower =
-        adapter ? low(pass, piece, rows, pass.weights[adapter->b][0], ops::Transpose::kNo)
-                : ConstTensorView();
+        projection.lower_gradient(pass, own.begin, rows, low_rows(pass, piece));
     for (std::int64_t s = own.begin; s < own.end; ++s) {
-      const auto local = static_cast<std::size_t>(s - own.begin);
-      const TensorView& weight = pass.weights[output_parameters()][local];
       if (applies_gelu()) {
-        ops::matmul(pass.context, rows, weight, row_range(product_gradients(pass, s)[0], piece.all),
-                    {.gelu_gradient_of = row_range(inner_of(pass, s).products[0], piece.all)});
+        projection.input_gradient(
+            pass, s, rows, lower, row_range(product_gradients(pass, s)[0], piece.all),
+            {.gelu_gradient_of = row_range(inner_of(pass, s).products[0], piece.all)});
       } else {
-        ops::matmul(pass.context, rows, weight, row_range(d_result(s), piece.all));
-      }
-      if (adapter) {
-        ops::matmul(pass.context, lower, pass.weights[adapter->a][local],
-                    row_range(d_result(s), piece.all), {.accumulate = ops::Accumulate::kAdd});
+        projection.input_gradient(pass, s, rows, lower, row_range(d_result(s), piece.all), {});
       }
     }
     pass.engine.progress();
   }
   for (std::int64_t s = own.begin; s < own.end && !applies_gelu(); ++s) {
-    inner_backward(inner_of(pass, s), d_result(s), TensorSlots(product_gradients(pass, s)));
+    Inner inner = inner_of(pass, s);
+    inner.weight_gradients = own_gradients(pass, s);
+    inner_backward(inner, d_result(s), TensorSlots(product_gradients(pass, s)));
   }
 }
 
-std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
-                                                        const TensorView& dy) const {
-  gradients_of_products(pass, dy);
+std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass) const {
+  gradients_of_products(pass);
   const auto make = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
-    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     const std::vector<TensorView> gradients = product_gradients(pass, s);
-    for (std::size_t p = 0; p < products_.size(); ++p) {
+    for (std::size_t p = 0; p < products().size(); ++p) {
       const TensorView gradient = row_range(gradients[p], piece.all);
-      ops::matmul(pass.context, gradient, pass.weights[parameters_of(p)][local], into,
-                  {.accumulate = p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd});
-      if (const std::optional<Adapter> adapter = adapter_of(p)) {
-        ops::matmul(
-            pass.context,
-            low(pass, piece, gradient, pass.weights[adapter->b][local], ops::Transpose::kNo),
-            pass.weights[adapter->a][0], into, {.accumulate = ops::Accumulate::kAdd});
-      }
+      const ConstTensorView lower =
+          products()[p].lower_gradient(pass, s, gradient, low_rows(pass, piece));
+      products()[p].input_gradient(
+          pass, s, gradient, lower, into,
+          {.accumulate = p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd});
     }
   };
-  if (pass.shards.shards() == 1 && products_.size() == 1) {
+  if (pass.shards.shards() == 1 && products().size() == 1) {
     make(one_piece(whole_rows(pass)).front(), 0, pass.gradients.at(Gradient::kNormed));
     return std::nullopt;
   }
@@ -292,8 +335,11 @@ void Sublayer::norm_backward(const LayerPass& pass, Wants wants, const TensorVie
 
 void Sublayer::backward(const LayerPass& pass, Wants wants) const {
   const TensorView dy = pass.output_gradient.reshaped(Shape{rows_of(pass), width()});
+  if (has_post_norm()) {
+    post_norm_backward(pass, wants);
+  }
   std::optional<ShardSum> normed_gradient =
-      wants_input(wants) ? begin_normed_gradient(pass, dy) : std::nullopt;
+      wants_input(wants) ? begin_normed_gradient(pass) : std::nullopt;
   if (wants_weights(wants)) {
     product_weight_gradients(pass);
   }
@@ -302,40 +348,72 @@ void Sublayer::backward(const LayerPass& pass, Wants wants) const {
 }
 
 void Sublayer::product_weight_gradients(const LayerPass& pass) const {
-  const std::vector<ParameterViews>& weight_gradients = pass.weight_gradients;
-  const ConstTensorView dy = whole_gradient(pass, pass.output_gradient);
+  const ConstTensorView dy = whole_gradient(pass);
   const ConstTensorView x = normalized(pass);
-  const grid::Range& own = pass.shards.own();
-  const std::size_t output_weight = output_parameters();
-  const auto weight_gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,
-                                   const TensorView& gradient) {
-    if (!gradient.empty()) {
-      ops::matmul(pass.context, upper, lower, gradient,
-                  {.transpose_a = ops::Transpose::kYes, .accumulate = pass.accumulate});
-      // Messages of the input's gradient may be in flight.
-      pass.engine.progress();
-    }
-  };
   std::vector<ops::ColumnSum> bias_sums;
-  for (std::int64_t s = own.begin; s < own.end; ++s) {
-    const auto local = static_cast<std::size_t>(s - own.begin);
-    weight_gradient(dy, inner_of(pass, s).result, weight_gradients[output_weight][local]);
-    const std::vector<TensorView> upper = product_gradients(pass, s);
-    for (std::size_t p = 0; p < products_.size(); ++p) {
-      const std::size_t weight = parameters_of(p);
-      weight_gradient(upper[p], x, weight_gradients[weight][local]);
-      if (options_.bias == Switch::kOn) {
-        bias_sums.push_back({upper[p], weight_gradients[weight + 1][local]});
+  for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+    output_projection().weight_gradient(pass, s, inner_of(pass, s).result, dy);
+    const std::vector<TensorView> gradients = product_gradients(pass, s);
+    for (std::size_t p = 0; p < products().size(); ++p) {
+      products()[p].weight_gradient(pass, s, x, gradients[p]);
+      if (products()[p].has_bias()) {
+        bias_sums.push_back({gradients[p], products()[p].bias_gradient(pass, s)});
       }
     }
   }
-  if (options_.bias == Switch::kOn) {
-    bias_sums.push_back({dy, weight_gradients[output_weight + 1][0]});
+  if (output_projection().has_bias()) {
+    bias_sums.push_back({dy, output_projection().bias_gradient(pass, pass.shards.own().begin)});
   }
   ops::column_sums(pass.context, bias_sums, pass.accumulate);
-  if (!adapted_.empty()) {
-    adapter_gradients(pass, dy);
+  if (is_adapted()) {
+    adapter_gradients(pass);
   }
+  if (!own_.empty()) {
+    own_weight_gradients(pass);
+  }
+}
+
+void Sublayer::adapter_gradients(const LayerPass& pass) const {
+  const ShardParts<TensorView> parts{.all_shards = pass.workspace.at(Workspace::kAdapterAllShards),
+                                     .own_shards = pass.workspace.at(Workspace::kAdapterOwnShards)};
+  const PartsMade made = pass.shards.ranks() > 1 ? PartsMade::kOwnShards : PartsMade::kAllShards;
+  const TensorView& blocks = made == PartsMade::kOwnShards ? parts.own_shards : parts.all_shards;
+  const TensorView low = low_rows(pass, one_piece(whole_rows(pass)).front());
+  std::vector<SharedGradient> shared;
+  for (std::size_t p = 0; p < projections_.size(); ++p) {
+    const bool is_output = p + 1 == projections_.size();
+    const Projection::Operands operands{
+        .x =
+            [&](std::int64_t s) {
+              return is_output ? ConstTensorView(inner_of(pass, s).result) : normalized(pass);
+            },
+        .dy =
+            [&](std::int64_t s) {
+              return is_output ? whole_gradient(pass)
+                               : ConstTensorView(product_gradients(pass, s)[p]);
+            }};
+    if (projections_[p].is_adapted()) {
+      projections_[p].adapter_gradients(pass, operands, low, blocks, adapter_elements_, shared);
+    }
+  }
+  if (pass.shards.shards() > 1) {
+    sum_shard_parts(pass, parts, made, shared);
+  }
+}
+
+void Sublayer::own_weight_gradients(const LayerPass& pass) const {
+  const TensorView& made = pass.gradients.at(Gradient::kOwn);
+  const bool gathers = pass.shards.ranks() > 1;
+  std::vector<SharedGradient> shared;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    shared.push_back({pass.weight_gradients[own_first_ + i][0], first});
+    first += own_[i].shape.count();
+  }
+  sum_shard_parts(pass,
+                  {.all_shards = gathers ? pass.workspace.at(Workspace::kOwnAllShards) : made,
+                   .own_shards = made},
+                  gathers ? PartsMade::kOwnShards : PartsMade::kAllShards, shared);
 }
 
 }  // namespace strata::nn
