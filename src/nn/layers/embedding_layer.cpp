@@ -21,9 +21,10 @@ struct EmbeddingOptions {
   Switch reset_positions = Switch::kOff;
   double dropout = 0.0;
   double deviation = 0.02;
+  double scale = 1.0;  ///< of the tokens' vectors
 };
 
-/// y = dropout(tokens[id] + positions[t]); the token table is split by vocabulary.
+/// y = dropout(scale tokens[id] + positions[t]); the token table is split by vocabulary.
 /// Shapes: ids microbatch x tokens, y microbatch x tokens x width. Communication: one all-reduce of
 /// y over the tensor group, or with sequence parallelism a reduce-scatter, and backward a gather.
 class Embedding final : public Layer {
@@ -58,7 +59,8 @@ class Embedding final : public Layer {
   }
 
   std::vector<TensorSpec> gradients(const PassShape& pass) const override {
-    const std::int64_t rows = drops() || is_split() ? rows_at(output(), pass.microbatch) : 0;
+    const bool copies = drops() || is_split() || scales();
+    const std::int64_t rows = copies ? rows_at(output(), pass.microbatch) : 0;
     return slot_list<Gradient, TensorSpec>(
         {{Gradient::kWhole, {{rows, options_.width}, pass.dtype}}});
   }
@@ -77,6 +79,9 @@ class Embedding final : public Layer {
     const TensorView rows =
         pass.output.reshaped(Shape{pass.output.count() / options_.width, options_.width});
     look_up(pass, rows);
+    if (scales()) {
+      ops::scaled(pass.context, options_.scale, rows, rows, ops::Accumulate::kOverwrite);
+    }
     for (const RowPiece& piece : pieces(pass)) {
       const TensorView y = row_range(rows, piece.local);
       const std::int64_t first = piece.own.begin;
@@ -103,6 +108,9 @@ class Embedding final : public Layer {
       begin_whole_gradient(pass, output().placement, pass.output_gradient.reshaped(shape),
                            options_.dropout, pass.saved.at(Saved::kMask), whole)
           .wait_for_all();
+      if (scales()) {
+        ops::scaled(pass.context, options_.scale, whole, whole, ops::Accumulate::kOverwrite);
+      }
       pass.engine.progress();
     }
     if (wants_weights(wants)) {
@@ -116,6 +124,7 @@ class Embedding final : public Layer {
   /// The gradient of all rows, where it is not the output's.
   enum class Gradient { kWhole };
 
+  bool scales() const { return options_.scale != 1.0; }
   bool drops() const { return options_.dropout > 0.0; }
   bool is_split() const { return output().placement == Placement::kTokens; }
 
@@ -209,6 +218,12 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
   }
   options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
+  options.scale = line.take_option_number("scale", options.scale);
+  if (options.scale != 1.0 && options.positions > 0) {
+    line.refuse(
+        "scale= multiplies the vectors of tokens, but learned positions are added to them; "
+        "leave one of the two out");
+  }
   return std::make_unique<Embedding>(site, options);
 }
 

@@ -4,6 +4,7 @@
 
 #include "strata/core/switch.hpp"
 #include "strata/nn/loss.hpp"
+#include "strata/ops/activation.hpp"
 #include "strata/ops/elementwise.hpp"
 
 #include "layers/layer_kinds.hpp"
@@ -12,18 +13,20 @@
 namespace strata::nn {
 namespace {
 
-/// logits = x W^T, one for each token id, split by vocabulary and never gathered. W may be the
-/// embedding's table. Shapes: x rows x width, W vocabulary x width. Source of the tie:
-/// Press, Wolf, "Using the output embedding to improve language models", arXiv 1608.05859.
+/// logits = x W^T, one for each token id, split by vocabulary and never gathered; with a soft cap c
+/// logits = c tanh(x W^T / c). W may be the embedding's table. Shapes: x rows x width, W vocabulary
+/// x width. Source of the tie: Press, Wolf, "Using the output embedding to improve language
+/// models", arXiv 1608.05859; of the cap: Gemma team, "Gemma 2", arXiv 2408.00118, section 2.
 class Head final : public Layer {
  public:
-  Head(const LayerSite& site, ParameterSpec table)
+  Head(const LayerSite& site, ParameterSpec table, double softcap)
       : Layer(site.name, site.input,
               {.shape = {site.input.shape[0], table.shape[0]},
                .placement = Placement::kFeatures,
                .is_logits = true},
-              {.backward_reads_output = false}),
-        table_(std::move(table)) {}
+              {.backward_reads_output = softcap > 0.0}),
+        table_(std::move(table)),
+        softcap_(softcap) {}
 
   std::string text() const override {
     return fmt::format("head {}{}", vocabulary(),
@@ -43,8 +46,9 @@ class Head final : public Layer {
     const std::int64_t rows = pass.shards.count > 1 ? rows_at(input(), pass.microbatch) : 0;
     const std::int64_t logits =
         pass.loss_pieces > 1 ? local_shape(output(), pass).count() / pass.loss_pieces : 0;
-    std::vector<TensorSpec> specs =
-        slot_list<Workspace, TensorSpec>({{Workspace::kLogits, {{logits}, pass.dtype}}});
+    std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
+        {{Workspace::kLogits, {{logits}, pass.dtype}},
+         {Workspace::kGradient, {{caps() ? logits : 0}, pass.dtype}}});
     const std::vector<TensorSpec> sum = ShardSum::workspace(pass, rows, width());
     specs.insert(specs.end(), sum.begin(), sum.end());
     return specs;
@@ -69,6 +73,7 @@ class Head final : public Layer {
                   row_range(block(pass, pass.output, s), piece.all));
         }
       }
+      cap(pass, pass.output);
       return;
     }
     gather.wait_for_all();
@@ -84,6 +89,9 @@ class Head final : public Layer {
       backward_in_pieces(pass);
       return;
     }
+    if (wants_input(wants)) {
+      cap_backward(pass, pass.output, pass.output_gradient);
+    }
     std::optional<ShardSum> sum = wants_input(wants) ? begin_input_gradient(pass) : std::nullopt;
     if (wants_weights(wants)) {
       weight_products(pass, pass.output_gradient, whole_input(pass), pass.accumulate);
@@ -94,8 +102,26 @@ class Head final : public Layer {
  private:
   /// The input's rows of all ranks, where they are split.
   enum class Saved { kGathered };
-  /// The logits of one of several pieces, later their gradient.
-  enum class Workspace { kLogits, kSum };
+  /// The logits of one of several pieces, later their gradient; with a soft cap that is apart.
+  enum class Workspace { kLogits, kGradient, kSum };
+
+  bool caps() const { return softcap_ > 0.0; }
+  void cap(const LayerPass& pass, const TensorView& logits) const {
+    if (caps()) {
+      ops::scaled(pass.context, 1.0 / softcap_, logits, logits, ops::Accumulate::kOverwrite);
+      ops::activation_forward(pass.context, ops::Activation::kTanh, logits, logits);
+      ops::scaled(pass.context, softcap_, logits, logits, ops::Accumulate::kOverwrite);
+    }
+  }
+  /// The gradient of the product, in place; changes the logits.
+  void cap_backward(const LayerPass& pass, const TensorView& logits,
+                    const TensorView& gradient) const {
+    if (caps()) {
+      ops::scaled(pass.context, 1.0 / softcap_, logits, logits, ops::Accumulate::kOverwrite);
+      ops::activation_backward(pass.context, ops::Activation::kTanh, {}, logits, gradient,
+                               gradient);
+    }
+  }
 
   std::int64_t width() const { return input_shape().back(); }
   std::int64_t vocabulary() const { return table_.shape[0]; }
@@ -189,9 +215,14 @@ class Head final : public Layer {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       product(pass, x, s, block(pass, logits, s));
     }
+    cap(pass, logits);
+    const TensorView& gradient = caps() ? pass.workspace.at(Workspace::kGradient) : logits;
     pass.loss->compute(pass.number, piece, logits,
-                       pass.mode == Mode::kTraining ? logits : TensorView());
-    return logits;
+                       pass.mode == Mode::kTraining ? gradient : TensorView());
+    if (pass.mode == Mode::kTraining) {
+      cap_backward(pass, logits, gradient);
+    }
+    return gradient;
   }
 
   /// The logits of a shard. Shapes: x rows x width.
@@ -242,6 +273,7 @@ class Head final : public Layer {
   }
 
   ParameterSpec table_;
+  double softcap_;  ///< 0: none
 };
 
 }  // namespace
@@ -249,6 +281,10 @@ class Head final : public Layer {
 std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   site.require_token_rows(line);
   const std::int64_t width = site.input.shape.back();
+  const double softcap = line.take_option_number("softcap", 0.0);
+  if (softcap < 0.0) {
+    line.refuse(fmt::format("softcap is {}, it must be above 0, or left out", softcap));
+  }
   if (line.take_enum("tied", Switch::kOn) == Switch::kOn) {
     if (site.table == nullptr) {
       line.refuse(
@@ -263,19 +299,21 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
     }
     ParameterSpec borrowed = *site.table;
     borrowed.ownership = Ownership::kBorrowed;
-    return std::make_unique<Head>(site, borrowed);
+    return std::make_unique<Head>(site, borrowed, softcap);
   }
   const std::int64_t vocabulary = line.take_option_count(
       "vocabulary", site.table != nullptr ? site.table->shape[0] : site.vocabulary);
   site.check_vocabulary(line, vocabulary);
   return std::make_unique<Head>(
-      site, ParameterSpec{.name = parameter_name(site.name, "weight"),
-                          .shape = {vocabulary, width},
-                          .initializer = Initializer::kNormal,
-                          .deviation = line.take_option_number("deviation", 0.02),
-                          .fan_in = width,
-                          .fan_out = vocabulary,
-                          .split = 0});
+      site,
+      ParameterSpec{.name = parameter_name(site.name, "weight"),
+                    .shape = {vocabulary, width},
+                    .initializer = Initializer::kNormal,
+                    .deviation = line.take_option_number("deviation", 0.02),
+                    .fan_in = width,
+                    .fan_out = vocabulary,
+                    .split = 0},
+      softcap);
 }
 
 }  // namespace strata::nn
