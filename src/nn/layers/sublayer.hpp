@@ -194,6 +194,8 @@ class Sublayer : public Layer {
   /// Computes the norm of the rank's rows and starts to gather all rows.
   [[nodiscard]] RowGather begin_normed(const LayerPass& pass) const;
   void make_products(const LayerPass& pass, RowGather& normed) const;
+  /// What the sublayer adds to: its input, or that of a parallel residual; empty without one.
+  [[nodiscard]] ConstTensorView residual(const LayerPass& pass) const;
   void make_output(const LayerPass& pass) const;
   /// Computes the output from the post norm's argument.
   void apply_post_norm(const LayerPass& pass) const;

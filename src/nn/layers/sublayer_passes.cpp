@@ -148,13 +148,19 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   }
 }
 
+ConstTensorView Sublayer::residual(const LayerPass& pass) const {
+  const ConstTensorView& added = pass.added.empty() ? pass.input : pass.added;
+  return options_.residual == Switch::kOn ? added.reshaped(Shape{rows_of(pass), width()})
+                                          : ConstTensorView();
+}
+
 void Sublayer::make_output(const LayerPass& pass) const {
   const Projection& projection = output_projection();
   const std::int64_t rows = rows_of(pass);
-  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
+  const ConstTensorView x = residual(pass);
   const TensorView bias = projection.bias(pass, pass.shards.own().begin);
   const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining && !has_post_norm();
-  const bool adds = options_.residual == Switch::kOn && !has_post_norm();
+  const bool adds = !x.empty() && !has_post_norm();
   const TensorView y = has_post_norm() ? local_matrix(pass, pass.saved.at(Saved::kProjected))
                                        : pass.output.reshaped(Shape{rows, width()});
   const auto product = [&](const RowPiece& piece, std::int64_t s, const TensorView& into,
@@ -190,9 +196,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
 void Sublayer::apply_post_norm(const LayerPass& pass) const {
   const std::int64_t rows = rows_of(pass);
   const TensorView y = pass.output.reshaped(Shape{rows, width()});
-  const ConstTensorView x = options_.residual == Switch::kOn
-                                ? pass.input.reshaped(Shape{rows, width()})
-                                : ConstTensorView();
+  const ConstTensorView x = residual(pass);
   post_norm_.forward(pass.context, pass.weights,
                      local_matrix(pass, pass.saved.at(Saved::kProjected)), y,
                      post_statistics(pass));
@@ -322,7 +326,8 @@ void Sublayer::norm_backward(const LayerPass& pass, Wants wants, const TensorVie
   const TensorView dx =
       pass.input_gradient.empty() ? TensorView() : pass.input_gradient.reshaped(dy.shape());
   // The gradient that bypasses the sublayer.
-  const ConstTensorView past = options_.residual == Switch::kOn ? dy : TensorView();
+  const bool bypasses = options_.residual == Switch::kOn && pass.added.empty();
+  const ConstTensorView past = bypasses ? dy : TensorView();
   if (norm_.kind() != NormKind::kNone) {
     norm_.backward(pass, wants, input().placement, pass.input.reshaped(dy.shape()),
                    statistics(pass), d_normed, past, dx,

@@ -81,9 +81,36 @@ class Reader {
     }
     site_.name = name;
     site_.table = table_ ? &*table_ : nullptr;
+    const bool is_parallel = take_parallel(line);
     auto layer = maker->second(line, site_);
     line.finish();
-    add(std::move(layer), {.input = last_});
+    if (is_parallel) {
+      add(std::move(layer), {.input = layers_.back().sources.input, .added = last_});
+    } else {
+      add(std::move(layer), {.input = last_});
+    }
+  }
+
+  /// Whether a sublayer reads what the sublayer before it reads, and adds to what that makes.
+  /// Source: Wang, Komatsuzaki, "GPT-J-6B", 2021; Black et al., "GPT-NeoX-20B", arXiv 2204.06745.
+  bool take_parallel(LayerLine& line) {
+    const auto is_sublayer = [](std::string_view kind) {
+      return kind == "attention" || kind == "mlp";
+    };
+    if (!is_sublayer(line.kind()) ||
+        line.take_enum("parallel_residual", Switch::kOff) == Switch::kOff) {
+      return false;
+    }
+    if (layers_.empty() || !is_sublayer(LayerLine(lines_[next_ - 2]).kind()) ||
+        layers_.back().sources.added) {
+      line.refuse(
+          "parallel_residual=on is for an attention or mlp line right behind another that "
+          "has no parallel_residual");
+    }
+    if (LayerLine(line.text()).take_enum("residual", Switch::kOn) == Switch::kOff) {
+      line.refuse("parallel_residual=on adds what residual=off leaves out; leave one of them out");
+    }
+    return true;
   }
 
   [[noreturn]] static void refuse_kind(const LayerLine& line) {

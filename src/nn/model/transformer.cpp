@@ -252,7 +252,9 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
     lines.push_back(fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
                                 head_words(o), position_words(o, block), common, block));
     lines.push_back(
-        fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
+        fmt::format("mlp {} {}{}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp),
+                    f.parallel_residual == Switch::kOn ? " parallel_residual=on" : "", common,
+                    block));
   }
   lines.push_back(fmt::format("{}{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias,
                               f.unit_offset == Switch::kOn ? " unit_offset=on" : ""));
