@@ -8,88 +8,10 @@
 #include "strata/core/text.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 
+#include "model/published_sizes.hpp"
+
 namespace strata::nn {
 namespace {
-
-/// The GPT-2 architecture.
-TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t heads) {
-  return {.blocks = blocks,
-          .width = width,
-          .heads = heads,
-          .context = 1024,
-          .vocabulary = 50257,
-          .norm = NormChoice::kLayerNorm,
-          .mlp = MlpChoice::kGelu,
-          .positions = PositionChoice::kLearned,
-          .bias = Switch::kOn,
-          .tied = Switch::kOn};
-}
-
-/// The Llama architecture with these dimensions.
-TransformerOptions llama(TransformerOptions dimensions) {
-  dimensions.norm = NormChoice::kRmsNorm;
-  dimensions.mlp = MlpChoice::kSwiglu;
-  dimensions.positions = PositionChoice::kRotary;
-  dimensions.bias = Switch::kOff;
-  dimensions.tied = Switch::kOff;
-  return dimensions;
-}
-
-TransformerOptions llama2(std::int64_t blocks, std::int64_t width, std::int64_t heads,
-                          std::int64_t kv_heads, std::int64_t hidden, std::int64_t context = 4096) {
-  return llama({.blocks = blocks,
-                .width = width,
-                .heads = heads,
-                .kv_heads = kv_heads,
-                .hidden = hidden,
-                .context = context,
-                .vocabulary = 32000});
-}
-
-TransformerOptions llama3(std::int64_t blocks, std::int64_t width, std::int64_t heads,
-                          std::int64_t hidden) {
-  TransformerOptions options = llama2(blocks, width, heads, 8, hidden, 8192);
-  options.vocabulary = 128256;
-  options.rotary_base = 500000.0;
-  return options;
-}
-
-TransformerOptions options_of(Preset preset) {
-  switch (preset) {
-    case Preset::kNone:
-    case Preset::kGpt: {
-      TransformerOptions options = gpt2(0, 0, 0);
-      options.context = 0;
-      options.vocabulary = 0;
-      return options;
-    }
-    case Preset::kLlama:
-      return llama({});
-    case Preset::kGpt2M124:
-      return gpt2(12, 768, 12);
-    case Preset::kGpt2M355:
-      return gpt2(24, 1024, 16);
-    case Preset::kGpt2M774:
-      return gpt2(36, 1280, 20);
-    case Preset::kGpt2M1558:
-      return gpt2(48, 1600, 25);
-    case Preset::kTinyllamaB1:
-      return llama2(22, 2048, 32, 4, 5632, 2048);
-    case Preset::kLlama2B7:
-      return llama2(32, 4096, 32, 32, 11008);
-    case Preset::kLlama2B13:
-      return llama2(40, 5120, 40, 40, 13824);
-    case Preset::kLlama2B70:
-      return llama2(80, 8192, 64, 8, 28672);
-    case Preset::kLlama3B8:
-      return llama3(32, 4096, 32, 14336);
-    case Preset::kLlama3B70:
-      return llama3(80, 8192, 64, 28672);
-    default:
-      require(!is_convnet(preset), "{} is no transformer", name_of(preset));
-      return {};
-  }
-}
 
 /// Sets `chosen` to the preset's value where it has its type's default.
 template <typename T>
@@ -139,15 +61,15 @@ std::int64_t head_size_of(const TransformerOptions& options) {
 }
 
 TransformerOptions resolved(const TransformerOptions& options) {
-  const TransformerOptions preset = options_of(options.preset);
+  const TransformerOptions preset = published_sizes(options.preset);
   TransformerOptions result = options;
   const auto fill_all = [&](auto... members) { (fill(result.*members, preset.*members), ...); };
   using Options = TransformerOptions;
   fill_all(&Options::blocks, &Options::width, &Options::heads, &Options::kv_heads,
            &Options::context, &Options::vocabulary, &Options::norm, &Options::mlp,
-           &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base);
+           &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base,
+           &Options::rotary_scaling, &Options::attention_window, &Options::family);
   fill(result.rotary_base, 10000.0);
-  fill(result.family, preset.family);
   // The preset's hidden size holds for its own width only.
   fill(result.hidden, result.width == preset.width ? preset.hidden : 0);
   const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},
@@ -251,10 +173,9 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   for (std::int64_t block = 0; block < o.blocks; ++block) {
     lines.push_back(fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
                                 head_words(o), position_words(o, block), common, block));
-    lines.push_back(
-        fmt::format("mlp {} {}{}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp),
-                    f.parallel_residual == Switch::kOn ? " parallel_residual=on" : "", common,
-                    block));
+    lines.push_back(fmt::format("mlp {} {}{}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp),
+                                f.parallel_residual == Switch::kOn ? " parallel_residual=on" : "",
+                                common, block));
   }
   lines.push_back(fmt::format("{}{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias,
                               f.unit_offset == Switch::kOn ? " unit_offset=on" : ""));

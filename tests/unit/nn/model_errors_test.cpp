@@ -120,10 +120,22 @@ TEST(ModelErrors, OfSublayers) {
   expect_words(numbers({"attention 2", "dense 8"}, 1), {"\"attention 2\"", "tokens x width"});
 }
 
+TEST(ModelErrors, OfParallelResiduals) {
+  const std::string mlp = "mlp 12 parallel_residual=on";
+  for (const Words& layers :
+       {Words{"embedding 8", mlp, "head"}, Words{"embedding 8", "attention 4", mlp, mlp, "head"},
+        Words{"embedding 8", "attention 4", "layer_norm", mlp, "head"}}) {
+    expect_words(tokens(layers), {mlp, "right behind another"});
+  }
+  expect_words(tokens({"embedding 8", "attention 4", mlp + " residual=off", "head"}),
+               {"parallel_residual=on adds what residual=off leaves out"});
+}
+
 TEST(ModelErrors, OfTheHead) {
   ModelOptions without = numbers({"head"}, 1);
   without.input_shape = Shape{3, 4};
   expect_words(without, {"\"head\"", "no embedding before it", "tied=off"});
+  expect_words(tokens({"embedding 8", "head softcap=-1"}), {"softcap is -1", "above 0"});
   expect_words(tokens({"embedding 8", "dense 6", "head"}), {"50 x 8", "width 6", "tied=off"});
   expect_words(tokens({"embedding 8", "head tied=off vocabulary=40"}),
                {"vocabulary of 40", "data set, 50"});
@@ -137,6 +149,8 @@ TEST(ModelErrors, OfTheHead) {
 }
 
 TEST(ModelErrors, OfTheEmbedding) {
+  expect_words(tokens({"embedding 8 scale=2 positions=10", "head"}),
+               {"scale=", "learned positions are added"});
   expect_words(numbers({"embedding 8", "dense 8"}, 1),
                {"\"embedding 8\"", "not token ids", "--format=text"});
   expect_words(tokens({"embedding 8", "embedding 8", "head"}), {"not token ids", "first layer"});

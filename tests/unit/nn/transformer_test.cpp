@@ -24,17 +24,34 @@ Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
 }
 
 TEST(Transformers, HaveTheirPublishedNumberOfParameters) {
-  strata::test::expect_parameter_counts({{Preset::kGpt2M124, 124'439'808},
-                                         {Preset::kGpt2M355, 354'823'168},
-                                         {Preset::kGpt2M774, 774'030'080},
-                                         {Preset::kGpt2M1558, 1'557'611'200},
-                                         {Preset::kTinyllamaB1, 1'100'048'384},
-                                         {Preset::kLlama2B7, 6'738'415'616},
-                                         {Preset::kLlama2B13, 13'015'864'320},
-                                         {Preset::kLlama2B70, 68'976'648'192},
-                                         {Preset::kLlama3B8, 8'030'261'248},
-                                         {Preset::kLlama3B70, 70'553'706'496}},
-                                        [](Preset preset) { return model_of({.preset = preset}); });
+  strata::test::expect_parameter_counts(
+      {{Preset::kGpt2M124, 124'439'808},      {Preset::kGpt2M355, 354'823'168},
+       {Preset::kGpt2M774, 774'030'080},      {Preset::kGpt2M1558, 1'557'611'200},
+       {Preset::kTinyllamaB1, 1'100'048'384}, {Preset::kLlama2B7, 6'738'415'616},
+       {Preset::kLlama2B13, 13'015'864'320},  {Preset::kLlama2B70, 68'976'648'192},
+       {Preset::kLlama3B8, 8'030'261'248},    {Preset::kLlama3B70, 70'553'706'496},
+       {Preset::kLlama31B8, 8'030'261'248},   {Preset::kLlama32B1, 1'235'814'400},
+       {Preset::kLlama32B3, 3'212'749'824},   {Preset::kQwen25B05, 494'032'768},
+       {Preset::kQwen25B15, 1'543'714'304},   {Preset::kQwen25B3, 3'085'938'688},
+       {Preset::kQwen25B7, 7'615'616'512},    {Preset::kQwen25B14, 14'770'033'664},
+       {Preset::kQwen25B32, 32'763'876'352},  {Preset::kQwen25B72, 72'706'203'648},
+       {Preset::kQwen3B06, 596'049'920},      {Preset::kQwen3B17, 1'720'574'976},
+       {Preset::kQwen3B4, 4'022'468'096},     {Preset::kQwen3B8, 8'190'735'360},
+       {Preset::kQwen3B14, 14'768'307'200},   {Preset::kQwen3B32, 32'762'123'264},
+       {Preset::kMistralB7, 7'248'023'552},   {Preset::kMistralNemoB12, 12'247'782'400},
+       {Preset::kSmollm2M135, 134'515'008},   {Preset::kSmollm2M360, 361'821'120},
+       {Preset::kSmollm2B17, 1'711'376'384},  {Preset::kSmollm3B3, 3'075'098'624},
+       {Preset::kGemma2B2, 2'614'341'888},    {Preset::kGemma2B9, 9'241'705'984},
+       {Preset::kGemma2B27, 27'227'128'320},  {Preset::kGemma3B1, 999'885'952},
+       {Preset::kGemma3B4, 3'880'263'168},    {Preset::kOlmo2B1, 1'484'916'736},
+       {Preset::kOlmo2B7, 7'298'617'344},     {Preset::kOlmo2B13, 13'716'198'400},
+       {Preset::kOlmo2B32, 32'234'279'936},   {Preset::kPhi3MiniB4, 3'821'079'552},
+       {Preset::kPhi4B14, 14'659'507'200},    {Preset::kPythiaM70, 70'426'624},
+       {Preset::kPythiaM160, 162'322'944},    {Preset::kPythiaM410, 405'334'016},
+       {Preset::kPythiaB1, 1'011'781'632},    {Preset::kPythiaB14, 1'414'647'808},
+       {Preset::kPythiaB28, 2'775'208'960},   {Preset::kPythiaB69, 6'857'302'016},
+       {Preset::kPythiaB12, 11'846'072'320}},
+      [](Preset preset) { return model_of({.preset = preset}); });
 }
 
 TEST(Resolved, FillsInWhatThePresetDecides) {
