@@ -76,7 +76,7 @@ std::vector<Option> transformer() {
             0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
       whole("model.hidden", "units",
             "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu "
-            "two thirds of that in multiples of 64",
+            "or geglu two thirds of that in multiples of 64",
             0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
       whole("model.context", "tokens",
             "tokens of a sample of a language model, and its number of learned positions; 0: the "

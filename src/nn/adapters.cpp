@@ -38,8 +38,8 @@ std::vector<std::string> adapted_layers(std::vector<std::string> lines,
     if (has("attention")) {
       own = {"qkv", "output"};
     } else if (has("mlp")) {
-      own = has("swiglu") ? std::vector<std::string>{"up", "gate", "down"}
-                          : std::vector<std::string>{"up", "down"};
+      own = has("swiglu") || has("geglu") ? std::vector<std::string>{"up", "gate", "down"}
+                                          : std::vector<std::string>{"up", "down"};
     }
     if (without_adapters(line) != fmt::format("{}", fmt::join(words, " "))) {
       fail(ExitCode::kUsage,

@@ -83,7 +83,7 @@ class RandomCase {
   }
   void add_mlp() {
     std::ostringstream line;
-    line << "mlp " << width() << " " << one_of("gelu relu swiglu") << sublayer_options();
+    line << "mlp " << width() << " " << one_of("gelu relu swiglu geglu") << sublayer_options();
     add(line.str());
   }
   void add_attention() {

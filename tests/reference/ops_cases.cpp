@@ -107,15 +107,15 @@ void rms_norm(Context& context) {
 }
 
 template <typename T>
-void swiglu(Context& context) {
+void gated(Context& context, Gate function) {
   auto gate = read_tensor<T>();
   auto up = read_tensor<T>();
   auto dy = read_tensor<T>();
   Tensor<T> y(gate.shape());
   Tensor<T> dgate(gate.shape());
   Tensor<T> dup(gate.shape());
-  swiglu_forward(context, gate.view(), up.view(), y.view());
-  swiglu_backward(context, gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
+  gated_forward(context, function, gate.view(), up.view(), y.view());
+  gated_backward(context, function, gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
   write(y);
   write(dgate);
   write(dup);
@@ -203,7 +203,8 @@ void run(const std::string& name) {
       {"softmax", [&] { softmax<T>(context); }},
       {"layer_norm", [&] { layer_norm<T>(context); }},
       {"rms_norm", [&] { rms_norm<T>(context); }},
-      {"swiglu", [&] { swiglu<T>(context); }},
+      {"swiglu", [&] { gated<T>(context, Gate::kSilu); }},
+      {"geglu", [&] { gated<T>(context, Gate::kGelu); }},
       {"embedding", [&] { embedding<T>(context); }},
       {"bfloat16_dense", [&] { dense<BFloat16>(context); }},
       {"bfloat16_layer_norm", [&] { layer_norm<BFloat16>(context); }},

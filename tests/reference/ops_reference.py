@@ -53,8 +53,9 @@ def layer_cases(generator, dtype):
         parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, shape[1])]
         yield "rms_norm", *with_gradients(rms_norm, parameters, shape)
 
-        parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, *shape)]
-        yield "swiglu", *with_gradients(lambda gate, up: F.silu(gate) * up, parameters, shape)
+        for name, function in (("swiglu", F.silu), ("geglu", elementwise["gelu"])):
+            parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, *shape)]
+            yield name, *with_gradients(lambda gate, up: function(gate) * up, parameters, shape)
 
     for sequences, tokens, vocabulary, width in ((12, 64, 65, 128), (3, 11, 1000, 37)):
         ids = torch.randint(vocabulary, (sequences, tokens), generator=generator)

@@ -26,15 +26,23 @@ void activation_forward(Context& context, Activation activation, const ConstTens
 void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
                          const ConstTensorView& y, const ConstTensorView& dy, const TensorView& dx);
 
-/// y = silu(gate) up, with silu(x) = x / (1 + exp(-x)).
+/// The function f of a gated linear unit: silu(x) = x / (1 + exp(-x)), or gelu as Activation's.
+enum class Gate { kSilu, kGelu };
+
+constexpr auto enum_names(Gate) {
+  return names_in_order("swiglu", "geglu");
+}
+
+/// y = f(gate) up.
 /// Shapes: gate, up, y equal. Source: Shazeer, "GLU variants improve transformer", arXiv
 /// 2002.05202.
-void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
-                    const TensorView& y);
+void gated_forward(Context& context, Gate function, const ConstTensorView& gate,
+                   const ConstTensorView& up, const TensorView& y);
 
-/// dgate = dy up silu'(gate), dup = dy silu(gate). In place (dup or dgate is dy) is allowed.
-void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
-                     const ConstTensorView& dy, const TensorView& dgate, const TensorView& dup);
+/// dgate = dy up f'(gate), dup = dy f(gate). In place (dup or dgate is dy) is allowed.
+void gated_backward(Context& context, Gate function, const ConstTensorView& gate,
+                    const ConstTensorView& up, const ConstTensorView& dy, const TensorView& dgate,
+                    const TensorView& dup);
 
 /// y = exp(x) / sum(exp(x)) over the last dimension. In place (y is x) is allowed.
 /// Shapes: x, y equal.

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "strata/ops/activation.hpp"
@@ -7,14 +9,19 @@
 namespace strata::nn {
 namespace {
 
-enum class MlpKind { kGelu, kRelu, kSwiglu };
+enum class MlpKind { kGelu, kRelu, kSwiglu, kGeglu };
 
 constexpr auto enum_names(MlpKind) {
-  return names_in_order("gelu", "relu", "swiglu");
+  return names_in_order("gelu", "relu", "swiglu", "geglu");
 }
 
-/// Two dense layers around an activation: down(f(up(x))), or down(silu(gate(x)) up(x)).
-/// Parameters: norm; up; for swiglu gate; down. Source: Shazeer, "GLU variants improve
+/// The function of a gate; nothing where the kind has no gate.
+std::optional<ops::Gate> gate_of(MlpKind kind) {
+  return enum_from_name<ops::Gate>(name_of(kind));
+}
+
+/// Two dense layers around an activation: down(f(up(x))), or down(f(gate(x)) up(x)).
+/// Parameters: norm; up; with a gate gate; down. Source: Shazeer, "GLU variants improve
 /// transformer", arXiv 2002.05202.
 class Mlp final : public Sublayer {
  public:
@@ -32,9 +39,9 @@ class Mlp final : public Sublayer {
   Keep result_under_selective() const override { return Keep::kRecomputed; }
 
   void inner_forward(const Inner& inner) const override {
-    if (kind_ == MlpKind::kSwiglu) {
-      ops::swiglu_forward(inner.pass.context, inner.product(Product::kGate),
-                          inner.product(Product::kUp), inner.result);
+    if (const auto gate = gate_of(kind_)) {
+      ops::gated_forward(inner.pass.context, *gate, inner.product(Product::kGate),
+                         inner.product(Product::kUp), inner.result);
     } else {
       ops::activation_forward(inner.pass.context, activation(), inner.product(Product::kUp),
                               inner.result);
@@ -43,11 +50,10 @@ class Mlp final : public Sublayer {
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
                       const TensorSlots& product_gradients) const override {
-    if (kind_ == MlpKind::kSwiglu) {
-      ops::swiglu_backward(inner.pass.context, inner.product(Product::kGate),
-                           inner.product(Product::kUp), result_gradient,
-                           product_gradients.at(Product::kGate),
-                           product_gradients.at(Product::kUp));
+    if (const auto gate = gate_of(kind_)) {
+      ops::gated_backward(inner.pass.context, *gate, inner.product(Product::kGate),
+                          inner.product(Product::kUp), result_gradient,
+                          product_gradients.at(Product::kGate), product_gradients.at(Product::kUp));
     } else {
       ops::activation_backward(inner.pass.context, activation(), inner.product(Product::kUp),
                                inner.result, result_gradient, product_gradients.at(Product::kUp));
@@ -57,10 +63,10 @@ class Mlp final : public Sublayer {
   double inner_flops() const override { return 0.0; }
 
  private:
-  /// kGate: of swiglu only.
+  /// kGate: of kinds with a gate.
   enum class Product { kUp, kGate };
 
-  /// The activation between the two layers; none for swiglu.
+  /// The activation between the two layers; none with a gate.
   ops::Activation activation() const {
     switch (kind_) {
       case MlpKind::kGelu:
@@ -68,15 +74,16 @@ class Mlp final : public Sublayer {
       case MlpKind::kRelu:
         return ops::Activation::kRelu;
       case MlpKind::kSwiglu:
+      case MlpKind::kGeglu:
         break;
     }
     return ops::Activation::kNone;
   }
   static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
     const InnerProduct up{"up", hidden};
-    return kind != MlpKind::kSwiglu ? slot_list<Product, InnerProduct>({{Product::kUp, up}})
-                                    : slot_list<Product, InnerProduct>(
-                                          {{Product::kUp, up}, {Product::kGate, {"gate", hidden}}});
+    return !gate_of(kind) ? slot_list<Product, InnerProduct>({{Product::kUp, up}})
+                          : slot_list<Product, InnerProduct>(
+                                {{Product::kUp, up}, {Product::kGate, {"gate", hidden}}});
   }
 
   MlpKind kind_;
@@ -98,7 +105,7 @@ std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site) {
                             joined_names<MlpKind>(), name));
   }
   site.require_shards_divide(line, hidden, "hidden units");
-  const SublayerOptions options = *kind == MlpKind::kSwiglu
+  const SublayerOptions options = gate_of(*kind)
                                       ? take_sublayer_options(line, site, {"up", "gate", "down"})
                                       : take_sublayer_options(line, site, {"up", "down"});
   return std::make_unique<Mlp>(site, options, hidden, *kind);

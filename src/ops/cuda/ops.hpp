@@ -34,8 +34,8 @@ decltype(ops::add_bias_residual) add_bias_residual;
 
 decltype(ops::activation_forward) activation_forward;
 decltype(ops::activation_backward) activation_backward;
-decltype(ops::swiglu_forward) swiglu_forward;
-decltype(ops::swiglu_backward) swiglu_backward;
+decltype(ops::gated_forward) gated_forward;
+decltype(ops::gated_backward) gated_backward;
 decltype(ops::softmax_forward) softmax_forward;
 decltype(ops::softmax_backward) softmax_backward;
 

@@ -50,6 +50,27 @@ template <typename T>
   return fused(x * u_slope, fused(-gate, gate, gate), gate);
 }
 
+template <typename T>
+[[gnu::always_inline]] inline T silu(T x) {
+  return x * fast_sigmoid(x);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T silu_slope(T x) {
+  const T sigmoid = fast_sigmoid(x);
+  return sigmoid * (T{1} + x * (T{1} - sigmoid));
+}
+
+/// Calls task(f, f') with a gate's function.
+template <typename T, typename Task>
+void with_gate(Gate function, const Task& task) {
+  if (function == Gate::kSilu) {
+    task([](T x) { return silu(x); }, [](T x) { return silu_slope(x); });
+  } else {
+    task([](T x) { return gelu(x); }, [](T x) { return gelu_slope(x); });
+  }
+}
+
 template <typename T, typename Function>
 void map(Context& context, const ConstTensorView& x, const TensorView& y,
          const Function& function) {
@@ -140,6 +161,57 @@ void activation_backward(Context& context, Activation activation, const ConstTen
         map_slope<T>(context, read, dy, dx, [](C out, C d) { return out * (C{1} - out) * d; });
         break;
     }
+  });
+}
+
+void gated_forward(Context& context, Gate function, const ConstTensorView& gate,
+                   const ConstTensorView& up, const TensorView& y) {
+  const Observed observed(context, "gated_forward", gate, up, y);
+  require_like(up, gate.dtype(), gate.shape(), "a gated unit's up");
+  require_like(y, gate.dtype(), gate.shape(), "a gated unit's y");
+  if (observed.handled_by<cuda::gated_forward>(function, gate, up, y)) {
+    return;
+  }
+  with_stored(gate.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* g = gate.host<T>().data();
+    const T* u = up.host<T>().data();
+    T* to = y.host<T>().data();
+    with_gate<C>(function, [&](auto f, auto /*slope*/) {
+      for_each_element(context, gate.count(), [=](std::int64_t i) {
+        to[i] = to_storage<T>(f(static_cast<C>(g[i])) * static_cast<C>(u[i]));
+      });
+    });
+  });
+}
+
+void gated_backward(Context& context, Gate function, const ConstTensorView& gate,
+                    const ConstTensorView& up, const ConstTensorView& dy, const TensorView& dgate,
+                    const TensorView& dup) {
+  const Observed observed(context, "gated_backward", gate, up, dy, dgate, dup);
+  require_like(up, gate.dtype(), gate.shape(), "a gated unit's up");
+  require_like(dy, gate.dtype(), gate.shape(), "a gated unit's dy");
+  require_like(dgate, gate.dtype(), gate.shape(), "a gated unit's dgate");
+  require_like(dup, gate.dtype(), gate.shape(), "a gated unit's dup");
+  if (observed.handled_by<cuda::gated_backward>(function, gate, up, dy, dgate, dup)) {
+    return;
+  }
+  with_stored(gate.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* g = gate.host<T>().data();
+    const T* u = up.host<T>().data();
+    const T* incoming = dy.host<T>().data();
+    T* to_gate = dgate.host<T>().data();
+    T* to_up = dup.host<T>().data();
+    with_gate<C>(function, [&](auto f, auto slope) {
+      for_each_element(context, gate.count(), [=](std::int64_t i) {
+        const C x = static_cast<C>(g[i]);
+        const C d = static_cast<C>(incoming[i]);
+        const C through_up = d * static_cast<C>(u[i]);
+        to_gate[i] = to_storage<T>(through_up * slope(x));
+        to_up[i] = to_storage<T>(d * f(x));
+      });
+    });
   });
 }
 

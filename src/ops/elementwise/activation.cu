@@ -41,11 +41,27 @@ struct Gelu {
     return x * gelu_gate(x);
   }
   template <typename C>
-  __device__ static C backward(C x, C d) {
+  __device__ static C slope(C x) {
     const C gate = gelu_gate(x);
     const C u_slope =
         fused(x * x, static_cast<C>(3.0 * kGeluCubic * kGeluSlope), static_cast<C>(kGeluSlope));
-    return fused(x * u_slope, fused(-gate, gate, gate), gate) * d;
+    return fused(x * u_slope, fused(-gate, gate, gate), gate);
+  }
+  template <typename C>
+  __device__ static C backward(C x, C d) {
+    return slope(x) * d;
+  }
+};
+
+struct Silu {
+  template <typename C>
+  __device__ static C forward(C x) {
+    return x * sigmoid(x);
+  }
+  template <typename C>
+  __device__ static C slope(C x) {
+    const C y = sigmoid(x);
+    return y * (C{1} + x * (C{1} - y));
   }
 };
 
@@ -85,6 +101,34 @@ struct Backward {
   }
 };
 
+template <typename Formula>
+struct GatedForward {
+  template <typename T>
+  __device__ void operator()(T gate, T up, T& y) const {
+    y = to_storage<T>(Formula::forward(value_of(gate)) * value_of(up));
+  }
+};
+
+template <typename Formula>
+struct GatedBackward {
+  template <typename T>
+  __device__ void operator()(T gate, T up, T dy, T& dgate, T& dup) const {
+    const auto x = value_of(gate);
+    const auto d = value_of(dy);
+    dgate = to_storage<T>(d * value_of(up) * Formula::slope(x));
+    dup = to_storage<T>(d * Formula::forward(x));
+  }
+};
+
+template <typename Function>
+void with_gate(Gate gate, const Function& function) {
+  if (gate == Gate::kSilu) {
+    function(Silu{});
+  } else {
+    function(Gelu{});
+  }
+}
+
 template <typename Function>
 void with_formula(Activation activation, const Function& function) {
   switch (activation) {
@@ -121,6 +165,28 @@ void activation_backward(Context& context, Activation activation, const ConstTen
     with_formula(activation, [&]<typename Formula>(Formula) {
       map(context, "activation_backward", dy.count(), Backward<Formula>{}, In<T>{read.device<T>()},
           In<T>{dy.device<T>()}, Out<T>{dx.device<T>()});
+    });
+  });
+}
+
+void gated_forward(Context& context, Gate function, const ConstTensorView& gate,
+                   const ConstTensorView& up, const TensorView& y) {
+  with_device_type(gate.dtype(), [&]<typename T>(T) {
+    with_gate(function, [&]<typename Formula>(Formula) {
+      map(context, "gated_forward", gate.count(), GatedForward<Formula>{}, In<T>{gate.device<T>()},
+          In<T>{up.device<T>()}, Out<T>{y.device<T>()});
+    });
+  });
+}
+
+void gated_backward(Context& context, Gate function, const ConstTensorView& gate,
+                    const ConstTensorView& up, const ConstTensorView& dy, const TensorView& dgate,
+                    const TensorView& dup) {
+  with_device_type(gate.dtype(), [&]<typename T>(T) {
+    with_gate(function, [&]<typename Formula>(Formula) {
+      map(context, "gated_backward", gate.count(), GatedBackward<Formula>{},
+          In<T>{gate.device<T>()}, In<T>{up.device<T>()}, In<T>{dy.device<T>()},
+          Out<T>{dgate.device<T>()}, Out<T>{dup.device<T>()});
     });
   });
 }

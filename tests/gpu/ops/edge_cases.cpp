@@ -36,16 +36,19 @@ void add_elements_in_place(std::vector<Case>& cases, const Shape& shape) {
                activation_backward(context, f, t[0], t[1], t[2], t[2]);
              });
   }
-  add_case(cases, "swiglu_backward_in_place_of_dgate",
-           {read(shape), read(shape), updated(shape), written(shape)},
-           [](Context& context, const Tensors& t) {
-             swiglu_backward(context, t[0], t[1], t[2], t[2], t[3]);
-           });
-  add_case(cases, "swiglu_backward_in_place_of_dup",
-           {read(shape), read(shape), updated(shape), written(shape)},
-           [](Context& context, const Tensors& t) {
-             swiglu_backward(context, t[0], t[1], t[2], t[3], t[2]);
-           });
+  for (const auto& [gate, name] : enum_table<Gate>()) {
+    const Gate f = gate;
+    add_case(cases, std::string(name) + "_backward_in_place_of_dgate",
+             {read(shape), read(shape), updated(shape), written(shape)},
+             [f](Context& context, const Tensors& t) {
+               gated_backward(context, f, t[0], t[1], t[2], t[2], t[3]);
+             });
+    add_case(cases, std::string(name) + "_backward_in_place_of_dup",
+             {read(shape), read(shape), updated(shape), written(shape)},
+             [f](Context& context, const Tensors& t) {
+               gated_backward(context, f, t[0], t[1], t[2], t[3], t[2]);
+             });
+  }
   const RandomStream stream(7, RandomPurpose::kDropout, 3);
   add_case(
       cases, "dropout_forward_in_place", {updated(shape), bytes(Role::kWritten, shape)},

@@ -33,13 +33,17 @@ void add_activations(std::vector<Case>& cases) {
         },
         nearness);
   }
-  add_case(cases, "swiglu_forward", {read(kMany), read(kMany), written(kMany)},
-           [](Context& context, const Tensors& t) { swiglu_forward(context, t[0], t[1], t[2]); });
-  add_case(cases, "swiglu_backward",
-           {read(kMany), read(kMany), read(kMany), written(kMany), written(kMany)},
-           [](Context& context, const Tensors& t) {
-             swiglu_backward(context, t[0], t[1], t[2], t[3], t[4]);
-           });
+  for (const auto& [gate, name] : enum_table<Gate>()) {
+    const Gate f = gate;
+    add_case(
+        cases, std::string(name) + "_forward", {read(kMany), read(kMany), written(kMany)},
+        [f](Context& context, const Tensors& t) { gated_forward(context, f, t[0], t[1], t[2]); });
+    add_case(cases, std::string(name) + "_backward",
+             {read(kMany), read(kMany), read(kMany), written(kMany), written(kMany)},
+             [f](Context& context, const Tensors& t) {
+               gated_backward(context, f, t[0], t[1], t[2], t[3], t[4]);
+             });
+  }
 }
 
 void add_conversions(std::vector<Case>& cases) {

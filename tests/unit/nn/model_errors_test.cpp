@@ -106,7 +106,7 @@ TEST(ModelErrors, OfHeads) {
 
 TEST(ModelErrors, OfSublayers) {
   expect_words(tokens({"embedding 8", "mlp 12 silu", "head"}),
-               {"gelu, relu, swiglu", "not \"silu\""});
+               {"gelu, relu, swiglu, geglu", "not \"silu\""});
   expect_words(tokens({"embedding 8", "mlp", "head"}), {"the number of hidden units"});
   expect_words(tokens({"embedding 8", "mlp 12 dropout=1", "head"}), {"dropout is 1", "below 1"});
   expect_words(tokens({"embedding 8", "mlp 12 dropout=nan", "head"}), {"dropout is \"nan\""});

@@ -44,6 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("attention_without_residual_dropout", "attention 4 dropout=0.3 residual=off"),
         sublayer("mlp_gelu", "mlp 12"), sublayer("mlp_relu", "mlp 12 relu epsilon=0.01"),
         sublayer("mlp_swiglu", "mlp 12 swiglu norm=rms_norm"),
+        sublayer("mlp_geglu", "mlp 12 geglu norm=rms_norm bias=off"),
         sublayer("mlp_without_bias", "mlp 12 gelu bias=off"),
         sublayer("mlp_plain", "mlp 12 gelu norm=none residual=off bias=off"),
         sublayer("mlp_swiglu_plain", "mlp 12 swiglu norm=none residual=off"),

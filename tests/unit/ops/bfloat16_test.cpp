@@ -67,27 +67,30 @@ TEST(Bfloat16, ActivationsRoundOnce) {
   });
 }
 
-TEST(Bfloat16, SwigluRoundsOnce) {
+TEST(Bfloat16, GatedUnitsRoundOnce) {
   const auto gate = randoms<BFloat16>(kShape, 1, 3.0);
   const auto up = randoms<BFloat16>(kShape, 2);
   const auto dy = randoms<BFloat16>(kShape, 3);
   const auto wide_gate = widened(gate);
   const auto wide_up = widened(up);
   with_threads([&](Context& context) {
-    Tensor<BFloat16> y(kShape);
-    Tensor<float> wide_y(kShape);
-    swiglu_forward(context, gate.view(), up.view(), y.view());
-    swiglu_forward(context, wide_gate.view(), wide_up.view(), wide_y.view());
-    expect_rounded(y, wide_y);
-    Tensor<BFloat16> dgate(kShape);
-    auto dup = randoms<BFloat16>(kShape, 3);
-    Tensor<float> wide_dgate(kShape);
-    auto wide_dup = widened(dy);
-    swiglu_backward(context, gate.view(), up.view(), dup.view(), dgate.view(), dup.view());
-    swiglu_backward(context, wide_gate.view(), wide_up.view(), wide_dup.view(), wide_dgate.view(),
-                    wide_dup.view());
-    expect_rounded(dgate, wide_dgate);
-    expect_rounded(dup, wide_dup);
+    for (const Gate function : {Gate::kSilu, Gate::kGelu}) {
+      Tensor<BFloat16> y(kShape);
+      Tensor<float> wide_y(kShape);
+      gated_forward(context, function, gate.view(), up.view(), y.view());
+      gated_forward(context, function, wide_gate.view(), wide_up.view(), wide_y.view());
+      expect_rounded(y, wide_y);
+      Tensor<BFloat16> dgate(kShape);
+      auto dup = randoms<BFloat16>(kShape, 3);
+      Tensor<float> wide_dgate(kShape);
+      auto wide_dup = widened(dy);
+      gated_backward(context, function, gate.view(), up.view(), dup.view(), dgate.view(),
+                     dup.view());
+      gated_backward(context, function, wide_gate.view(), wide_up.view(), wide_dup.view(),
+                     wide_dgate.view(), wide_dup.view());
+      expect_rounded(dgate, wide_dgate);
+      expect_rounded(dup, wide_dup);
+    }
   });
 }
 
