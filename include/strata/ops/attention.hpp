@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <compare>
 #include <cstdint>
 
@@ -20,6 +21,8 @@ struct AttentionShape {
   std::int64_t kv_heads = 1;
   std::int64_t queries = 1;  ///< query heads of one key-value head
   std::int64_t head_size = 1;
+  /// Scale of the scores; 0: 1 / sqrt(head_size).
+  double scale = 0.0;
 
   [[nodiscard]] constexpr std::int64_t rows() const { return sequences * tokens; }
   [[nodiscard]] constexpr std::int64_t heads() const { return kv_heads * queries; }
@@ -27,6 +30,9 @@ struct AttentionShape {
     return kv_heads * (queries + 2) * head_size;
   }
   [[nodiscard]] constexpr std::int64_t width() const { return heads() * head_size; }
+  [[nodiscard]] double score_scale() const {
+    return scale > 0.0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_size));
+  }
 
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
@@ -51,12 +57,12 @@ struct AttentionMask {
   return 1.0 - hidden * hidden;
 }
 
-/// For each head y = softmax(q k^T / sqrt(head_size)) v with a causal mask: a token attends to
+/// For each head y = softmax(scale q k^T) v with a causal mask: a token attends to
 /// itself and the tokens before it that `mask` does not hide. Tiles that are hidden are skipped.
 /// Fused: the score matrix is never stored; the softmax is
 /// computed in compute_dtype(). A head's bits depend only on its q, k, v and the shape; with own
-/// kernels only on q, k, v, tokens and head_size. Shapes: qkv rows x qkv_width, y rows x width, of
-/// one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x tokens in
+/// kernels only on q, k, v, tokens, head_size and scale. Shapes: qkv rows x qkv_width, y rows x
+/// width, of one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x tokens in
 /// compute_dtype(). Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762; Ainslie
 /// et al., "GQA", arXiv 2305.13245; Dao et al., "FlashAttention", arXiv 2205.14135.
 void causal_attention_forward(Context& context, const AttentionShape& shape,

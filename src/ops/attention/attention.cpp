@@ -1,6 +1,7 @@
 #include "strata/ops/attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "strata/core/dtype.hpp"
@@ -213,9 +214,9 @@ void forward(Context& context, const AttentionShape& shape, const AttentionMask&
     for (std::int64_t query = 0; query < shape.queries; ++query) {
       const std::int64_t head = kv_head * shape.queries + query;
       forward_head<T, Stored>(
-          {qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size, score_scale<T>(shape),
-           output_head(shape, y, sequence, head), SeenKeys(shape, mask, sequence),
-           log_sums + (sequence * shape.heads() + head) * tokens},
+          {qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size,
+           static_cast<T>(shape.score_scale()), output_head(shape, y, sequence, head),
+           SeenKeys(shape, mask, sequence), log_sums + (sequence * shape.heads() + head) * tokens},
           scratch);
     }
   });
@@ -295,8 +296,8 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
       for (std::int64_t query = 0; query < shape.queries; ++query) {
         forward_head<T, Stored>(
             {qkv_head(shape, from, 0, kv_head, query), shape.tokens, past, size,
-             score_scale<T>(shape), output_head(shape, to, 0, kv_head * shape.queries + query),
-             SeenKeys(window)},
+             static_cast<T>(shape.score_scale()),
+             output_head(shape, to, 0, kv_head * shape.queries + query), SeenKeys(window)},
             scratch);
       }
     });

@@ -127,7 +127,8 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
     launch(context, name,
            {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(3)},
-           forward_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+           forward_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
+           tensors);
   });
 }
 

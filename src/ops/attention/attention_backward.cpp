@@ -175,7 +175,7 @@ void backward_kv_head(const AttentionShape& shape, const AttentionMask& mask,
   for (std::int64_t query = 0; query < shape.queries; ++query) {
     const std::int64_t head = kv_head * shape.queries + query;
     backward_head<T, Stored>(
-        {tokens, size, score_scale<T>(shape),
+        {tokens, size, static_cast<T>(shape.score_scale()),
          qkv_head(shape, tensors.qkv, sequence, kv_head, query),
          output_head(shape, tensors.y, sequence, head),
          output_head(shape, tensors.dy, sequence, head),

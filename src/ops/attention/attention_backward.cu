@@ -209,10 +209,12 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
       const std::int64_t shared = tile_bytes<kChunks, C>(4);
       launch(context, "attention's gradient of keys",
              {shape.sequences * shape.kv_heads * tiles, kThreads, shared},
-             keys_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+             keys_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
+             tensors);
       launch(context, "attention's gradient of queries",
              {shape.sequences * shape.heads() * tiles, kThreads, shared},
-             queries_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+             queries_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
+             tensors);
     });
   });
 }

@@ -197,7 +197,8 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.keys, tensors.values, tensors.y});
   constexpr std::int64_t kBytes = (1 + kStages * 2) * kTile<kHead> * sizeof(Stored);
   launch(context, name, {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, kBytes},
-         forward_kernel<kHead>, shape, tiles, score_scale<float>(shape), tensors, aligned);
+         forward_kernel<kHead>, shape, tiles, static_cast<float>(shape.score_scale()), tensors,
+         aligned);
 }
 
 }  // namespace

@@ -283,7 +283,7 @@ void backward(Context& context, const AttentionShape& shape,
               const BackwardTensors<Stored>& tensors) {
   const std::int64_t tiles = tiles_of(shape.tokens, kSide);
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.dy, tensors.dqkv});
-  const float scale = score_scale<float>(shape);
+  const float scale = static_cast<float>(shape.score_scale());
   const Scales scales{scale, scale * kLog2OfE};
   const auto bytes_with = [](int elements_of_stage) {
     return static_cast<std::int64_t>(2 * kTile<kHead> + kStages<kHead> * elements_of_stage) *

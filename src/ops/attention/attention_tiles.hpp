@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,9 +33,10 @@ inline std::int64_t tiles_of(std::int64_t tokens) {
 
 inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv) {
   require(shape.sequences >= 1 && shape.tokens >= 1 && shape.kv_heads >= 1 && shape.queries >= 1 &&
-              shape.head_size >= 1,
-          "attention over {} x {} tokens with {} x {} heads of {}", shape.sequences, shape.tokens,
-          shape.kv_heads, shape.queries, shape.head_size);
+              shape.head_size >= 1 && shape.scale >= 0.0,
+          "attention over {} x {} tokens with {} x {} heads of {}, scores times {}",
+          shape.sequences, shape.tokens, shape.kv_heads, shape.queries, shape.head_size,
+          shape.scale);
   require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
 }
 
@@ -85,12 +85,6 @@ inline OperationWork attention_work(std::string_view name, double products,
                    tokens * share_in_window(shape.tokens, mask.window),
           .bytes = bytes,
           .scratch = mask.hides_any() ? 0 : library_attention_bytes(shape, dtype)};
-}
-
-/// The scale of the scores, 1 / sqrt(head_size).
-template <typename T>
-T score_scale(const AttentionShape& shape) {
-  return static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
 }
 
 /// Rows of one head in a tensor, `stride` elements apart.

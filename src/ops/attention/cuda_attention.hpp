@@ -265,12 +265,6 @@ __host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
   return (rows + rows_of_tile - 1) / rows_of_tile;
 }
 
-/// The scale of the scores, 1 / sqrt(head_size).
-template <typename C>
-C score_scale(const AttentionShape& shape) {
-  return static_cast<C>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
-}
-
 /// Calls function(std::integral_constant<int, kChunks>) for heads of this size.
 template <typename Function>
 void with_chunks(std::int64_t head_size, const Function& function) {

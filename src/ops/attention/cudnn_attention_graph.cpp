@@ -183,7 +183,9 @@ std::int64_t largest_divisor(std::int64_t count, std::int64_t most) {
 }  // namespace
 
 AttentionPart::AttentionPart(AttentionPass pass, const AttentionShape& shape)
-    : tokens(shape.tokens), head_size(shape.head_size) {
+    : tokens(shape.tokens),
+      head_size(shape.head_size),
+      scale(static_cast<float>(shape.score_scale())) {
   const std::int64_t width = shape.qkv_width();
   const std::int64_t group = (shape.queries + 2) * head_size;
   const std::int64_t most_heads = pass == AttentionPass::kForward ? shape.sequences * shape.heads()

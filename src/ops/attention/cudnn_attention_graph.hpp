@@ -46,6 +46,7 @@ struct AttentionPart {
   std::int64_t kv_heads = 1;
   std::int64_t tokens = 1;
   std::int64_t head_size = 1;
+  float scale = 1.0F;  ///< of the scores
   /// Strides of batch, head and token.
   std::array<std::int64_t, 3> qkv_strides{};
   std::array<std::int64_t, 3> y_strides{};
@@ -73,7 +74,7 @@ struct AttentionTensors {
   OperationGraph::Tensor dvalues = 0;
   /// The sum of y dy of each row, float32, in the order of a part's log_sums.
   OperationGraph::Tensor corrections = 0;
-  /// Scalars: 1 / sqrt(head_size), the value of a masked score, and 1.
+  /// Scalars: the scale of the scores, the value of a masked score, and 1.
   OperationGraph::Tensor scale = 0;
   OperationGraph::Tensor masked = 0;
   OperationGraph::Tensor one = 0;

@@ -2,7 +2,6 @@
 
 #include "attention/cudnn_attention_plans.hpp"
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -98,7 +97,6 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
                                    const AttentionAddresses& at) const {
   const AttentionPart& layout = parts.part;
   const AttentionTensors& tensors = parts.tensors;
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.head_size)));
   const float masked = std::numeric_limits<float>::lowest();
   const float one = 1.0F;
   const std::int64_t qkv = layout.qkv_offset(part) * kStoredBytes;
@@ -112,7 +110,7 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
       {tensors.y, at.y + y},
       {tensors.log_sums,
        at.log_sums + layout.log_sums_offset(part) * static_cast<std::int64_t>(sizeof(float))},
-      {tensors.scale, &scale},
+      {tensors.scale, &layout.scale},
       {tensors.masked, &masked}};
   if (tensors.dy != 0) {
     arguments.insert(arguments.end(), {{tensors.dy, at.dy + y},

@@ -37,7 +37,7 @@ struct DeviceMask {
 void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::int64_t document = 0,
                    std::int64_t window = 0) {
   const std::string of = "_of_" + std::to_string(shape.tokens) + "x" +
-                         std::to_string(shape.head_size) +
+                         std::to_string(shape.head_size) + (shape.scale > 0.0 ? "_scaled" : "") +
                          (document > 0 ? "_in_documents_of_" + std::to_string(document) : "") +
                          (window > 0 ? "_in_windows_of_" + std::to_string(window) : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
@@ -59,7 +59,7 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
              causal_attention_backward(context, shape, t[0], t[1], t[2], t[3], t[4], mask.mask);
              context.synchronize();
            });
-  if (document > 0 || window > 0) {
+  if (document > 0 || window > 0 || shape.scale > 0.0) {
     return;
   }
   if (shape.head_size % 2 == 0) {
@@ -79,12 +79,17 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
 }
 
 void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past,
-                std::int64_t head_size, std::int64_t window = 0) {
-  const AttentionShape shape{
-      .sequences = 1, .tokens = tokens, .kv_heads = 2, .queries = 3, .head_size = head_size};
+                std::int64_t head_size, std::int64_t window = 0, double scale = 0.0) {
+  const AttentionShape shape{.sequences = 1,
+                             .tokens = tokens,
+                             .kv_heads = 2,
+                             .queries = 3,
+                             .head_size = head_size,
+                             .scale = scale};
   const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past) + "x" +
                          std::to_string(head_size) +
-                         (window > 0 ? "_window_" + std::to_string(window) : "");
+                         (window > 0 ? "_window_" + std::to_string(window) : "") +
+                         (scale > 0.0 ? "_scaled" : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
   add_case(cases, "cached_attention" + of,
@@ -155,6 +160,8 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
       cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
   add_attention(cases, {.sequences = 1, .tokens = 450, .kv_heads = 1, .head_size = head_size});
   add_attention(cases, {.sequences = 2, .tokens = 330, .kv_heads = 1, .head_size = head_size});
+  add_attention(
+      cases, {.sequences = 1, .tokens = 70, .kv_heads = 1, .head_size = head_size, .scale = 0.2});
   const AttentionShape masked{
       .sequences = 1, .tokens = 200, .kv_heads = 1, .queries = 2, .head_size = head_size};
   add_attention(cases, masked, 64);
@@ -163,7 +170,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
   add_attention(cases, masked, 150, 33);
   add_caches(cases, 70, 140, head_size, 50);
   add_caches(cases, 1, 70, head_size);
-  add_caches(cases, 140, 37, head_size);
+  add_caches(cases, 140, 37, head_size, 0, 0.2);
   for (std::size_t i = before; i < cases.size(); ++i) {
     cases[i].only_bfloat16 = true;
   }
@@ -176,6 +183,10 @@ void add_attention_cases(std::vector<Case>& cases) {
                 {.sequences = 2, .tokens = 203, .kv_heads = 2, .queries = 2, .head_size = 40});
   add_attention(cases,
                 {.sequences = 1, .tokens = 33, .kv_heads = 3, .queries = 1, .head_size = 128});
+  // cuDNN takes both passes in bfloat16.
+  add_attention(
+      cases,
+      {.sequences = 1, .tokens = 90, .kv_heads = 2, .queries = 2, .head_size = 16, .scale = 0.4});
   // Between 64 elements and the most.
   for (const std::int64_t head_size : {65, 80, 96, 127}) {
     add_attention(
@@ -193,7 +204,7 @@ void add_attention_cases(std::vector<Case>& cases) {
   add_caches(cases, 40, 45, 24, 20);
   add_caches(cases, 1, 45, 24);
   add_caches(cases, 40, 0, 24);
-  add_caches(cases, 3, 31, 24);
+  add_caches(cases, 3, 31, 24, 0, 0.3);
   add_matrix_attention(cases, 64);
   add_matrix_attention(cases, 128);
 }

@@ -9,7 +9,8 @@ namespace strata::ops {
 
 std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
   return out << shape.sequences << " x " << shape.tokens << " tokens, " << shape.kv_heads << " x "
-             << shape.queries << " heads of " << shape.head_size;
+             << shape.queries << " heads of " << shape.head_size << ", scores times "
+             << shape.scale;
 }
 
 namespace attention_test {
@@ -125,7 +126,8 @@ struct Reference {
 
   void row(std::int64_t sequence, std::int64_t head, std::int64_t token) {
     const std::int64_t kv_head = head / shape.queries;
-    const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_size));
+    const double scale =
+        shape.scale > 0.0 ? shape.scale : 1.0 / std::sqrt(static_cast<double>(shape.head_size));
     const auto at = [&](std::int64_t position, std::int64_t index, std::int64_t i) {
       return static_cast<std::size_t>((sequence * shape.tokens + position) * shape.qkv_width() +
                                       column(shape, kv_head, index, i));
@@ -192,6 +194,7 @@ std::vector<AttentionShape> shapes() {
       }
     }
   }
+  all.push_back({2, 130, 2, 3, 32, 0.4});
   return all;
 }
 
@@ -403,8 +406,8 @@ TYPED_TEST(AttentionTyped, ALaterTokenChangesNothingBefore) {
 
 TEST(Attention, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
-  for (const AttentionShape& shape :
-       {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 66, 1, 1, 2}}) {
+  for (const AttentionShape& shape : {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 66, 1, 1, 2},
+                                      AttentionShape{1, 9, 1, 2, 3, 0.3}}) {
     Layer<double> layer(shape);
     layer.forward(context);
     layer.backward(context);
@@ -434,7 +437,7 @@ TEST(Attention, LargeScoresNeitherOverflowNorVanish) {
 
 TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
   using T = TypeParam;
-  const AttentionShape shape{1, 140, 2, 3, 20};
+  const AttentionShape shape{1, 140, 2, 3, 20, 0.3};
   constexpr std::int64_t kCapacity = 150;
   // Several new tokens end at, within and behind a tile of keys.
   const std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>> calls{
@@ -480,6 +483,9 @@ TEST(Attention, ChecksWhatItIsGiven) {
                std::logic_error);
   EXPECT_THROW(causal_attention_forward(context, shape, layer.y.view(), layer.y.view(),
                                         layer.log_sums.view()),
+               std::logic_error);
+  EXPECT_THROW(causal_attention_forward(context, {1, 4, 2, 1, 8, -1.0}, layer.qkv.view(),
+                                        layer.y.view(), layer.log_sums.view()),
                std::logic_error);
   Tensor<float> cache({2, 6, 8});
   EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), 2, cache.view(), cache.view()));
