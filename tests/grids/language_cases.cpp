@@ -189,6 +189,21 @@ std::vector<Case> language_cases() {
 & model.layer=attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=off
 & model.layer=mlp 12 swiglu norm=rms_norm bias=off dropout=0.2
 & model.layer=mlp 8 gelu residual=off & model.layer=rms_norm & model.layer=head tied=off)";
+  // The words of families: those of Qwen, Mistral and Gemma, those of Pythia and OLMo.
+  const std::string gemma = " norm=rms_norm post_norm=rms_norm unit_offset=on bias=off";
+  const Settings gemma_lines = lines + "& model.layer=embedding 16 scale=4 dropout=0.1" +
+                               "& model.layer=attention 8 kv_heads=4 head_size=4 qk_norm=head "
+                               "qkv_bias=on scale=0.3 softcap=2 window=5 rotary=100 dropout=0.2" +
+                               gemma + "& model.layer=mlp 12 geglu" + gemma +
+                               "& model.layer=attention 4 rotary=1000" + gemma +
+                               "& model.layer=rms_norm unit_offset=on & model.layer=head softcap=3";
+  const std::string olmo = " norm=none post_norm=rms_norm bias=off lora=2";
+  const Settings neox_lines = lines + "& model.layer=embedding 16 dropout=0.1" +
+                              "& model.layer=attention 4 rotary=100 rotary_share=0.5 dropout=0.1" +
+                              "& model.layer=mlp 12 parallel_residual=on dropout=0.1" +
+                              "& model.layer=attention 8 kv_heads=4 head_size=2 dropout=0.1" +
+                              olmo + "& model.layer=mlp 12 swiglu" + olmo +
+                              "& model.layer=layer_norm & model.layer=head tied=off";
   const Settings few = two + "& numerics.lanes=2";
   const Settings bfloat16 = "& numerics.dtype=bfloat16";
   // Chunks, and the table of token vectors tied to the head.
@@ -314,6 +329,15 @@ std::vector<Case> language_cases() {
     cases.push_back({"GptNodes_" + dtype, typed + "& numerics.lanes=8", list_of(nodes)});
     cases.push_back({"Llama_" + dtype, typed + kLlama + "& model.rotary_scaling=llama3:8:1:4:16",
                      varied("1x1x4 2x2x2 1x2x4 2x1x2 1x7x1 1x5x2"), is_a_llama});
+    for (const auto& [name, model] : {std::pair{"Gemma", gemma_lines}, {"Neox", neox_lines}}) {
+      cases.push_back({std::string(name) + "Lines_" + dtype,
+                       model + "& numerics.dtype=" + dtype + "& numerics.row_pieces=2",
+                       varied("1x1x2 2x2x2 1x2x4 4x1x1 1x6x1 1x3x2",
+                              "2x1x1 stop=1:1 | 1x2x2; 1x2x1 parallel.schedule=zb-v")});
+    }
+    cases.push_back({"GemmaLinesPieces_" + dtype,
+                     gemma_lines + "& numerics.loss_pieces=4 & numerics.dtype=" + dtype,
+                     varied("1x1x2 1x2x1 2x1x2")});
     for (const auto& [name, model] : {std::pair{"Tied", Settings()}, {"Untied", kLlama}}) {
       cases.push_back(
           {std::string("GptLossPieces") + name + "_" + dtype,
