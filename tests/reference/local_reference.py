@@ -20,7 +20,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; Debian's packages are python3-h5py, python3-numpy and python3-torch")
     sys.exit(77)
 
-from models_reference import CONTEXT, GPT2, gpt2_logits, gpt2_of_checkpoint, harness, language  # noqa: E402
+from models_reference import CONTEXT, GPT2, gpt2_of_checkpoint, harness, language, logits  # noqa: E402
 
 BATCH, STEPS = 16, 50
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -172,7 +172,7 @@ def classes_loss(w, x, y):
 
 
 def text_loss(w, x, y):
-    return functional.cross_entropy(gpt2_logits(GPT2, gpt2_of_checkpoint(GPT2, w), x).flatten(0, 1), y.flatten())
+    return functional.cross_entropy(logits(GPT2, gpt2_of_checkpoint(GPT2, w), x).flatten(0, 1), y.flatten())
 
 
 class LocalSteps(language.LanguageTest):

@@ -6,7 +6,6 @@ Ends with 77 (skipped) where PyTorch is missing.
 """
 
 import json
-import math
 import os
 import pathlib
 import pickle
@@ -29,41 +28,12 @@ except ImportError as missing:
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
 import harness  # noqa: E402
 import language  # noqa: E402
-from torch_transformer import LINEAR, LLAMA3, scaled  # noqa: E402
+from torch_families import (NAMES, bytes_of, greedy, logits, random_weights, read_safetensors,  # noqa: E402
+                            shapes, write_safetensors)
+from torch_transformer import LINEAR, LLAMA3  # noqa: E402
 
-NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
 CONTEXT, VOCABULARY = 16, 40
 CONVERTER = pathlib.Path(__file__).parents[2] / "io/python/torch_to_safetensors.py"
-
-
-def bytes_of(tensor):
-    flat = tensor.detach().contiguous().reshape(-1)
-    return (flat.view(torch.int16) if flat.element_size() == 2 else flat).numpy().tobytes()
-
-
-def write_safetensors(path, tensors):
-    header, buffer = {}, b""
-    for name, tensor in tensors.items():
-        data = bytes_of(tensor)
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
-                        "data_offsets": [len(buffer), len(buffer) + len(data)]}
-        buffer += data
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + buffer)
-
-
-def read_safetensors(directory):
-    tensors = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        data = path.read_bytes()
-        length = struct.unpack("<Q", data[:8])[0]
-        for name, entry in json.loads(data[8:8 + length]).items():
-            if name != "__metadata__":
-                begin, end = (8 + length + offset for offset in entry["data_offsets"])
-                tensors[name] = torch.frombuffer(bytearray(data[begin:end]),
-                                                 dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
 
 
 def write_llmc(path, weights, dtype):
@@ -104,105 +74,7 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_
          "vocab_size": VOCABULARY, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 500000.0}
 
 
-def gpt2_shapes(c):
-    width = c["n_embd"]
-    shapes = {"wte.weight": (c["vocab_size"], width), "wpe.weight": (c["n_positions"], width)}
-    for block in range(c["n_layer"]):
-        for name, shape in (("ln_1", ()), ("attn.c_attn", (width, 3 * width)), ("attn.c_proj", (width, width)),
-                            ("ln_2", ()), ("mlp.c_fc", (width, 4 * width)), ("mlp.c_proj", (4 * width, width))):
-            shapes[f"h.{block}.{name}.weight"] = shape or (width,)
-            shapes[f"h.{block}.{name}.bias"] = (shape[-1] if shape else width,)
-    return {f"transformer.{name}": shape for name, shape in
-            {**shapes, "ln_f.weight": (width,), "ln_f.bias": (width,)}.items()}
-
-
-def llama_shapes(c):
-    width, hidden = c["hidden_size"], c["intermediate_size"]
-    kv = width // c["num_attention_heads"] * c["num_key_value_heads"]
-    shapes = {"model.embed_tokens.weight": (c["vocab_size"], width), "model.norm.weight": (width,)}
-    for block in range(c["num_hidden_layers"]):
-        for name, shape in (("input_layernorm", (width,)), ("self_attn.q_proj", (width, width)),
-                            ("self_attn.k_proj", (kv, width)), ("self_attn.v_proj", (kv, width)),
-                            ("self_attn.o_proj", (width, width)), ("post_attention_layernorm", (width,)),
-                            ("mlp.gate_proj", (hidden, width)), ("mlp.up_proj", (hidden, width)),
-                            ("mlp.down_proj", (width, hidden))):
-            shapes[f"model.layers.{block}.{name}.weight"] = shape
-    if not c.get("tie_word_embeddings", False):
-        shapes["lm_head.weight"] = (c["vocab_size"], width)
-    return shapes
-
-
-def random_weights(shapes, dtype, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return {name: (0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
-                   + (1.0 if len(shape) == 1 and name.endswith("weight") else 0.0)).to(dtype)
-            for name, shape in shapes.items()}
-
-
-def attend(q, k, v):
-    """Causal attention of samples x heads x tokens x size; gives samples x tokens x width."""
-    tokens = q.shape[-2]
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -math.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-
-
-def heads(x, count):
-    return x.unflatten(-1, (count, -1)).transpose(1, 2)
-
-
-def gpt2_logits(c, w, ids):
-    """GPT-2 with Hugging Face's weights: linear layers of inputs x outputs."""
-    w = {name.removeprefix("transformer."): tensor for name, tensor in w.items()}
-
-    def norm(x, name):
-        return functional.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"],
-                                     c["layer_norm_epsilon"])
-
-    def linear(x, name):
-        return x @ w[name + ".weight"] + w[name + ".bias"]
-
-    x = w["wte.weight"][ids] + w["wpe.weight"][:ids.shape[1]]
-    for block in (f"h.{number}." for number in range(c["n_layer"])):
-        q, k, v = linear(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1)
-        y = attend(*(heads(part, c["n_head"]) for part in (q, k, v)))
-        x = x + linear(y, block + "attn.c_proj")
-        y = functional.gelu(linear(norm(x, block + "ln_2"), block + "mlp.c_fc"), approximate="tanh")
-        x = x + linear(y, block + "mlp.c_proj")
-    return norm(x, "ln_f") @ w["wte.weight"].T
-
-
-def llama_logits(c, w, ids):
-    def norm(x, name):
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + c["rms_norm_eps"]) * w[name + ".weight"]
-
-    def rotated(x):
-        half = x.shape[-1] // 2
-        rotary = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta"), **(c.get("rope_scaling") or {})}
-        frequencies = rotary["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
-        if "rope_type" in rotary:
-            frequencies = scaled(frequencies, rotary)
-        angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
-        angles = torch.cat([angles, angles], -1)
-        turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-        return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
-
-    x = w["model.embed_tokens.weight"][ids]
-    shared = c["num_attention_heads"] // c["num_key_value_heads"]
-    for block in (f"model.layers.{number}." for number in range(c["num_hidden_layers"])):
-        y = norm(x, block + "input_layernorm")
-        q, k, v = (y @ w[f"{block}self_attn.{part}_proj.weight"].T for part in "qkv")
-        q = rotated(heads(q, c["num_attention_heads"]))
-        k, v = rotated(heads(k, c["num_key_value_heads"])), heads(v, c["num_key_value_heads"])
-        y = attend(q, k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1))
-        x = x + y @ w[block + "self_attn.o_proj.weight"].T
-        y = norm(x, block + "post_attention_layernorm")
-        y = functional.silu(y @ w[block + "mlp.gate_proj.weight"].T) * (y @ w[block + "mlp.up_proj.weight"].T)
-        x = x + y @ w[block + "mlp.down_proj.weight"].T
-    return norm(x, "model.norm") @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
-
-
-MODELS = {"gpt2": (GPT2, gpt2_shapes, gpt2_logits), "llama": (LLAMA, llama_shapes, llama_logits)}
+MODELS = {"gpt2": GPT2, "llama": LLAMA}
 
 
 def gpt2_of_checkpoint(c, own):
@@ -295,8 +167,7 @@ class Models(language.LanguageTest):
                 ("llama", torch.float32, 1, False, {"tie_word_embeddings": True}),
                 ("llama", torch.float64, 3, True, {})):
             with self.subTest(kind=kind, dtype=dtype):
-                config, shapes, logits = MODELS[kind]
-                config = {**config, **changes}
+                config = {**MODELS[kind], **changes}
                 weights = random_weights(shapes(config), dtype)
                 run = f"{kind}-{NAMES[dtype]}"
                 self.bring_in(self.write_model(f"{run}-model", config, weights, shards), run)
@@ -331,7 +202,7 @@ class Models(language.LanguageTest):
     def test_rotary_scaling(self):
         wide = {**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 10000.0}
         newer = {name: value for name, value in wide.items() if name != "rope_theta"}
-        weights = random_weights(llama_shapes(wide), torch.float64)
+        weights = random_weights(shapes(wide), torch.float64)
         losses = {}
         for name, config, dtype, written in (
                 ("none", wide, "float64", None), ("linear", {**wide, "rope_scaling": LINEAR}, "float64", LINEAR),
@@ -344,7 +215,7 @@ class Models(language.LanguageTest):
                 run = f"rotary-{name}"
                 self.bring_in(self.write_model(f"{run}-model", config, weights), run, f"--dtype={dtype}")
                 narrow = {tensor: value.to(getattr(torch, dtype)) for tensor, value in weights.items()}
-                expected = self.expected_loss(lambda ids: llama_logits(config, narrow, ids))
+                expected = self.expected_loss(lambda ids: logits(config, narrow, ids))
                 losses[name] = self.evaluated(1, run)
                 self.assertLess(abs(losses[name] / expected - 1), 1e-10 if dtype == "float64" else 1e-5)
                 described = json.loads((self.take_out(run, f"{run}-out", "--format=huggingface") / "config.json")
@@ -359,7 +230,6 @@ class Models(language.LanguageTest):
         deep = {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1e4,
                 "rope_scaling": LLAMA3}
         for kind, config, dtype in (("gpt2", GPT2, torch.float32), ("llama", deep, torch.float64)):
-            _, shapes, logits = MODELS[kind]
             run = f"logits-{kind}"
             self.bring_in(self.write_model(f"{run}-model", config, random_weights(shapes(config), dtype, seed=5)), run)
             for width, format, words in (
@@ -389,7 +259,7 @@ class Models(language.LanguageTest):
                     self.assertLess(relative, 0.05 if width else tolerance)
                     if width:
                         self.assertGreater(relative, tolerance)
-        large = random_weights(llama_shapes(LLAMA), torch.float32)
+        large = random_weights(shapes(LLAMA), torch.float32)
         large["model.norm.weight"][0] = 1e5  # float16 has no such number
         self.bring_in(self.write_model("large-model", LLAMA, large), "large")
         for options, code, words in (
@@ -403,7 +273,7 @@ class Models(language.LanguageTest):
             self.assertEqual(list(self.directory.glob(".large-out*")), [])
 
     def test_one_process_fills_an_output(self):
-        self.bring_in(self.write_model("lock-model", LLAMA, random_weights(llama_shapes(LLAMA), torch.float32)),
+        self.bring_in(self.write_model("lock-model", LLAMA, random_weights(shapes(LLAMA), torch.float32)),
                       "lock-run")
         os.mkfifo(self.directory / "waits.json")
         export = ("checkpoint", "export", "lock-run", "--format=huggingface", "--output=lock-out")
@@ -413,7 +283,7 @@ class Models(language.LanguageTest):
             self.assert_refused(self.alone(*command), harness.USAGE, "lock-out is in use by", "choose another --output")
         self.assertIn("logits", json.loads((self.directory / "waits.json").read_text()))
         self.assertEqual(first.wait(60).code, harness.DONE)
-        self.assertEqual(sorted(read_safetensors(self.directory / "lock-out")), sorted(llama_shapes(LLAMA)))
+        self.assertEqual(sorted(read_safetensors(self.directory / "lock-out")), sorted(shapes(LLAMA)))
         self.assertEqual(list(self.directory.glob(".lock-out*")), [])
 
     def test_prompts_begin_as_the_template_says(self):
@@ -431,7 +301,7 @@ class Models(language.LanguageTest):
                          {"type": "ByteLevel", "trim_offsets": False}, template]},
                      "model": {"type": "BPE", "vocab": ids, "merges": []}}
         config = {**LLAMA, "vocab_size": 258}
-        weights = random_weights(llama_shapes(config), torch.float64, seed=6)
+        weights = random_weights(shapes(config), torch.float64, seed=6)
         unprintable = [id for id in range(258) if not 32 < id < 127]
         weights["lm_head.weight"][unprintable] = 0.0  # below the largest of the others
         model = self.write_model("begin-model", config, weights)
@@ -441,9 +311,7 @@ class Models(language.LanguageTest):
             with self.subTest(prompt=prompt):
                 made = self.alone("generate", "begin", "--tokens=6", "--temperature=0",
                                   *([f"--prompt={prompt}"] if prompt else []))
-                text = list(first)
-                for _ in range(6):
-                    text.append(llama_logits(config, weights, torch.tensor([text]))[0, -1].argmax().item())
+                text = greedy(config, weights, first, 6)
                 self.assertEqual(made.text.splitlines()[0], (prompt or "") + bytes(text[len(first):]).decode())
         out = self.take_out("begin", "begin-out", "--format=huggingface")
         written = json.loads((out / "tokenizer.json").read_text())["post_processor"]
@@ -465,7 +333,7 @@ class Models(language.LanguageTest):
         return result.stdout
 
     def test_files_of_torch_save(self):
-        weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
+        weights = random_weights(shapes(GPT2), torch.float32, seed=4)
         plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
         arguments = {"n_layer": GPT2["n_layer"], "n_head": np.int64(GPT2["n_head"]), "n_embd": GPT2["n_embd"],
                      "block_size": GPT2["n_positions"], "vocab_size": VOCABULARY, "bias": np.bool_(True)}
@@ -520,33 +388,32 @@ class Models(language.LanguageTest):
                 namespace["tensor_of"](("F32", "u4", "0"), *wrong)
 
     def test_narrow_types(self):
-        config, shapes, _ = MODELS["llama"]
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
-            weights = random_weights(shapes(config), dtype, seed=2)
+            weights = random_weights(shapes(LLAMA), dtype, seed=2)
             some = next(iter(weights.values()))
             some[0, :6] = torch.tensor([0.0, -0.0, 6e-8, -3e-5, 1e-3, 6e4], dtype=dtype)
             run = f"narrow-{name}"
-            self.bring_in(self.write_model(f"{run}-model", config, weights), run)
+            self.bring_in(self.write_model(f"{run}-model", LLAMA, weights), run)
             wide = read_safetensors(self.take_out(run, f"{run}-wide", "--format=huggingface"))
             narrow = read_safetensors(self.take_out(run, f"{run}-out", "--format=huggingface", f"--dtype={name}"))
             for tensor, value in weights.items():
                 self.assertEqual(bytes_of(wide[tensor]), bytes_of(value.float()), tensor)
                 self.assertEqual(bytes_of(narrow[tensor]), bytes_of(value), tensor)
         run = "narrow-rounded"
-        weights = random_weights(shapes(config), torch.float64, seed=3)
+        weights = random_weights(shapes(LLAMA), torch.float64, seed=3)
         some = next(iter(weights.values()))
         # Ties of float16, a number too large for it, and ones below its smallest.
         some[0, :8] = torch.tensor([1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520.0, 2**-25, 3 * 2**-26, -1e-9, 1e30])
-        self.bring_in(self.write_model(f"{run}-model", config, weights), run)
+        self.bring_in(self.write_model(f"{run}-model", LLAMA, weights), run)
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16"), (torch.float32, "float32")):
             narrow = read_safetensors(self.take_out(run, f"{run}-{name}", "--format=huggingface", f"--dtype={name}"))
             for tensor, value in weights.items():
                 self.assertEqual(bytes_of(narrow[tensor]), bytes_of(value.to(dtype)), f"{name} {tensor}")
 
     def test_llmc_and_nanogpt(self):
-        weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
+        weights = random_weights(shapes(GPT2), torch.float32, seed=4)
         plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
-        expected = self.expected_loss(lambda ids: gpt2_logits(GPT2, weights, ids))
+        expected = self.expected_loss(lambda ids: logits(GPT2, weights, ids))
         write_llmc(self.directory / "llmc.bin", plain, torch.float32)
         write_llmc(self.directory / "llmc16.bin", plain, torch.bfloat16)
         write_nanogpt(self.directory / "ckpt.pt", plain)
@@ -565,8 +432,8 @@ class Models(language.LanguageTest):
             self.assertEqual((out / "model.bin").read_bytes(), (self.directory / name).read_bytes())
 
     def test_what_is_refused(self):
-        weights = random_weights(gpt2_shapes(GPT2), torch.float32)
-        llama = random_weights(llama_shapes(LLAMA), torch.float32)
+        weights = random_weights(shapes(GPT2), torch.float32)
+        llama = random_weights(shapes(LLAMA), torch.float32)
         one = "transformer.h.1.mlp.c_fc.weight"
         cases = [
             ("other", GPT2, llama, ["no tensor transformer.wte.weight", "another architecture"]),
