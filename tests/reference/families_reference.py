@@ -1,0 +1,179 @@
+"""Each family of torch_families.py brought in, evaluated, trained on a grid and taken out again, against PyTorch.
+
+    families_reference.py [--families=qwen3,...] [--cards=docs/models] [tests as unittest names them]
+
+--cards writes a page for each family whose every check passed, with what was measured.
+Ends with 77 (skipped) where PyTorch is missing.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import textwrap
+
+try:
+    import h5py
+    import torch
+except ImportError as missing:
+    print(f"skipped: {missing}; Debian's packages are python3-h5py, python3-numpy and python3-torch")
+    sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
+import harness  # noqa: E402
+import language  # noqa: E402
+from torch_families import (FAMILIES, bytes_of, greedy, logits, read_safetensors, settings_of,  # noqa: E402
+                            small_model, write_safetensors)
+
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5}  # of the largest logit
+TOKENS, PROMPT = 64, "amber brook "
+STEPS, GRID = 4, (2, 2, 2)
+# Presets whose plan a family's card has, and what is planned.
+PRESETS = {"gpt2": ["gpt2-124m", "gpt2-1558m"], "llama": ["llama3-8b"]}
+PLANNED = {"samples": 64, "tokens": 4096, "nodes": (1, 2, 4, 8, 16, 32)}
+
+
+class Families(language.LanguageTest):
+    names = list(FAMILIES)
+    cards = None
+    measured = {name: {} for name in FAMILIES}
+
+    @classmethod
+    def tearDownClass(cls):
+        """Writes the pages of families that have all measurements; says which have not."""
+        for name in cls.names if cls.cards else ():
+            if len(cls.measured[name]) == 5:
+                (cls.cards / f"{name}.md").write_text(cls().card(name))
+            else:
+                print(f"{name}: no card, as not every check passed", file=sys.stderr)
+        super().tearDownClass()
+
+    def brought_in(self, name):
+        """The family's config.json and weights in float64, and its runs NAME-float64 and NAME-float32."""
+        config, weights = small_model(name)
+        model = self.directory / f"{name}-model"
+        if not (self.directory / f"{name}-float32").exists():
+            model.mkdir(exist_ok=True)
+            (model / "config.json").write_text(json.dumps(config))
+            write_safetensors(model / "model.safetensors", weights)
+            for dtype in TOLERANCES:
+                self.alone("checkpoint", "import", model, f"--output={name}-{dtype}", f"--dtype={dtype}",
+                           "--data=text/train.h5", expect=harness.DONE)
+        return config, weights
+
+    def test_logits_and_files(self):
+        """Imported weights give the reference's logits and go out as they came in."""
+        for name in self.names:
+            with self.subTest(name):
+                config, weights = self.brought_in(name)
+                for dtype, tolerance in TOLERANCES.items():
+                    run, narrow = f"{name}-{dtype}", {n: w.to(getattr(torch, dtype)) for n, w in weights.items()}
+                    self.alone("checkpoint", "export", run, "--format=huggingface", f"--output={run}-out", "--check-logits",
+                               f"--logits={run}.json", expect=harness.DONE)
+                    exported = read_safetensors(self.directory / f"{run}-out")
+                    self.assertEqual({n: (w.shape, bytes_of(w)) for n, w in exported.items()},
+                                     {n: (w.shape, bytes_of(w)) for n, w in narrow.items()})
+                    described = json.loads((self.directory / f"{run}-out/config.json").read_text())
+                    self.assertEqual({key: described.get(key, "missing") for key in config},
+                                     {**config, **({"torch_dtype": dtype} if "torch_dtype" in config else {})})
+                    found = json.loads((self.directory / f"{run}.json").read_text())
+                    expected = logits(config, narrow, torch.tensor(found["ids"]))[:, -1]
+                    difference = (torch.tensor(found["logits"], dtype=expected.dtype) - expected).abs().max()
+                    self.measured[name][dtype] = (difference / expected.abs().max()).item()
+                    self.assertLess(self.measured[name][dtype], tolerance)
+                self.measured[name]["tensors"] = len(weights)
+
+    def test_greedy_text(self):
+        """Generation with a cache takes the tokens of the largest logits, which the reference computes anew for each."""
+        with h5py.File(self.directory / "text/train.h5") as master:
+            characters = "".join(map(chr, master["text/characters"][()]))
+        for name in self.names:
+            with self.subTest(name):
+                config, weights = self.brought_in(name)
+                ids = greedy(config, weights, map(characters.index, PROMPT), TOKENS)
+                made = self.alone("generate", f"{name}-float64", f"--prompt={PROMPT}", f"--tokens={TOKENS}", "--temperature=0",
+                                  expect=harness.DONE)
+                self.assertEqual(made.text.splitlines()[0], "".join(characters[id] for id in ids))
+                self.measured[name]["text"] = len(set(ids[-TOKENS:]))
+
+    def test_same_bits_on_a_grid(self):
+        """Training from the weights that came in has the same losses, norms and weights on eight ranks and on one."""
+        for name in self.names:
+            with self.subTest(name):
+                self.brought_in(name)
+                for grid in ((1, 1, 1), GRID):
+                    self.train(f"{name}-float32/config.ini", grid, f"{name}-{grid}", f"--checkpoint.init={name}-float32",
+                               "--data.train=text/train.h5", "--model.context=16", "--batch.global=8", "--batch.micro=2",
+                               "--numerics.lanes=2", "--numerics.shards=2", f"--train.steps={STEPS}",
+                               "--optimizer.kind=adamw", "--optimizer.learning_rate=0.001")
+                self.assert_same_run(f"{name}-{(1, 1, 1)}", f"{name}-{GRID}")
+                losses = [float(record["loss"]) for record in self.records(f"{name}-{GRID}", "train")]
+                self.assertEqual(len(losses), STEPS)
+                self.measured[name]["losses"] = losses
+
+    def planned(self, preset, tokens):
+        """A row: the preset's fastest grid on the fewest nodes of H100, the time of its step and a rank's memory."""
+        config = self.write_config(f"{preset}.ini", f"[model]\npreset = {preset}\ncontext = {tokens}\n[data]\n"
+                                   "train = absent.h5\n[numerics]\ndtype = bfloat16\n[batch]\n"
+                                   f"global = {PLANNED['samples']}\n[train]\nsteps = 1\n")
+        plans = (self.alone("plan", config, f"--nodes={nodes}", "--machine=h100", "--search") for nodes in PLANNED["nodes"])
+        text = next(plan.text for plan in plans if plan.code == harness.DONE)
+        grid = re.search(r"fits h100 as (.*? nodes?):", text).group(1)
+        step, speed, mfu = re.search(r"(?m)^step: (.*?), .*?([\d,]+ tokens/s), MFU (.*)$", text).groups()
+        memory = re.search(r"(?m)^memory: .* needs (.*) of ", text).group(1)
+        return f"| `{preset}` | {grid} | {step} | {speed} | {mfu} | {memory} |"
+
+    def card(self, name):
+        family, measured, (config, _) = FAMILIES[name], self.measured[name], small_model(name)
+        c, version = settings_of(config), self.alone("--version").text.splitlines()[0]
+        table = [
+            *(f"| logits in {dtype}, after 4 sequences of 64 tokens | the reference in {dtype} | largest "
+              f"difference {measured[dtype]:.1e} of the largest logit; {tolerance:.0e} is allowed |"
+              for dtype, tolerance in TOLERANCES.items()),
+            f"| {TOKENS} greedy tokens in float64, with a cache; {measured['text']} different ones | the reference without a "
+            "cache | equal |",
+            f"| the {measured['tensors']} exported tensors, float64 and float32 | the imported ones | equal names, shapes and "
+            "bytes |",
+            f"| the {len(config)} keys of `config.json`, exported | imported | equal; `torch_dtype` is the export's |",
+            f"| {STEPS} steps of AdamW in float32 on {' x '.join(map(str, GRID))} ranks (data x pipeline x tensor) | one rank | "
+            f"equal bits of losses, gradient norms and weights; losses {measured['losses'][0]:.6f} to "
+            f"{measured['losses'][-1]:.6f} |"]
+        parts = [
+            f"# {family.title} (`{name}`)",
+            f"Measured by `tests/reference/families_reference.py` with {version} on CPU cores, on a small model with random "
+            f"weights: {c['num_hidden_layers']} blocks, width {c['hidden_size']}, {c['num_attention_heads']} heads of "
+            f"{c['head_dim']}, {c['num_key_value_heads']} key-value heads, {c['intermediate_size']} hidden units, "
+            f"{c['vocab_size']} token ids.",
+            f"The reference is `tests/reference/torch_families.py`, our own forward pass in PyTorch. Sources: {family.source}; "
+            f"the keys of the config.json of {family.published}.",
+            "\n".join(["| compared | with | result |", "|---|---|---|", *table]),
+            f"Keys in these runs: {', '.join(f'`{key}`' for key in sorted(config))}."]
+        if PRESETS.get(name):
+            tokens = 0 if "positions" in family.names else PLANNED["tokens"]
+            rows = [self.planned(preset, tokens) for preset in PRESETS[name]]
+            context = f"{tokens:,} tokens" if tokens else "the preset's context"
+            parts += [f"Forecasts of `strata plan` for nodes of 8 H100, in bfloat16, a step being {PLANNED['samples']} samples "
+                      f"of {context}:",
+                      "\n".join(["| preset | grid | step | speed | MFU | memory of a rank |", "|" + "---|" * 6, *rows])]
+        parts.append("Not run: published weights, another program's forward pass, a GPU.")
+        return "\n\n".join(part if part.startswith("|") else textwrap.fill(part, 128, break_on_hyphens=False)
+                           for part in parts) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES))
+    parser.add_argument("--cards", type=pathlib.Path)
+    options, rest = parser.parse_known_args()
+    if unknown := set(options.families) - set(FAMILIES):
+        parser.error(f"there is no family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
+    Families.names = options.families
+    if options.cards:
+        Families.cards = options.cards.resolve()
+    sys.argv[1:] = rest
+    harness.main()
+
+
+if __name__ == "__main__":
+    main()
