@@ -92,11 +92,13 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.positions)),
       number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
              kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
-      setting("model.rotary_scaling", std::string(nn::kRotaryScalings), {},
-              "scaling of rotary angles for contexts longer than those of the first training: all "
-              "frequencies over FACTOR (from 1), or those of Llama 3.1, as in llama3:8:1:4:8192",
-              STRATA_MEMBER(model.transformer.rotary_scaling), std::string(nn::kRotaryScalings),
-              nn::parse_rotary_scaling, [](const auto& scaling) { return nn::text_of(scaling); }),
+      setting(
+          "model.rotary_scaling", std::string(nn::kRotaryScalings), {},
+          "scaling of rotary angles for contexts longer than those of the first training: all "
+          "frequencies over FACTOR (from 1), those of Llama 3.1, as in llama3:8:1:4:8192, or YaRN, "
+          "as in yarn:4:32768",
+          STRATA_MEMBER(model.transformer.rotary_scaling), std::string(nn::kRotaryScalings),
+          nn::parse_rotary_scaling, [](const auto& scaling) { return nn::text_of(scaling); }),
       choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
              STRATA_MEMBER(model.transformer.bias)),
       choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",

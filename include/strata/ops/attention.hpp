@@ -97,9 +97,10 @@ void append_to_cache(Context& context, const AttentionShape& shape, const ConstT
 enum class Rotation { kForward, kBackward };
 
 /// Applies rotary position embedding to the queries and keys in qkv, in place: rotates elements i
-/// and i + head_size / 2 of a head by the angle of pair i, position = offset + row % tokens.
-/// kBackward applies the inverse rotation, which is the gradient. Pre: head_size is even. Source:
-/// Su et al., "RoFormer", arXiv 2104.09864, with the half-split layout of GPT-NeoX and Llama.
+/// and i + rotated / 2 of a head by the angle of pair i, position = offset + row % tokens, and
+/// multiplies them by the scaling's magnitude. kBackward rotates the other way, which is the
+/// gradient. Pre: angles.rotated(head_size) is even and not 0. Source: Su et al., "RoFormer", arXiv
+/// 2104.09864, with the half-split layout of GPT-NeoX and Llama, and GPT-NeoX's share.
 void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
             std::int64_t offset, Rotation rotation, const TensorView& qkv);
 

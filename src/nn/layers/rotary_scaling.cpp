@@ -12,6 +12,10 @@ namespace strata::nn {
 using ops::RotaryScaling;
 using ops::RotaryScalingKind;
 
+/// Turns from which yarn keeps a frequency, where a text does not say. Source: Peng et al., "YaRN",
+/// arXiv 2309.00071.
+constexpr double kYarnFast = 32.0;
+
 std::optional<RotaryScaling> parse_rotary_scaling(std::string_view text) {
   const std::vector<std::string> words = split_words(text, ":");
   const auto kind = words.empty() ? std::nullopt : enum_from_name<RotaryScalingKind>(words[0]);
@@ -24,6 +28,13 @@ std::optional<RotaryScaling> parse_rotary_scaling(std::string_view text) {
     numbers = {&scaling.factor};
   } else if (*kind == RotaryScalingKind::kLlama3) {
     numbers = {&scaling.factor, &scaling.low, &scaling.high, &scaling.context};
+  } else if (*kind == RotaryScalingKind::kYarn) {
+    scaling.high = kYarnFast;
+    numbers = {&scaling.factor, &scaling.context, &scaling.high, &scaling.low,
+               &scaling.attention_factor};
+    if (words.size() == 3 || words.size() == 5) {
+      numbers.resize(words.size() - 1);
+    }
   }
   if (words.size() != 1 + numbers.size()) {
     return std::nullopt;
@@ -35,7 +46,8 @@ std::optional<RotaryScaling> parse_rotary_scaling(std::string_view text) {
   }
   const bool allowed = scaling.factor >= 1.0 && scaling.low > 0.0 && scaling.high > scaling.low &&
                        scaling.context >= 1.0 && scaling.context <= 0x1p31 &&
-                       scaling.context == std::floor(scaling.context);
+                       scaling.context == std::floor(scaling.context) &&
+                       scaling.attention_factor >= 0.0;
   return allowed ? std::optional(scaling) : std::nullopt;
 }
 
@@ -47,6 +59,10 @@ std::string text_of(const RotaryScaling& scaling) {
     case RotaryScalingKind::kLlama3:
       return fmt::format("{}:{}:{}:{}:{}", name, scaling.factor, scaling.low, scaling.high,
                          scaling.context);
+    case RotaryScalingKind::kYarn:
+      return fmt::format(
+          "{}:{}:{}:{}:{}{}", name, scaling.factor, scaling.context, scaling.high, scaling.low,
+          scaling.attention_factor > 0.0 ? fmt::format(":{}", scaling.attention_factor) : "");
     default:
       return std::string(name);
   }

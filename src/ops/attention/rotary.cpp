@@ -14,29 +14,33 @@
 namespace strata::ops {
 namespace {
 
-/// Cosine and sine of each token's angles, rows of head_size / 2; kBackward has the sines negated.
+/// Cosine and sine of each token's angles times the magnitude, rows of rotated / 2; kBackward has
+/// the sines negated.
 template <typename T>
 class RotationTable {
  public:
   RotationTable(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
                 std::int64_t offset, Rotation rotation)
-      : half_(shape.head_size / 2),
+      : half_(angles.rotated(shape.head_size) / 2),
         cosines_(static_cast<std::size_t>(shape.tokens * half_)),
         sines_(cosines_.size()) {
     std::vector<double> frequencies(static_cast<std::size_t>(half_));
+    const RotaryBand band = angles.band(shape.head_size);
     for (std::size_t i = 0; i < frequencies.size(); ++i) {
-      frequencies[i] = angles.scaling.scaled(std::pow(
-          angles.theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size)));
+      const auto pair = static_cast<double>(i);
+      frequencies[i] = angles.scaling.scaled(
+          std::pow(angles.theta, -2.0 * pair / static_cast<double>(2 * half_)), pair, band);
     }
-    const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
+    const double of_cosines = angles.scaling.magnitude();
+    const double of_sines = rotation == Rotation::kForward ? of_cosines : -of_cosines;
     // A sine and a cosine cost about 64 products.
     parallel_for_rows(context, shape.tokens, 64 * half_, [&](std::int64_t token) {
       for (std::int64_t i = 0; i < half_; ++i) {
         const double angle =
             static_cast<double>(offset + token) * frequencies[static_cast<std::size_t>(i)];
         const auto at = static_cast<std::size_t>(token * half_ + i);
-        cosines_[at] = static_cast<T>(std::cos(angle));
-        sines_[at] = static_cast<T>(sign * std::sin(angle));
+        cosines_[at] = static_cast<T>(of_cosines * std::cos(angle));
+        sines_[at] = static_cast<T>(of_sines * std::sin(angle));
       }
     });
   }
@@ -69,13 +73,16 @@ void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& a
             std::int64_t offset, Rotation rotation, const TensorView& qkv) {
   const Observed observed(context, "rotary", qkv);
   require_qkv(shape, qkv);
-  require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
-  require(angles.theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}",
+  const std::int64_t rotated = angles.rotated(shape.head_size);
+  require(rotated > 0 && rotated <= shape.head_size && rotated % 2 == 0,
+          "a rotation of {} elements of heads of {}", rotated, shape.head_size);
+  const double least = angles.scaling.kind == RotaryScalingKind::kYarn ? 1.0 : 0.0;
+  require(angles.theta > least && offset >= 0, "a rotation with theta {} from position {}",
           angles.theta, offset);
   if (observed.handled_by<cuda::rotary>(shape, angles, offset, rotation, qkv)) {
     return;
   }
-  const std::int64_t half = shape.head_size / 2;
+  const std::int64_t half = rotated / 2;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     Stored* elements = qkv.host<Stored>().data();

@@ -66,12 +66,16 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
     for (const Rotation rotation : {Rotation::kForward, Rotation::kBackward}) {
       for (const RotaryScaling& scaling :
            {RotaryScaling{},
-            RotaryScaling{.kind = RotaryScalingKind::kLlama3, .factor = 8.0, .context = 64.0}}) {
+            RotaryScaling{.kind = RotaryScalingKind::kLlama3, .factor = 8.0, .context = 64.0},
+            RotaryScaling{.kind = RotaryScalingKind::kYarn, .factor = 4.0, .context = 256.0}}) {
+        // yarn also with a part of each head.
+        const double share =
+            scaling.kind == RotaryScalingKind::kYarn && shape.head_size % 4 == 0 ? 0.5 : 1.0;
         add_case(cases,
                  (rotation == Rotation::kForward ? "rotary" : "rotary_back") +
                      ("_" + std::string(name_of(scaling.kind))) + of,
                  {updated(qkv)}, [=](Context& context, const Tensors& t) {
-                   rotary(context, shape, {.scaling = scaling}, 3, rotation, t[0]);
+                   rotary(context, shape, {.scaling = scaling, .share = share}, 3, rotation, t[0]);
                  });
       }
     }

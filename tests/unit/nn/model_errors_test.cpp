@@ -90,7 +90,8 @@ TEST(ModelErrors, OfHeads) {
   expect_words(tokens({"embedding 8", "attention 4 rotary=-1", "head"}), {"rotary is -1", "10000"});
   for (const char* scaling :
        {"yarn:2", "linear", "linear:0.5", "linear:x", "llama3:8", "llama3:8:4:1:8192",
-        "llama3:8:1:4:0.5", "llama3:8:1:4:1e300", "none:1"}) {
+        "llama3:8:1:4:0.5", "llama3:8:1:4:1e300", "none:1", "yarn:4:100:32", "yarn:4:100:1:32",
+        "yarn:4:100:32:1:-1", "yarn:4:100:32:1:1:1"}) {
     expect_words(
         tokens({"embedding 8", fmt::format("attention 4 rotary=10000 rotary_scaling={}", scaling),
                 "head"}),

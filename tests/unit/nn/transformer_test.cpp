@@ -1,12 +1,16 @@
 #include "strata/nn/transformer.hpp"
 
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "strata/nn/model.hpp"
+#include "strata/nn/rotary_scaling.hpp"
 
 #include "error_of.hpp"
 #include "published_sizes.hpp"
@@ -108,6 +112,22 @@ TEST(Resolved, NamesMissingSizes) {
             "model.preset is gpt, which leaves model.blocks open; set it");
   EXPECT_EQ(refusal({.preset = Preset::kLlama, .blocks = 2, .width = 8, .heads = 2}),
             "model.preset is llama, which leaves model.context open; set it");
+}
+
+TEST(RotaryScalings, AreReadAndWritten) {
+  for (const auto& [text, written] :
+       {std::pair{"none", "none"}, std::pair{"linear:2.5", "linear:2.5"},
+        std::pair{"llama3:8:1:4:8192", "llama3:8:1:4:8192"},
+        std::pair{"yarn:4:32768", "yarn:4:32768:32:1"},
+        std::pair{"yarn:4:32768:16:2", "yarn:4:32768:16:2"},
+        std::pair{"yarn:4:32768:32:1:0.5", "yarn:4:32768:32:1:0.5"}}) {
+    const std::optional<ops::RotaryScaling> scaling = parse_rotary_scaling(text);
+    ASSERT_TRUE(scaling) << text;
+    EXPECT_EQ(text_of(*scaling), written);
+    EXPECT_EQ(parse_rotary_scaling(written), scaling);
+  }
+  EXPECT_EQ(ops::RotaryScaling({.kind = ops::RotaryScalingKind::kYarn, .factor = 4.0}).magnitude(),
+            0.1 * std::log(4.0) + 1.0);
 }
 
 TEST(TransformerLayers, SpellTheBlocks) {

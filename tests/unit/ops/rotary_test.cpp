@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "strata/ops/attention.hpp"
 
 #include "tensors.hpp"
@@ -20,8 +24,21 @@ class RotaryTyped : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(RotaryTyped, Types);
 
-/// The published formula in terms of wavelengths.
-double frequency_of(const RotaryScaling& scaling, double frequency) {
+/// The published formulas: llama3's in terms of wavelengths, yarn's of the pairs between those of
+/// `high` and `low` turns.
+double frequency_of(const RotaryScaling& scaling, double pair, double elements) {
+  const double frequency = std::pow(kTheta, -2.0 * pair / elements);
+  if (scaling.kind == RotaryScalingKind::kYarn) {
+    const auto bound = [&](double turns) {
+      return elements * std::log(scaling.context / (turns * 2.0 * std::acos(-1.0))) /
+             (2.0 * std::log(kTheta));
+    };
+    const double from = std::max(0.0, std::floor(bound(scaling.high)));
+    double to = std::min(elements - 1.0, std::ceil(bound(scaling.low)));
+    to += to == from ? 0.001 : 0.0;
+    const double kept = 1.0 - std::clamp((pair - from) / (to - from), 0.0, 1.0);
+    return frequency / scaling.factor * (1.0 - kept) + frequency * kept;
+  }
   if (scaling.kind == RotaryScalingKind::kNone) {
     return frequency;
   }
@@ -38,26 +55,32 @@ double frequency_of(const RotaryScaling& scaling, double frequency) {
 
 /// qkv turned by the formula, in double.
 template <typename T>
-std::vector<double> turned(const AttentionShape& shape, const RotaryScaling& scaling,
+std::vector<double> turned(const AttentionShape& shape, const RotaryAngles& angles,
                            const Tensor<T>& qkv, std::int64_t offset) {
   std::vector<double> result;
-  const std::int64_t half = shape.head_size / 2;
+  const auto rotated =
+      static_cast<std::int64_t>(angles.share * static_cast<double>(shape.head_size));
+  const std::int64_t half = rotated / 2;
+  const double magnitude = angles.scaling.kind != RotaryScalingKind::kYarn ? 1.0
+                           : angles.scaling.attention_factor > 0.0
+                               ? angles.scaling.attention_factor
+                               : 1.0 + 0.1 * std::log(angles.scaling.factor);
   for (std::int64_t row = 0; row < shape.rows(); ++row) {
     for (std::int64_t c = 0; c < shape.qkv_width(); ++c) {
       const std::int64_t at = row * shape.qkv_width() + c;
       const std::int64_t index = c / shape.head_size % (shape.queries + 2);
       const std::int64_t i = c % shape.head_size;
       const double value = as_double(qkv[at]);
-      if (index == shape.queries + 1) {
+      if (index == shape.queries + 1 || i >= rotated) {
         result.push_back(value);
         continue;
       }
       const double angle =
           static_cast<double>(offset + row % shape.tokens) *
-          frequency_of(scaling, std::pow(kTheta, -2.0 * static_cast<double>(i % half) /
-                                                     static_cast<double>(shape.head_size)));
+          frequency_of(angles.scaling, static_cast<double>(i % half), static_cast<double>(rotated));
       const double other = as_double(qkv[i < half ? at + half : at - half]);
-      result.push_back(value * std::cos(angle) + (i < half ? -other : other) * std::sin(angle));
+      result.push_back(magnitude *
+                       (value * std::cos(angle) + (i < half ? -other : other) * std::sin(angle)));
     }
   }
   return result;
@@ -71,12 +94,21 @@ TYPED_TEST(RotaryTyped, AgreesWithItsFormula) {
         AttentionShape{3, 33, 2, 2, 64}, AttentionShape{1, 1, 1, 1, 32}}) {
     for (const RotaryScaling& scaling :
          {RotaryScaling{}, RotaryScaling{.kind = RotaryScalingKind::kLinear, .factor = 2.5},
-          RotaryScaling{RotaryScalingKind::kLlama3, 8.0, 1.0, 4.0, 100.0}}) {
-      const std::int64_t offset = 1000;
-      auto qkv = randoms<T>({shape.rows(), shape.qkv_width()}, 1);
-      const std::vector<double> expected = turned(shape, scaling, qkv, offset);
-      rotary(context, shape, {kTheta, scaling}, offset, Rotation::kForward, qkv.view());
-      EXPECT_LT((relative_error<T, double>(qkv.elements(), expected)), kNear<T>);
+          RotaryScaling{RotaryScalingKind::kLlama3, 8.0, 1.0, 4.0, 100.0},
+          RotaryScaling{RotaryScalingKind::kYarn, 4.0, 1.0, 32.0, 4096.0},
+          RotaryScaling{RotaryScalingKind::kYarn, 8.0, 2.0, 3.0, 64.0, 0.75}}) {
+      for (const double share : {1.0, 0.5}) {
+        const RotaryAngles angles{kTheta, scaling, share};
+        if (angles.rotated(shape.head_size) % 2 != 0) {
+          continue;
+        }
+        const std::int64_t offset = 1000;
+        auto qkv = randoms<T>({shape.rows(), shape.qkv_width()}, 1);
+        const std::vector<double> expected = turned(shape, angles, qkv, offset);
+        rotary(context, shape, angles, offset, Rotation::kForward, qkv.view());
+        EXPECT_LT((relative_error<T, double>(qkv.elements(), expected)), kNear<T>)
+            << name_of(scaling.kind) << " " << share;
+      }
     }
   }
 }
@@ -117,12 +149,32 @@ TYPED_TEST(RotaryTyped, BitsDependOnNeitherThreadsNorWhereACallBegins) {
   EXPECT_TRUE(first.values() == pieces.values());
 }
 
-TEST(Rotary, RefusesHeadsOfOddSize) {
+TEST(Rotary, RefusesAnOddNumberOfElementsAndNone) {
   Context context(1);
-  const AttentionShape shape{1, 2, 1, 1, 5};
-  auto qkv = randoms<float>({shape.rows(), shape.qkv_width()}, 1);
-  EXPECT_THROW(rotary(context, shape, kAngles, 0, Rotation::kForward, qkv.view()),
-               std::logic_error);
+  for (const auto& [head_size, share] :
+       {std::pair{5, 1.0}, std::pair{12, 0.25}, std::pair{4, 0.2}, std::pair{4, 1.5}}) {
+    const AttentionShape shape{1, 2, 1, 1, head_size};
+    auto qkv = randoms<float>({shape.rows(), shape.qkv_width()}, 1);
+    EXPECT_THROW(rotary(context, shape, {.share = share}, 0, Rotation::kForward, qkv.view()),
+                 std::logic_error)
+        << head_size << " " << share;
+  }
+}
+
+/// backward is the transpose of forward: dy . forward(x) = backward(dy) . x.
+TEST(Rotary, BackwardIsTheGradientWithAMagnitude) {
+  Context context(1);
+  const AttentionShape shape{2, 30, 1, 2, 24};
+  const RotaryAngles angles{.scaling = {RotaryScalingKind::kYarn, 4.0, 1.0, 32.0, 128.0},
+                            .share = 0.5};
+  const Shape wide{shape.rows(), shape.qkv_width()};
+  const auto x = randoms<double>(wide, 1);
+  auto y = randoms<double>(wide, 1);
+  const auto dy = randoms<double>(wide, 2);
+  auto dx = randoms<double>(wide, 2);
+  rotary(context, shape, angles, 3, Rotation::kForward, y.view());
+  rotary(context, shape, angles, 3, Rotation::kBackward, dx.view());
+  EXPECT_NEAR(dot(dy, y) / dot(dx, x), 1.0, 1e-12);
 }
 
 }  // namespace
