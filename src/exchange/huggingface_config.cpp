@@ -179,6 +179,11 @@ nlohmann::json rotary_json(const ops::RotaryScaling& scaling) {
     json["low_freq_factor"] = scaling.low;
     json["high_freq_factor"] = scaling.high;
     json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+  } else if (scaling.kind == ops::RotaryScalingKind::kYarn) {
+    json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+    json["beta_fast"] = scaling.high;
+    json["beta_slow"] = scaling.low;
+    json["attention_factor"] = scaling.magnitude();
   }
   return json;
 }
