@@ -22,20 +22,38 @@ using reference::Tensor;
 using reference::write;
 using reference::write_scalar;
 
-/// An AttentionShape's members, in order.
-AttentionShape read_shape() {
-  const auto extents = read_tensor<std::int64_t>().elements();
-  require(extents.size() == 5, "a shape of {} numbers", extents.size());
-  return {extents[0], extents[1], extents[2], extents[3], extents[4]};
+/// An AttentionShape's members, in order, and rotary angles.
+struct AttentionCase {
+  AttentionShape shape;
+  RotaryAngles angles;
+};
+
+/// The shape's counts, scale and softcap, then the share of rotary positions, and factor and
+/// context of yarn (0: none).
+AttentionCase read_case() {
+  auto tensor = read_tensor<double>();
+  const std::vector<double>& x = tensor.elements();
+  require(x.size() == 10, "a case of {} numbers", x.size());
+  const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(x[i]); };
+  AttentionCase read{{count(0), count(1), count(2), count(3), count(4), x[5], x[6]},
+                     {.share = x[7]}};
+  if (x[8] > 0.0) {
+    read.angles.scaling = {.kind = RotaryScalingKind::kYarn,
+                           .factor = x[8],
+                           .low = 1.0,
+                           .high = 32.0,
+                           .context = x[9]};
+  }
+  return read;
 }
 
 enum class Positions { kNone, kRotary };
 
 /// The output and the gradient of qkv. `masked`: the window and the starts of documents come after
-/// the shape.
+/// the case.
 template <typename T>
 void attention(Context& context, Positions positions, bool masked = false) {
-  const AttentionShape shape = read_shape();
+  const auto [shape, angles] = read_case();
   AttentionMask mask;
   std::vector<std::uint32_t> starts;
   if (masked) {
@@ -52,15 +70,14 @@ void attention(Context& context, Positions positions, bool masked = false) {
   Tensor<T> y(dy.shape());
   Tensor<T> dqkv(qkv.shape());
   Tensor<T> log_sums(Shape{shape.sequences, shape.heads(), shape.tokens});
-  constexpr RotaryAngles kAngles{.theta = 10000.0};
   if (positions == Positions::kRotary) {
-    rotary(context, shape, kAngles, 0, Rotation::kForward, qkv.view());
+    rotary(context, shape, angles, 0, Rotation::kForward, qkv.view());
   }
   causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view(), mask);
   causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
                             dqkv.view(), mask);
   if (positions == Positions::kRotary) {
-    rotary(context, shape, kAngles, 0, Rotation::kBackward, dqkv.view());
+    rotary(context, shape, angles, 0, Rotation::kBackward, dqkv.view());
   }
   write(y);
   write(dqkv);

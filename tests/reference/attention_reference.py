@@ -1,4 +1,4 @@
-"""Holds attention with its masks, rotary positions, the split cross-entropy and the preference loss to PyTorch: results and gradients.
+"""Holds attention with its masks, caps and scales, rotary positions, the split cross-entropy and the preference loss to PyTorch: results and gradients.
 
 Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTorch is missing.
 """
@@ -16,16 +16,32 @@ THETA = 10000.0
 SHAPES = ((12, 64, 4, 1, 32), (2, 200, 2, 3, 64), (1, 77, 1, 4, 10), (3, 1, 2, 1, 8))
 # tokens of a document on average, and of a window; 0: none
 MASKS = ((20, 0), (5, 0), (1000, 30), (40, 9))
+# scale and cap of the scores, share of a head that turns, factor and context of yarn; 0: the default, none
+PLAIN = (0, 0, 1, 0, 0)
+VARIANTS = ((0.3, 0, 1, 0, 0), (0, 2, 1, 0, 0), (0.4, 5, 0.5, 0, 0), (0, 0, 0.25, 0, 0), (0, 0, 1, 4, 2048), (0, 0, 0.5, 8, 512))
 
 
-def turned(x):
-    """x (..., tokens, head size) turned by its positions, halves of a head with each other."""
-    tokens, size = x.shape[-2:]
+def yarn_bounds(size, context):
+    """The pairs that turn 32 times in the context and once, as whole numbers."""
+    pairs = [size * math.log(context / (2 * math.pi * turns)) / (2 * math.log(THETA)) for turns in (32, 1)]
+    first, last = max(math.floor(pairs[0]), 0), min(math.ceil(pairs[1]), size - 1)
+    return first, last + (0.001 if first == last else 0)
+
+
+def turned(x, share=1, factor=0, context=0):
+    """x (..., tokens, head size) turned by its positions, halves of the first part of a head with each other."""
+    tokens, size = x.shape[-2], int(share * x.shape[-1])
     frequencies = THETA ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    magnitude = 1
+    if factor > 0:
+        first, last = yarn_bounds(size, context)
+        kept = 1 - ((torch.arange(size // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+        frequencies = frequencies * kept + frequencies / factor * (1 - kept)
+        magnitude = 0.1 * math.log(factor) + 1
     angles = torch.outer(torch.arange(tokens, dtype=torch.float64), frequencies)
-    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
+    cosines, sines = (magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype)
+    first, second = x[..., :size].chunk(2, dim=-1)
+    return torch.cat((first * cosines - second * sines, second * cosines + first * sines, x[..., size:]), dim=-1)
 
 
 def hidden_tokens(shape, starts, window):
@@ -36,13 +52,16 @@ def hidden_tokens(shape, starts, window):
     return hidden[:, None, None]
 
 
-def attention(qkv, shape, turn, hidden=None):
+def attention(qkv, shape, turn, hidden=None, variant=PLAIN):
     sequences, tokens, kv_heads, queries, size = shape
     heads = qkv.view(sequences, tokens, kv_heads, queries + 2, size).permute(0, 2, 3, 1, 4)
     q, k, v = heads[:, :, :queries], heads[:, :, queries:-1], heads[:, :, -1:]
     if turn:
-        q, k = turned(q), turned(k)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(size)
+        q, k = turned(q, *variant[2:]), turned(k, *variant[2:])
+    scale, cap = variant[:2]
+    scores = q @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(size))
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
     if hidden is None:
         hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     y = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1) @ v
@@ -54,20 +73,23 @@ def cases(generator, dtype):
     for shape in SHAPES:
         sequences, tokens, kv_heads, queries, size = shape
         rows = sequences * tokens
-        for name in ("attention", "rotary_attention"):
+        variants = [(name, PLAIN) for name in ("attention", "rotary_attention")]
+        variants += [("rotary_attention", variant) for variant in VARIANTS if int(size * variant[2]) % 2 == 0]
+        for name, variant in variants:
             qkv = normals(generator, dtype, rows, kv_heads * (queries + 2) * size).requires_grad_()
             dy = normals(generator, dtype, rows, kv_heads * queries * size)
-            y = attention(qkv, shape, name == "rotary_attention")
+            y = attention(qkv, shape, name == "rotary_attention", variant=variant)
             y.backward(dy)
-            yield name, [torch.tensor(shape), qkv, dy], [y, qkv.grad]
-        for document, window in MASKS:
+            yield name, [torch.tensor(shape + variant, dtype=torch.float64), qkv, dy], [y, qkv.grad]
+        for (document, window), variant in zip(MASKS, (PLAIN, PLAIN, PLAIN, VARIANTS[2] if size % 4 == 0 else PLAIN)):
             begins = torch.rand(sequences, tokens, generator=generator) < 1 / document
             starts = torch.where(begins, torch.arange(tokens), 0).cummax(dim=1).values
             qkv = normals(generator, dtype, rows, kv_heads * (queries + 2) * size).requires_grad_()
             dy = normals(generator, dtype, rows, kv_heads * queries * size)
-            y = attention(qkv, shape, True, hidden_tokens(shape, starts, window))
+            y = attention(qkv, shape, True, hidden_tokens(shape, starts, window), variant)
             y.backward(dy)
-            yield "masked_attention", [torch.tensor(shape), torch.tensor([window]), starts, qkv, dy], [y, qkv.grad]
+            yield ("masked_attention", [torch.tensor(shape + variant, dtype=torch.float64), torch.tensor([window]), starts, qkv, dy],
+                   [y, qkv.grad])
 
     for shards, rows, ids, uncounted, smoothing, factor in (
             (1, 768, 65, 0, 0, 0), (4, 50, 13, 0, 0, 0), (3, 9, 5000, 0, 0, 0), (1, 99, 65, 40, 0, 0), (3, 50, 13, 9, 0, 0),

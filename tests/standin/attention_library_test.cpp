@@ -79,6 +79,9 @@ TEST_F(CudnnAttentionPlans, LeavesWhatItDoesNotTake) {
   AttentionShape odd = kPlain;
   odd.head_size = 4;
   EXPECT_EQ(graphs_of(context_, odd), Graphs());
+  AttentionShape capped = kPlain;
+  capped.softcap = 50.0;
+  EXPECT_EQ(graphs_of(context_, capped), Graphs());
   EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat32), Graphs());
   EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat64), Graphs());
 }

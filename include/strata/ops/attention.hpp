@@ -23,6 +23,9 @@ struct AttentionShape {
   std::int64_t head_size = 1;
   /// Scale of the scores; 0: 1 / sqrt(head_size).
   double scale = 0.0;
+  /// A score s becomes softcap tanh(s / softcap); 0: stays as it is. Source: Gemma Team, "Gemma 2",
+  /// arXiv 2408.00118.
+  double softcap = 0.0;
 
   [[nodiscard]] constexpr std::int64_t rows() const { return sequences * tokens; }
   [[nodiscard]] constexpr std::int64_t heads() const { return kv_heads * queries; }
@@ -57,14 +60,15 @@ struct AttentionMask {
   return 1.0 - hidden * hidden;
 }
 
-/// For each head y = softmax(scale q k^T) v with a causal mask: a token attends to
+/// For each head y = softmax(cap(scale q k^T)) v with a causal mask: a token attends to
 /// itself and the tokens before it that `mask` does not hide. Tiles that are hidden are skipped.
 /// Fused: the score matrix is never stored; the softmax is
 /// computed in compute_dtype(). A head's bits depend only on its q, k, v and the shape; with own
-/// kernels only on q, k, v, tokens, head_size and scale. Shapes: qkv rows x qkv_width, y rows x
-/// width, of one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x tokens in
-/// compute_dtype(). Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762; Ainslie
-/// et al., "GQA", arXiv 2305.13245; Dao et al., "FlashAttention", arXiv 2205.14135.
+/// kernels only on q, k, v, tokens, head_size, scale and softcap. Shapes: qkv rows x qkv_width, y
+/// rows x width, of one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x
+/// tokens in compute_dtype(). Source: Vaswani et al., "Attention is all you need", arXiv
+/// 1706.03762; Ainslie et al., "GQA", arXiv 2305.13245; Dao et al., "FlashAttention", arXiv
+/// 2205.14135.
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums, const AttentionMask& mask = {});

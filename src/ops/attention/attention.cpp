@@ -57,6 +57,7 @@ struct QueryHead {
   std::int64_t past = 0;
   std::int64_t head_size = 0;
   T scale{};
+  double softcap = 0.0;
   HeadRows<Stored> y;
   SeenKeys seen;
   T* log_sums = nullptr;
@@ -95,6 +96,18 @@ T exponentials(T* x, std::int64_t count, T largest) {
     }
   }
   return sum_of(lanes);
+}
+
+/// Caps the scores of a tile of `rows` queries.
+template <typename T>
+void cap_tile(T* scores, std::int64_t rows, std::int64_t columns, const SoftCap<T>& cap) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const of_row = scores + row * kTile;
+#pragma omp simd
+    for (std::int64_t c = 0; c < columns; ++c) {
+      cap(of_row[c]);
+    }
+  }
 }
 
 /// Online softmax of a tile of `rows` queries: updates the row maxima, turns scores into
@@ -165,6 +178,9 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
     tile_product<TileForm::kScores, T>(
         {rows, padded(columns), head.head_size, offset, scratch.queries, width,
          scratch.transposed_keys + key * head.head_size, kTile, scratch.scores, kTile});
+    if (head.softcap > 0.0) {
+      cap_tile<T>(scratch.scores, rows, padded(columns), {static_cast<T>(head.softcap)});
+    }
     softmax_tile(scratch, rows, columns, offset,
                  [&](std::int64_t row) { return head.seen.hidden(head.past + first + row, key); });
     if (key > begin) {
@@ -215,8 +231,9 @@ void forward(Context& context, const AttentionShape& shape, const AttentionMask&
       const std::int64_t head = kv_head * shape.queries + query;
       forward_head<T, Stored>(
           {qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size,
-           static_cast<T>(shape.score_scale()), output_head(shape, y, sequence, head),
-           SeenKeys(shape, mask, sequence), log_sums + (sequence * shape.heads() + head) * tokens},
+           static_cast<T>(shape.score_scale()), shape.softcap,
+           output_head(shape, y, sequence, head), SeenKeys(shape, mask, sequence),
+           log_sums + (sequence * shape.heads() + head) * tokens},
           scratch);
     }
   });
@@ -239,7 +256,7 @@ std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& q
 
 std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
   const std::int64_t of_head = shape.tokens * shape.tokens;
-  if (dtype != DType::kBfloat16 || !is_order_recognisable(shape) ||
+  if (dtype != DType::kBfloat16 || shape.softcap > 0.0 || !is_order_recognisable(shape) ||
       shape.queries * of_head > kMaxLibraryWeights) {
     return 0;
   }
@@ -296,7 +313,7 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
       for (std::int64_t query = 0; query < shape.queries; ++query) {
         forward_head<T, Stored>(
             {qkv_head(shape, from, 0, kv_head, query), shape.tokens, past, size,
-             static_cast<T>(shape.score_scale()),
+             static_cast<T>(shape.score_scale()), shape.softcap,
              output_head(shape, to, 0, kv_head * shape.queries + query), SeenKeys(window)},
             scratch);
       }

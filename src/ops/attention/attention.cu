@@ -56,9 +56,9 @@ struct OnlineSoftmax {
 };
 
 /// One block for each tile of queries of one head.
-template <int kChunks, typename Stored>
+template <int kChunks, typename Stored, typename Cap>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+    forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale, Cap cap,
                    ForwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
   const QueryTile tile(shape, tiles, kTileRows);
@@ -91,6 +91,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::int64_t query = tensors.past + tile.first + warp * kRowsOfWarp + r;
       const bool counts = key + lane <= query && key + lane < key_count &&
                           key + lane >= tensors.visible.first(tile.sequence, query);
+      cap(weights[r]);
       weights[r] = softmax.update(r, counts ? weights[r] : -static_cast<C>(INFINITY));
     }
     add_weighted_rows<kChunks>(weights, value_tile, softmax.sums);
@@ -125,10 +126,12 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   }
   const std::int64_t tiles = tiles_of(shape.tokens);
   with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
-    launch(context, name,
-           {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(3)},
-           forward_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
-           tensors);
+    with_cap<C>(shape, 1.0, [&]<typename Cap>(const Cap& cap) {
+      launch(context, name,
+             {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(3)},
+             forward_kernel<kChunks, Stored, Cap>, shape, tiles,
+             static_cast<C>(shape.score_scale()), cap, tensors);
+    });
   });
 }
 

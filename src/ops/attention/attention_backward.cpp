@@ -55,6 +55,7 @@ struct BackwardHead {
   std::int64_t tokens = 0;
   std::int64_t head_size = 0;
   T scale{};
+  double softcap = 0.0;
   HeadRows<const Stored> queries;
   HeadRows<const Stored> y;
   HeadRows<const Stored> dy;
@@ -76,17 +77,18 @@ T row_dot(const T* a, const T* b, std::int64_t count) {
   return sum_of(lanes);
 }
 
-/// Softmax backward for one query: turns scores into weights, and gradients of weights into
-/// gradients of scores. The query sees the first `seen` keys but for `hidden` ones; the rest
-/// becomes 0.
-template <typename T>
+/// Softmax backward for one query: turns scores, which `cap` caps, into weights, and gradients of
+/// weights into gradients of scores. The query sees the first `seen` keys but for `hidden` ones;
+/// the rest becomes 0.
+template <typename T, typename Cap>
 void softmax_backward_row(T* weights, T* dscores, std::int64_t hidden, std::int64_t seen, T log_sum,
-                          T correction) {
+                          T correction, const Cap& cap) {
   const std::int64_t count = padded(seen);
 #pragma omp simd
   for (std::int64_t c = 0; c < count; ++c) {
+    const T slope = cap(weights[c]);
     weights[c] = fast_exp(weights[c] - log_sum);
-    dscores[c] = weights[c] * (dscores[c] - correction);
+    dscores[c] = weights[c] * (dscores[c] - correction) * slope;
   }
   mask_last(weights, seen, T{0});
   mask_last(dscores, seen, T{0});
@@ -110,11 +112,13 @@ void backward_tile(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
   tile_product<TileForm::kScores, T>({rows, padded(columns), size, offset, scratch.dy, width,
                                       scratch.transposed_values + key * size, kTile,
                                       scratch.dscores, kTile});
-  for (std::int64_t row = 0; row < rows; ++row) {
-    softmax_backward_row(scratch.weights + row * kTile, scratch.dscores + row * kTile,
-                         head.seen.hidden(first + row, key), std::min(columns, row + offset + 1),
-                         head.log_sums[first + row], scratch.corrections[row]);
-  }
+  with_cap<T>(head.softcap, [&](const auto& cap) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      softmax_backward_row(scratch.weights + row * kTile, scratch.dscores + row * kTile,
+                           head.seen.hidden(first + row, key), std::min(columns, row + offset + 1),
+                           head.log_sums[first + row], scratch.corrections[row], cap);
+    }
+  });
   tile_product<TileForm::kWeightedTransposed, T>({columns, width, rows, offset, scratch.weights,
                                                   kTile, scratch.dy, width,
                                                   scratch.dvalues + key * width, width});
@@ -175,7 +179,7 @@ void backward_kv_head(const AttentionShape& shape, const AttentionMask& mask,
   for (std::int64_t query = 0; query < shape.queries; ++query) {
     const std::int64_t head = kv_head * shape.queries + query;
     backward_head<T, Stored>(
-        {tokens, size, static_cast<T>(shape.score_scale()),
+        {tokens, size, static_cast<T>(shape.score_scale()), shape.softcap,
          qkv_head(shape, tensors.qkv, sequence, kv_head, query),
          output_head(shape, tensors.y, sequence, head),
          output_head(shape, tensors.dy, sequence, head),

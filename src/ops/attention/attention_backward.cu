@@ -45,13 +45,15 @@ struct Weight {
   C dscore;
 };
 
-template <typename C>
-__device__ Weight<C> weight_of(bool seen, C score, C dweight, C log_sum, C correction) {
+template <typename C, typename Cap>
+__device__ Weight<C> weight_of(bool seen, const Cap& cap, C score, C dweight, C log_sum,
+                               C correction) {
   if (!seen) {
     return {C{0}, C{0}};
   }
+  const C slope = cap(score);
   const C weight = exponential(score - log_sum);
-  return {weight, weight * (dweight - correction)};
+  return {weight, weight * (dweight - correction) * slope};
 }
 
 /// The tiles of keys, values, queries and dy in a block's shared memory, and a thread's place.
@@ -67,9 +69,9 @@ struct BackwardTiles {
 };
 
 /// One block for each tile of keys of one key-value head: rows are keys, lanes are queries.
-template <int kChunks, typename Stored>
+template <int kChunks, typename Stored, typename Cap>
 __global__ void __launch_bounds__(kThreads)
-    keys_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+    keys_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale, Cap cap,
                 BackwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int r = 0; r < kRowsOfWarp; ++r) {
         const std::int64_t key = tile.first + shared.warp * kRowsOfWarp + r;
         const bool seen = exists && key <= token && key >= first_seen;
-        const Weight<C> both = weight_of(seen, weights[r], dscores[r], log_sum, correction);
+        const Weight<C> both = weight_of(seen, cap, weights[r], dscores[r], log_sum, correction);
         weights[r] = both.weight;
         dscores[r] = both.dscore;
       }
@@ -126,9 +128,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// One block for each tile of queries of one head: rows are queries, lanes are keys.
-template <int kChunks, typename Stored>
+template <int kChunks, typename Stored, typename Cap>
 __global__ void __launch_bounds__(kThreads)
-    queries_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+    queries_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale, Cap cap,
                    BackwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
       const bool seen =
           token < tokens && key + shared.lane <= token && key + shared.lane >= first_seen[r];
-      dscores[r] = weight_of(seen, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
+      dscores[r] = weight_of(seen, cap, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
     }
     add_weighted_rows<kChunks>(dscores, shared.keys, dqueries);
   }
@@ -207,14 +209,15 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
     }
     with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
       const std::int64_t shared = tile_bytes<kChunks, C>(4);
-      launch(context, "attention's gradient of keys",
-             {shape.sequences * shape.kv_heads * tiles, kThreads, shared},
-             keys_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
-             tensors);
-      launch(context, "attention's gradient of queries",
-             {shape.sequences * shape.heads() * tiles, kThreads, shared},
-             queries_kernel<kChunks, Stored>, shape, tiles, static_cast<C>(shape.score_scale()),
-             tensors);
+      const auto scale = static_cast<C>(shape.score_scale());
+      with_cap<C>(shape, 1.0, [&]<typename Cap>(const Cap& cap) {
+        launch(context, "attention's gradient of keys",
+               {shape.sequences * shape.kv_heads * tiles, kThreads, shared},
+               keys_kernel<kChunks, Stored, Cap>, shape, tiles, scale, cap, tensors);
+        launch(context, "attention's gradient of queries",
+               {shape.sequences * shape.heads() * tiles, kThreads, shared},
+               queries_kernel<kChunks, Stored, Cap>, shape, tiles, scale, cap, tensors);
+      });
     });
   });
 }

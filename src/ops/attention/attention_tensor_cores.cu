@@ -96,14 +96,22 @@ __device__ void hide_keys(const int (&hidden)[2], SumMatrix (&scores)[kCount]) {
   }
 }
 
-/// Attends a warp's rows to a tile of keys and values; queries(k) gives the rows' columns [16 k, 16
-/// k + 16). `behind` as in mask_keys(), of the warp's first query; `hidden` as in hide_keys().
-template <int kHead, typename Queries>
-__device__ void attend(int behind, const int (&hidden)[2], float factor, const Queries& queries,
-                       const Stored* keys, const Stored* values, RowState& state,
-                       SumMatrix (&sums)[kHead / kSumColumns]) {
+/// Attends a warp's rows to a tile of keys and values, with capped scores; queries(k) gives the
+/// rows' columns [16 k, 16 k + 16). `behind` as in mask_keys(), of the warp's first query; `hidden`
+/// as in hide_keys().
+template <int kHead, typename Cap, typename Queries>
+__device__ void attend(int behind, const int (&hidden)[2], float factor, const Cap& cap,
+                       const Queries& queries, const Stored* keys, const Stored* values,
+                       RowState& state, SumMatrix (&sums)[kHead / kSumColumns]) {
   SumMatrix scores[kSide / kSumColumns] = {};
   add_dots<kHead>(queries, keys, scores);
+#pragma unroll
+  for (int j = 0; j < kSide / kSumColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      cap(scores[j].sums[i]);
+    }
+  }
   if (behind < kSide - 1) {
     mask_keys(behind, scores);
   }
@@ -138,10 +146,11 @@ __device__ void finish(const AttentionShape& shape, const ForwardTensors<Stored>
                     shape.tokens, aligned);
 }
 
-/// One block for each tile of queries of one head. The exponent applies the scale of the scores.
-template <int kHead>
+/// One block for each tile of queries of one head. The exponent applies `scale`, that of the scores
+/// or 1 where the cap has applied it.
+template <int kHead, typename Cap>
 __global__ void __launch_bounds__(kTensorCoreThreads)
-    forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
+    forward_kernel(AttentionShape shape, std::int64_t tiles, float scale, Cap cap,
                    ForwardTensors<Stored> tensors, bool aligned) {
   const QueryTile tile(shape, tiles, kSide);
   const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
@@ -183,8 +192,8 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     const std::int64_t behind = first_of_warp - key;
     const int hidden[2] = {keys_before(first_seen[0], key), keys_before(first_seen[1], key)};
     const Stored* const keys = stages + stage * 2 * kTile<kHead>;
-    attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), hidden, factor, queries, keys,
-                  keys + kTile<kHead>, state, sums);
+    attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), hidden, factor, cap, queries,
+                  keys, keys + kTile<kHead>, state, sums);
   });
   finish<kHead>(shape, tensors, tile.sequence, tile.head, tile.first + warp_row, scale, aligned,
                 state, sums, query_tile + warp_row * kHead);
@@ -196,9 +205,11 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   const std::int64_t tiles = tiles_of(shape.tokens, kSide);
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.keys, tensors.values, tensors.y});
   constexpr std::int64_t kBytes = (1 + kStages * 2) * kTile<kHead> * sizeof(Stored);
-  launch(context, name, {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, kBytes},
-         forward_kernel<kHead>, shape, tiles, static_cast<float>(shape.score_scale()), tensors,
-         aligned);
+  with_cap<float>(shape, shape.score_scale(), [&]<typename Cap>(const Cap& cap) {
+    launch(context, name, {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, kBytes},
+           forward_kernel<kHead, Cap>, shape, tiles, scale_after<Cap>(shape), cap, tensors,
+           aligned);
+  });
 }
 
 }  // namespace

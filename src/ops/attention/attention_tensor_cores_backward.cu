@@ -29,18 +29,21 @@ constexpr int kKeysAtOnce = 32;
 
 constexpr float kLog2OfE = static_cast<float>(M_LOG2E);
 
-/// The scale of the scores, and the same times log2(e) for base-2 exponentials.
+/// The scale of the scores, and log2(e) times the scale that the cap has not applied, for base-2
+/// exponentials.
 struct Scales {
   float scale;
   float factor;
 };
 
 /// Turns a score into an attention weight, and the gradient of the weight into the gradient of the
-/// score. Both are 0 where masked.
-__device__ inline void softmax_backward(bool seen, float factor, float log_sum, float correction,
-                                        float& score, float& gradient) {
+/// score before its cap. Both are 0 where masked.
+template <typename Cap>
+__device__ void softmax_backward(bool seen, float factor, const Cap& cap, float log_sum,
+                                 float correction, float& score, float& gradient) {
+  const float slope = cap(score);
   score = seen ? exp2f(fused(score, factor, -log_sum * kLog2OfE)) : 0.0F;
-  gradient = seen ? score * (gradient - correction) : 0.0F;
+  gradient = seen ? score * (gradient - correction) * slope : 0.0F;
 }
 
 /// A tile of queries with their gradients of y, log_sums and corrections, in this order.
@@ -82,10 +85,10 @@ __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<
 /// Adds the gradients of a warp's 16 keys from queries [part, part + kQueriesAtOnce) of a stage.
 /// `ahead` is the position of the first query minus that of the first key. hidden(query): the first
 /// of the 16 keys that a query of the part does not see.
-template <int kHead, typename Hidden>
+template <int kHead, typename Cap, typename Hidden>
 __device__ void add_key_gradients(const Stored* keys, const Stored* values,
                                   const QueryStage<kHead>& stage, int part, int ahead,
-                                  const Hidden& hidden, int warp_row, float factor,
+                                  const Hidden& hidden, int warp_row, float factor, const Cap& cap,
                                   SumMatrix (&dkeys)[kHead / kSumColumns],
                                   SumMatrix (&dvalues)[kHead / kSumColumns]) {
   const int lane = lane_number();
@@ -105,8 +108,8 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
       const int query = j * kSumColumns + lane % 4 * 2 + i % 2;
       const int key = lane / 4 + i / 2 * 8;
       const bool seen = key <= query + ahead && key >= hidden(query);
-      softmax_backward(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
-                       weights[j].sums[i], dscores[j].sums[i]);
+      softmax_backward(seen, factor, cap, stage.log_sums[part + query],
+                       stage.corrections[part + query], weights[j].sums[i], dscores[j].sums[i]);
     }
   }
   add_weighted<kHead>(weights, dy, dvalues);
@@ -114,9 +117,9 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
 }
 
 /// One block for each tile of keys of one key-value head.
-template <int kHead>
+template <int kHead, typename Cap>
 __global__ void __launch_bounds__(kTensorCoreThreads)
-    keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
+    keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales, Cap cap,
                 BackwardTensors<Stored> tensors, bool aligned) {
   const KeyTile tile(shape, tiles, kSide);
   Stored* const keys = shared_memory<Stored>();
@@ -168,7 +171,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
                                tile.first + warp_row);
             };
             add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, hidden, warp_row,
-                                     scales.factor, dkeys, dvalues);
+                                     scales.factor, cap, dkeys, dvalues);
           }
         }
       });
@@ -191,10 +194,10 @@ struct RowSums {
 
 /// Adds the gradients of a warp's 16 queries from keys [part, part + kKeysAtOnce) of a tile.
 /// `behind` is the position of the first query minus that of the first key, `first_key` the latter.
-template <int kHead>
+template <int kHead, typename Cap>
 __device__ void add_query_gradients(const Stored* queries, const Stored* dy, const Stored* keys,
                                     const Stored* values, int behind, std::int64_t first_key,
-                                    int warp_row, float factor, const RowSums& rows,
+                                    int warp_row, float factor, const Cap& cap, const RowSums& rows,
                                     SumMatrix (&dqueries)[kHead / kSumColumns]) {
   const int lane = lane_number();
   constexpr int kCount = kKeysAtOnce / kSumColumns;
@@ -212,7 +215,7 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
     for (int i = 0; i < 4; ++i) {
       const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
       const bool seen = key <= behind + lane / 4 + i / 2 * 8 && key >= hidden[i / 2];
-      softmax_backward(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2],
+      softmax_backward(seen, factor, cap, rows.log_sums[i / 2], rows.corrections[i / 2],
                        scores[j].sums[i], dscores[j].sums[i]);
     }
   }
@@ -220,9 +223,9 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
 }
 
 /// One block for each tile of queries of one head.
-template <int kHead>
+template <int kHead, typename Cap>
 __global__ void __launch_bounds__(kTensorCoreThreads)
-    queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
+    queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales, Cap cap,
                    BackwardTensors<Stored> tensors, bool aligned) {
   const QueryTile tile(shape, tiles, kSide);
   // Of the tile's queries the first one sees the first key.
@@ -269,7 +272,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
         add_query_gradients<kHead>(queries, dy, keys + part * kHead,
                                    keys + kTile<kHead> + part * kHead, behind,
                                    begin + static_cast<std::int64_t>(i) * kSide + part, warp_row,
-                                   scales.factor, rows, dqueries);
+                                   scales.factor, cap, rows, dqueries);
       }
     }
   });
@@ -283,20 +286,22 @@ void backward(Context& context, const AttentionShape& shape,
               const BackwardTensors<Stored>& tensors) {
   const std::int64_t tiles = tiles_of(shape.tokens, kSide);
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.dy, tensors.dqkv});
-  const float scale = static_cast<float>(shape.score_scale());
-  const Scales scales{scale, scale * kLog2OfE};
   const auto bytes_with = [](int elements_of_stage) {
     return static_cast<std::int64_t>(2 * kTile<kHead> + kStages<kHead> * elements_of_stage) *
            static_cast<std::int64_t>(sizeof(Stored));
   };
-  launch(context, "attention's gradient of keys",
-         {shape.sequences * shape.kv_heads * tiles, kTensorCoreThreads,
-          bytes_with(QueryStage<kHead>::kElements)},
-         keys_kernel<kHead>, shape, tiles, scales, tensors, aligned);
-  launch(
-      context, "attention's gradient of queries",
-      {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, bytes_with(2 * kTile<kHead>)},
-      queries_kernel<kHead>, shape, tiles, scales, tensors, aligned);
+  with_cap<float>(shape, shape.score_scale(), [&]<typename Cap>(const Cap& cap) {
+    const Scales scales{static_cast<float>(shape.score_scale()),
+                        scale_after<Cap>(shape) * kLog2OfE};
+    launch(context, "attention's gradient of keys",
+           {shape.sequences * shape.kv_heads * tiles, kTensorCoreThreads,
+            bytes_with(QueryStage<kHead>::kElements)},
+           keys_kernel<kHead, Cap>, shape, tiles, scales, cap, tensors, aligned);
+    launch(
+        context, "attention's gradient of queries",
+        {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, bytes_with(2 * kTile<kHead>)},
+        queries_kernel<kHead, Cap>, shape, tiles, scales, cap, tensors, aligned);
+  });
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ inline std::int64_t tiles_of(std::int64_t tokens) {
 
 inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv) {
   require(shape.sequences >= 1 && shape.tokens >= 1 && shape.kv_heads >= 1 && shape.queries >= 1 &&
-              shape.head_size >= 1 && shape.scale >= 0.0,
-          "attention over {} x {} tokens with {} x {} heads of {}, scores times {}",
+              shape.head_size >= 1 && shape.scale >= 0.0 && shape.softcap >= 0.0,
+          "attention over {} x {} tokens with {} x {} heads of {}, scores times {} capped at {}",
           shape.sequences, shape.tokens, shape.kv_heads, shape.queries, shape.head_size,
-          shape.scale);
+          shape.scale, shape.softcap);
   require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
 }
 
@@ -85,6 +85,36 @@ inline OperationWork attention_work(std::string_view name, double products,
                    tokens * share_in_window(shape.tokens, mask.window),
           .bytes = bytes,
           .scratch = mask.hides_any() ? 0 : library_attention_bytes(shape, dtype)};
+}
+
+/// Leaves scores as they are.
+struct Uncapped {
+  template <typename T>
+  [[gnu::always_inline]] T operator()(T& /*score*/) const {
+    return T{1};
+  }
+};
+
+/// Caps a score and returns the slope: score = cap tanh(score / cap).
+template <typename T>
+struct SoftCap {
+  T cap;
+
+  [[gnu::always_inline]] T operator()(T& score) const {
+    const T part = fast_tanh(score / cap);
+    score = cap * part;
+    return T{1} - part * part;
+  }
+};
+
+/// Calls function(cap) with AttentionShape's cap.
+template <typename T, typename Function>
+void with_cap(double softcap, const Function& function) {
+  if (softcap > 0.0) {
+    function(SoftCap<T>{static_cast<T>(softcap)});
+  } else {
+    function(Uncapped());
+  }
 }
 
 /// Rows of one head in a tensor, `stride` elements apart.

@@ -265,6 +265,43 @@ __host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
   return (rows + rows_of_tile - 1) / rows_of_tile;
 }
 
+/// Leaves scores as they are.
+struct Uncapped {
+  template <typename C>
+  __device__ C operator()(C& /*score*/) const {
+    return C{1};
+  }
+};
+
+/// Caps a score and returns the slope: score = cap tanh(inner score).
+template <typename C>
+struct SoftCap {
+  C cap;
+  C inner;
+
+  __device__ C operator()(C& score) const {
+    const C part = tanh(score * inner);
+    score = cap * part;
+    return C{1} - part * part;
+  }
+};
+
+/// Calls function(cap) with the cap of scores that `scale` is still to be applied to.
+template <typename C, typename Function>
+void with_cap(const AttentionShape& shape, double scale, const Function& function) {
+  if (shape.softcap > 0.0) {
+    function(SoftCap<C>{static_cast<C>(shape.softcap), static_cast<C>(scale / shape.softcap)});
+  } else {
+    function(Uncapped());
+  }
+}
+
+/// The scale of scores after a cap that has applied it.
+template <typename Cap>
+float scale_after(const AttentionShape& shape) {
+  return std::is_same_v<Cap, Uncapped> ? static_cast<float>(shape.score_scale()) : 1.0F;
+}
+
 /// Calls function(std::integral_constant<int, kChunks>) for heads of this size.
 template <typename Function>
 void with_chunks(std::int64_t head_size, const Function& function) {

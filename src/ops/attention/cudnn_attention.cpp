@@ -34,10 +34,15 @@ void note_own(Context& context, const char* why) {
   }
 }
 
-/// Whether cuDNN has kernels for a tensor's dtype and a mask.
-bool is_for_cudnn(Context& context, const ConstTensorView& qkv, const AttentionMask& mask) {
+/// Whether cuDNN has kernels for a tensor's dtype, the scores and a mask.
+bool is_for_cudnn(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                  const AttentionMask& mask) {
   if (qkv.dtype() != DType::kBfloat16) {
     note_own(context, "as cuDNN is used for bfloat16");
+    return false;
+  }
+  if (shape.softcap > 0.0) {
+    note_own(context, "as cuDNN is used for scores without a cap");
     return false;
   }
   if (mask.hides_any()) {
@@ -95,7 +100,7 @@ class LibraryPass {
 bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
                              const ConstTensorView& qkv, const TensorView& y,
                              const TensorView& log_sums, const AttentionMask& mask) {
-  if (!is_for_cudnn(context, qkv, mask)) {
+  if (!is_for_cudnn(context, shape, qkv, mask)) {
     return false;
   }
   LibraryPass pass(context, AttentionPass::kForward, shape);
@@ -109,7 +114,7 @@ bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const ConstTensorView& y,
                               const ConstTensorView& log_sums, const ConstTensorView& dy,
                               const TensorView& dqkv, const AttentionMask& mask) {
-  if (!is_for_cudnn(context, qkv, mask)) {
+  if (!is_for_cudnn(context, shape, qkv, mask)) {
     return false;
   }
   LibraryPass pass(context, AttentionPass::kBackward, shape);

@@ -38,6 +38,7 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
                    std::int64_t window = 0) {
   const std::string of = "_of_" + std::to_string(shape.tokens) + "x" +
                          std::to_string(shape.head_size) + (shape.scale > 0.0 ? "_scaled" : "") +
+                         (shape.softcap > 0.0 ? "_capped" : "") +
                          (document > 0 ? "_in_documents_of_" + std::to_string(document) : "") +
                          (window > 0 ? "_in_windows_of_" + std::to_string(window) : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
@@ -59,7 +60,7 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
              causal_attention_backward(context, shape, t[0], t[1], t[2], t[3], t[4], mask.mask);
              context.synchronize();
            });
-  if (document > 0 || window > 0 || shape.scale > 0.0) {
+  if (document > 0 || window > 0 || shape.scale > 0.0 || shape.softcap > 0.0) {
     return;
   }
   if (shape.head_size % 2 == 0) {
@@ -83,17 +84,19 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
 }
 
 void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past,
-                std::int64_t head_size, std::int64_t window = 0, double scale = 0.0) {
+                std::int64_t head_size, std::int64_t window = 0, double scale = 0.0,
+                double softcap = 0.0) {
   const AttentionShape shape{.sequences = 1,
                              .tokens = tokens,
                              .kv_heads = 2,
                              .queries = 3,
                              .head_size = head_size,
-                             .scale = scale};
+                             .scale = scale,
+                             .softcap = softcap};
   const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past) + "x" +
                          std::to_string(head_size) +
                          (window > 0 ? "_window_" + std::to_string(window) : "") +
-                         (scale > 0.0 ? "_scaled" : "");
+                         (scale > 0.0 ? "_scaled" : "") + (softcap > 0.0 ? "_capped" : "");
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
   add_case(cases, "cached_attention" + of,
@@ -172,9 +175,15 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
   add_attention(cases, masked, 37);
   add_attention(cases, masked, 0, 100);
   add_attention(cases, masked, 150, 33);
+  AttentionShape capped = masked;
+  capped.scale = 0.2;
+  capped.softcap = 3.0;
+  add_attention(cases, capped);
+  add_attention(cases, capped, 150, 33);
   add_caches(cases, 70, 140, head_size, 50);
   add_caches(cases, 1, 70, head_size);
   add_caches(cases, 140, 37, head_size, 0, 0.2);
+  add_caches(cases, 70, 140, head_size, 50, 0.2, 3.0);
   for (std::size_t i = before; i < cases.size(); ++i) {
     cases[i].only_bfloat16 = true;
   }
@@ -205,10 +214,15 @@ void add_attention_cases(std::vector<Case>& cases) {
   add_attention(cases, masked, 7);
   add_attention(cases, masked, 0, 50);
   add_attention(cases, masked, 100, 1);
+  AttentionShape capped = masked;
+  capped.softcap = 2.0;
+  add_attention(cases, capped);
+  add_attention(cases, capped, 100, 50);
   add_caches(cases, 40, 45, 24, 20);
   add_caches(cases, 1, 45, 24);
   add_caches(cases, 40, 0, 24);
   add_caches(cases, 3, 31, 24, 0, 0.3);
+  add_caches(cases, 40, 45, 24, 20, 0.3, 2.0);
   add_matrix_attention(cases, 64);
   add_matrix_attention(cases, 128);
 }

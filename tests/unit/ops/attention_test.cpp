@@ -9,8 +9,8 @@ namespace strata::ops {
 
 std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
   return out << shape.sequences << " x " << shape.tokens << " tokens, " << shape.kv_heads << " x "
-             << shape.queries << " heads of " << shape.head_size << ", scores times "
-             << shape.scale;
+             << shape.queries << " heads of " << shape.head_size << ", scores times " << shape.scale
+             << " capped at " << shape.softcap;
 }
 
 namespace attention_test {
@@ -138,6 +138,7 @@ struct Reference {
     };
     const std::int64_t query = head % shape.queries;
     std::vector<double> weights;
+    std::vector<double> slopes;
     double sum = 0.0;
     const std::int64_t first = mask.first(token);
     for (std::int64_t key = first; key <= token; ++key) {
@@ -145,7 +146,10 @@ struct Reference {
       for (std::int64_t i = 0; i < shape.head_size; ++i) {
         score += qkv[at(token, query, i)] * qkv[at(key, shape.queries, i)] * scale;
       }
-      weights.push_back(score);
+      const double capped =
+          shape.softcap > 0.0 ? shape.softcap * std::tanh(score / shape.softcap) : score;
+      weights.push_back(capped);
+      slopes.push_back(shape.softcap > 0.0 ? 1.0 - std::pow(capped / shape.softcap, 2) : 1.0);
     }
     const double largest = *std::max_element(weights.begin(), weights.end());
     for (double& weight : weights) {
@@ -168,7 +172,8 @@ struct Reference {
         dweight += dy[out(i)] * qkv[at(key, shape.queries + 1, i)];
         dqkv[at(key, shape.queries + 1, i)] += weight * dy[out(i)];
       }
-      const double dscore = weight * (dweight - correction) * scale;
+      const double dscore =
+          weight * (dweight - correction) * scale * slopes[static_cast<std::size_t>(key - first)];
       for (std::int64_t i = 0; i < shape.head_size; ++i) {
         dqkv[at(token, query, i)] += dscore * qkv[at(key, shape.queries, i)];
         dqkv[at(key, shape.queries, i)] += dscore * qkv[at(token, query, i)];
@@ -195,6 +200,8 @@ std::vector<AttentionShape> shapes() {
     }
   }
   all.push_back({2, 130, 2, 3, 32, 0.4});
+  all.push_back({2, 130, 2, 3, 32, 0.0, 2.0});
+  all.push_back({1, 70, 1, 1, 24, 0.4, 5.0});
   return all;
 }
 
@@ -227,7 +234,8 @@ TYPED_TEST(AttentionTyped, MaskedTokensAgreeWithPlainLoops) {
   using T = TypeParam;
   for (const Mask& mask : kMasks) {
     for (const AttentionShape& shape :
-         {AttentionShape{2, 200, 2, 2, 24}, AttentionShape{1, 200, 1, 1, 64}}) {
+         {AttentionShape{2, 200, 2, 2, 24}, AttentionShape{1, 200, 1, 1, 64},
+          AttentionShape{1, 200, 1, 2, 16, 0.3, 3.0}}) {
       Layer<T> layer(shape);
       layer.set(mask);
       layer.run(2);
@@ -301,7 +309,8 @@ TYPED_TEST(AttentionTyped, ADocumentKnowsNothingOfTheOthers) {
 TYPED_TEST(AttentionTyped, BitsDependOnNeitherThreadsNorAlignment) {
   using T = TypeParam;
   for (const AttentionShape& shape :
-       {AttentionShape{3, 70, 2, 3, 24}, AttentionShape{1, 130, 5, 1, 32}}) {
+       {AttentionShape{3, 70, 2, 3, 24}, AttentionShape{1, 130, 5, 1, 32},
+        AttentionShape{1, 100, 2, 2, 20, 0.3, 2.0}}) {
     Layer<T> first(shape);
     first.run(1);
     for (const int threads : {2, 3}) {
@@ -406,8 +415,9 @@ TYPED_TEST(AttentionTyped, ALaterTokenChangesNothingBefore) {
 
 TEST(Attention, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
-  for (const AttentionShape& shape : {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 66, 1, 1, 2},
-                                      AttentionShape{1, 9, 1, 2, 3, 0.3}}) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 66, 1, 1, 2},
+        AttentionShape{1, 9, 1, 2, 3, 0.3}, AttentionShape{1, 9, 1, 2, 3, 0.0, 0.7}}) {
     Layer<double> layer(shape);
     layer.forward(context);
     layer.backward(context);
@@ -437,7 +447,7 @@ TEST(Attention, LargeScoresNeitherOverflowNorVanish) {
 
 TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
   using T = TypeParam;
-  const AttentionShape shape{1, 140, 2, 3, 20, 0.3};
+  const AttentionShape shape{1, 140, 2, 3, 20, 0.3, 2.0};
   constexpr std::int64_t kCapacity = 150;
   // Several new tokens end at, within and behind a tile of keys.
   const std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>> calls{
@@ -484,9 +494,12 @@ TEST(Attention, ChecksWhatItIsGiven) {
   EXPECT_THROW(causal_attention_forward(context, shape, layer.y.view(), layer.y.view(),
                                         layer.log_sums.view()),
                std::logic_error);
-  EXPECT_THROW(causal_attention_forward(context, {1, 4, 2, 1, 8, -1.0}, layer.qkv.view(),
-                                        layer.y.view(), layer.log_sums.view()),
-               std::logic_error);
+  for (const AttentionShape& negative :
+       {AttentionShape{1, 4, 2, 1, 8, -1.0}, AttentionShape{1, 4, 2, 1, 8, 0.0, -1.0}}) {
+    EXPECT_THROW(causal_attention_forward(context, negative, layer.qkv.view(), layer.y.view(),
+                                          layer.log_sums.view()),
+                 std::logic_error);
+  }
   Tensor<float> cache({2, 6, 8});
   EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), 2, cache.view(), cache.view()));
   EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), 3, cache.view(), cache.view()),
