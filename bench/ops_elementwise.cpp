@@ -119,14 +119,14 @@ void layer_norm(benchmark::State& state, NormPass pass) {
   Tensor rstd({kRows});
   measure(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount, [&] {
     if (pass == NormPass::kForward) {
-      ops::row_norm_forward(context, ops::Center::kMean, x.view(), weight.view(), bias.view(), 1e-5,
-                            y.view(), mean.view(), rstd.view());
+      ops::row_norm_forward(context, {ops::Center::kMean}, x.view(), weight.view(), bias.view(),
+                            1e-5, y.view(), mean.view(), rstd.view());
     } else if (pass == NormPass::kInput) {
-      ops::row_norm_backward_input(context, ops::Center::kMean, x.view(), weight.view(),
+      ops::row_norm_backward_input(context, {ops::Center::kMean}, x.view(), weight.view(),
                                    mean.view(), rstd.view(), y.view(), {}, dx.view());
     } else {
-      ops::row_norm_backward_weight(context, ops::Center::kMean, x.view(), mean.view(), rstd.view(),
-                                    y.view(), weight.view(), bias.view(),
+      ops::row_norm_backward_weight(context, {ops::Center::kMean}, x.view(), mean.view(),
+                                    rstd.view(), y.view(), weight.view(), bias.view(),
                                     ops::Accumulate::kOverwrite);
     }
   });

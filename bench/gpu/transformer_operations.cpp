@@ -158,7 +158,7 @@ void add_layer_norm(Operations& all, const Shape& shape) {
   const auto statistics_of = [rows, columns](Operands& operands, const TensorView& x) {
     const TensorView mean = operands.read(rows, DType::kFloat32);
     const TensorView rstd = operands.read(rows, DType::kFloat32);
-    ops::row_norm_forward(operands.context(), ops::Center::kMean, x, operands.uncounted(columns),
+    ops::row_norm_forward(operands.context(), {ops::Center::kMean}, x, operands.uncounted(columns),
                           {}, kEpsilon, operands.uncounted(x.shape()), mean, rstd);
     return std::array{mean, rstd};
   };
@@ -170,7 +170,7 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView mean = operands.written(rows, DType::kFloat32);
                    const TensorView rstd = operands.written(rows, DType::kFloat32);
                    return [&context = operands.context(), x, weight, bias, y, mean, rstd] {
-                     ops::row_norm_forward(context, ops::Center::kMean, x, weight, bias, kEpsilon,
+                     ops::row_norm_forward(context, {ops::Center::kMean}, x, weight, bias, kEpsilon,
                                            y, mean, rstd);
                    };
                  }});
@@ -184,7 +184,7 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView dx = operands.written(shape);
                    return [&context = operands.context(), x, weight, mean = mean, rstd = rstd, dy,
                            addend, dx] {
-                     ops::row_norm_backward_input(context, ops::Center::kMean, x, weight, mean,
+                     ops::row_norm_backward_input(context, {ops::Center::kMean}, x, weight, mean,
                                                   rstd, dy, addend, dx);
                    };
                  }});
@@ -196,7 +196,7 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const TensorView dbias = operands.updated(columns, DType::kFloat32);
                    return [&context = operands.context(), x, mean = mean, rstd = rstd, dy, dweight,
                            dbias] {
-                     ops::row_norm_backward_weight(context, ops::Center::kMean, x, mean, rstd, dy,
+                     ops::row_norm_backward_weight(context, {ops::Center::kMean}, x, mean, rstd, dy,
                                                    dweight, dbias, ops::Accumulate::kAdd);
                    };
                  }});

@@ -77,17 +77,17 @@ void layer_norm(Context& context) {
   const Shape rows{c.x.shape()[0]};
   Tensor<Compute<T>> mean(rows);
   Tensor<Compute<T>> rstd(rows);
-  row_norm_forward(context, Center::kMean, c.x.view(), c.weight.view(), c.bias.view(), 1e-5,
+  row_norm_forward(context, {Center::kMean}, c.x.view(), c.weight.view(), c.bias.view(), 1e-5,
                    c.y.view(), mean.view(), rstd.view());
-  row_norm_backward_input(context, Center::kMean, c.x.view(), c.weight.view(), mean.view(),
+  row_norm_backward_input(context, {Center::kMean}, c.x.view(), c.weight.view(), mean.view(),
                           rstd.view(), c.dy.view(), {}, c.dx.view());
-  row_norm_backward_weight(context, Center::kMean, c.x.view(), mean.view(), rstd.view(),
+  row_norm_backward_weight(context, {Center::kMean}, c.x.view(), mean.view(), rstd.view(),
                            c.dy.view(), c.dweight.view(), c.dbias.view(), Accumulate::kOverwrite);
   c.write_results(context);
 }
 
 template <typename T>
-void rms_norm(Context& context) {
+void rms_norm(Context& context, const RowNorm& norm) {
   auto x = read_tensor<T>();
   auto weight = read_tensor<T>();
   auto dy = read_tensor<T>();
@@ -95,12 +95,11 @@ void rms_norm(Context& context) {
   Tensor<T> rstd({x.shape()[0]});
   Tensor<T> dx(x.shape());
   Tensor<T> dweight(weight.shape());
-  row_norm_forward(context, Center::kZero, x.view(), weight.view(), {}, 1e-5, y.view(), {},
-                   rstd.view());
-  row_norm_backward_input(context, Center::kZero, x.view(), weight.view(), {}, rstd.view(),
-                          dy.view(), {}, dx.view());
-  row_norm_backward_weight(context, Center::kZero, x.view(), {}, rstd.view(), dy.view(),
-                           dweight.view(), {}, Accumulate::kOverwrite);
+  row_norm_forward(context, norm, x.view(), weight.view(), {}, 1e-5, y.view(), {}, rstd.view());
+  row_norm_backward_input(context, norm, x.view(), weight.view(), {}, rstd.view(), dy.view(), {},
+                          dx.view());
+  row_norm_backward_weight(context, norm, x.view(), {}, rstd.view(), dy.view(), dweight.view(), {},
+                           Accumulate::kOverwrite);
   write(y);
   write(dx);
   write(dweight);
@@ -202,7 +201,11 @@ void run(const std::string& name) {
       {"sigmoid", activation_of(Activation::kSigmoid)},
       {"softmax", [&] { softmax<T>(context); }},
       {"layer_norm", [&] { layer_norm<T>(context); }},
-      {"rms_norm", [&] { rms_norm<T>(context); }},
+      {"rms_norm", [&] { rms_norm<T>(context, {Center::kZero}); }},
+      {"rms_norm_from_one",
+       [&] {
+         rms_norm<T>(context, {Center::kZero, WeightOffset::kOne});
+       }},
       {"swiglu", [&] { gated<T>(context, Gate::kSilu); }},
       {"geglu", [&] { gated<T>(context, Gate::kGelu); }},
       {"embedding", [&] { embedding<T>(context); }},

@@ -50,8 +50,9 @@ def layer_cases(generator, dtype):
         def rms_norm(x, gain):
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
 
-        parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, shape[1])]
-        yield "rms_norm", *with_gradients(rms_norm, parameters, shape)
+        for name, one in (("rms_norm", 0.0), ("rms_norm_from_one", 1.0)):
+            parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, shape[1])]
+            yield name, *with_gradients(lambda x, gain: rms_norm(x, one + gain), parameters, shape)
 
         for name, function in (("swiglu", F.silu), ("geglu", elementwise["gelu"])):
             parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, *shape)]

@@ -48,7 +48,7 @@ ShardParts<TensorSpec> NormPart::workspace(const PassShape& pass) const {
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        const NormStatistics<TensorView>& statistics) const {
-  ops::row_norm_forward(context, center(), x, weights[first_][0],
+  ops::row_norm_forward(context, {center()}, x, weights[first_][0],
                         parameter_count() == 2 ? weights[first_ + 1][0] : TensorView(), epsilon_, y,
                         statistics.mean, statistics.rstd);
 }
@@ -59,14 +59,14 @@ void NormPart::backward(const LayerPass& pass, Wants wants, Placement placement,
                         const TensorView& dx, const ShardParts<TensorView>& workspace) const {
   if (wants == Wants::kBoth && pass.shards.shards() == 1 && !dx.empty()) {
     ops::row_norm_backward(
-        pass.context, center(), x, pass.weights[first_][0], statistics.mean, statistics.rstd, dy,
+        pass.context, {center()}, x, pass.weights[first_][0], statistics.mean, statistics.rstd, dy,
         addend, dx, pass.weight_gradients[first_][0],
         parameter_count() == 2 ? pass.weight_gradients[first_ + 1][0] : TensorView(),
         pass.accumulate);
     return;
   }
   if (wants_input(wants) && !dx.empty()) {
-    ops::row_norm_backward_input(pass.context, center(), x, pass.weights[first_][0],
+    ops::row_norm_backward_input(pass.context, {center()}, x, pass.weights[first_][0],
                                  statistics.mean, statistics.rstd, dy, addend, dx);
     pass.engine.progress();
   }
@@ -84,7 +84,7 @@ void NormPart::backward_weights(const LayerPass& pass, Placement placement,
   const std::span<const ParameterViews> gradients =
       std::span(pass.weight_gradients).subspan(first_);
   if (pass.shards.shards() == 1) {
-    ops::row_norm_backward_weight(pass.context, center(), x, statistics.mean, statistics.rstd, dy,
+    ops::row_norm_backward_weight(pass.context, {center()}, x, statistics.mean, statistics.rstd, dy,
                                   gradients[0][0], count == 2 ? gradients[1][0] : TensorView(),
                                   pass.accumulate);
     return;

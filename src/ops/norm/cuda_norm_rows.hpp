@@ -44,7 +44,13 @@ __device__ Wide<T> operand_at(const T* row, int columns, int first) {
   return chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
 }
 
-/// y = xhat weight + bias. `bias` may be null.
+/// The factor of xhat: an element of the weight, or one more.
+template <typename C>
+__device__ C factor_of(C weight, WeightOffset offset) {
+  return offset == WeightOffset::kOne ? C{1} + weight : weight;
+}
+
+/// y = xhat factor + bias. `bias` may be null.
 template <typename T, Center kCenter>
 struct NormForward {
   using C = Compute<T>;
@@ -53,6 +59,7 @@ struct NormForward {
   const T* weight;
   const T* bias;
   double epsilon;
+  WeightOffset offset;
   int columns;
   T* y;
   C* means;
@@ -98,7 +105,8 @@ struct NormForward {
       const Wide<T> biases = bias == nullptr ? weights : operand_at(bias, columns, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C scaled = xhat(value_of(chunk.at[i])) * value_of(weights.at[i]);
+        const C factor = factor_of(value_of(weights.at[i]), offset);
+        const C scaled = xhat(value_of(chunk.at[i])) * factor;
         chunk.at[i] = to_storage<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
       }
       store_chunk(y + row * columns, columns, first, chunk);
@@ -106,7 +114,7 @@ struct NormForward {
   }
 };
 
-/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; Center::kZero leaves
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy factor; Center::kZero leaves
 /// mean(g) out. `addend` may be null; dx may be dy or `addend`.
 template <typename T, Center kCenter>
 struct NormBackwardInput {
@@ -114,6 +122,7 @@ struct NormBackwardInput {
 
   Normalised<T, kCenter> rows;
   const T* weight;
+  WeightOffset offset;
   const T* dy;
   const T* addend;
   T* dx;
@@ -141,7 +150,7 @@ struct NormBackwardInput {
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
         const C normalised = xhat(value_of(values.at[i]));
-        const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
+        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), offset);
         part += g;
         part_xhat = fused(g, normalised, part_xhat);
         term(number * kWide<T> + i, value_of(gradients.at[i]), normalised);
@@ -159,7 +168,7 @@ struct NormBackwardInput {
       Wide<T> to = addend == nullptr ? weights : operand_at(addend + row * columns, columns, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
+        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), offset);
         const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
         to.at[i] = to_storage<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
       }

@@ -56,43 +56,43 @@ Normalised<T, kCenter> normalised(const ConstTensorView& x, const ConstTensorVie
 
 }  // namespace
 
-void row_norm_forward(Context& context, Center center, const ConstTensorView& x,
+void row_norm_forward(Context& context, const RowNorm& norm, const ConstTensorView& x,
                       const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                       const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   const Rows shape = rows_of(x.shape());
-  with_norm(center, x.dtype(), [&]<Center kCenter, typename T>() {
+  with_norm(norm.center, x.dtype(), [&]<Center kCenter, typename T>() {
     using C = Compute<T>;
     const char* const name = kCenter == Center::kMean ? "layer_norm_forward" : "rms_norm_forward";
     for_each_row(context, name, shape.rows, shape.columns,
                  NormForward<T, kCenter>{x.device<T>(), weight.device<T>(), device_or_null<T>(bias),
-                                         epsilon, static_cast<int>(shape.columns), y.device<T>(),
-                                         device_or_null<C>(mean), rstd.device<C>()},
+                                         epsilon, norm.offset, static_cast<int>(shape.columns),
+                                         y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
                  kWarpRegisterRow<T>);
   });
 }
 
-void row_norm_backward_input(Context& context, Center center, const ConstTensorView& x,
+void row_norm_backward_input(Context& context, const RowNorm& norm, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& mean,
                              const ConstTensorView& rstd, const ConstTensorView& dy,
                              const ConstTensorView& addend, const TensorView& dx) {
   const Rows shape = rows_of(x.shape());
-  with_norm(center, x.dtype(), [&]<Center kCenter, typename T>() {
+  with_norm(norm.center, x.dtype(), [&]<Center kCenter, typename T>() {
     const char* const name =
         kCenter == Center::kMean ? "layer_norm_backward_input" : "rms_norm_backward_input";
-    for_each_row(
-        context, name, shape.rows, shape.columns,
-        NormBackwardInput<T, kCenter>{normalised<T, kCenter>(x, mean, rstd), weight.device<T>(),
-                                      dy.device<T>(), device_or_null<T>(addend), dx.device<T>()},
-        kWarpRegisterRow<T>);
+    for_each_row(context, name, shape.rows, shape.columns,
+                 NormBackwardInput<T, kCenter>{normalised<T, kCenter>(x, mean, rstd),
+                                               weight.device<T>(), norm.offset, dy.device<T>(),
+                                               device_or_null<T>(addend), dx.device<T>()},
+                 kWarpRegisterRow<T>);
   });
 }
 
-void row_norm_backward_weight(Context& context, Center center, const ConstTensorView& x,
+void row_norm_backward_weight(Context& context, const RowNorm& norm, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& rstd,
                               const ConstTensorView& dy, const TensorView& dweight,
                               const TensorView& dbias, Accumulate accumulate) {
   const Rows shape = rows_of(x.shape());
-  with_norm(center, x.dtype(), [&]<Center kCenter, typename T>() {
+  with_norm(norm.center, x.dtype(), [&]<Center kCenter, typename T>() {
     using C = Compute<T>;
     const char* const name =
         kCenter == Center::kMean ? "layer_norm_backward_weight" : "rms_norm_backward_weight";
@@ -101,8 +101,8 @@ void row_norm_backward_weight(Context& context, Center center, const ConstTensor
     if (fits_registers<T>(shape.columns)) {
       norm_backward_in_registers<MakesInput::kNo>(
           context, name, shape,
-          NormBackwardInput<T, kCenter>{rows, nullptr, gradient, nullptr, nullptr}, dweight, dbias,
-          accumulate);
+          NormBackwardInput<T, kCenter>{rows, nullptr, norm.offset, gradient, nullptr, nullptr},
+          dweight, dbias, accumulate);
       return;
     }
     const StoreSums<C> store{dweight.device<C>(), device_or_null<C>(dbias),
@@ -118,24 +118,24 @@ void row_norm_backward_weight(Context& context, Center center, const ConstTensor
   });
 }
 
-void row_norm_backward(Context& context, Center center, const ConstTensorView& x,
+void row_norm_backward(Context& context, const RowNorm& norm, const ConstTensorView& x,
                        const ConstTensorView& weight, const ConstTensorView& mean,
                        const ConstTensorView& rstd, const ConstTensorView& dy,
                        const ConstTensorView& addend, const TensorView& dx,
                        const TensorView& dweight, const TensorView& dbias, Accumulate accumulate) {
   const Rows shape = rows_of(x.shape());
-  with_norm(center, x.dtype(), [&]<Center kCenter, typename T>() {
+  with_norm(norm.center, x.dtype(), [&]<Center kCenter, typename T>() {
     if (!fits_registers<T>(shape.columns)) {
-      cuda::row_norm_backward_weight(context, center, x, mean, rstd, dy, dweight, dbias,
-                                     accumulate);
-      cuda::row_norm_backward_input(context, center, x, weight, mean, rstd, dy, addend, dx);
+      cuda::row_norm_backward_weight(context, norm, x, mean, rstd, dy, dweight, dbias, accumulate);
+      cuda::row_norm_backward_input(context, norm, x, weight, mean, rstd, dy, addend, dx);
       return;
     }
     const char* const name = kCenter == Center::kMean ? "layer_norm_backward" : "rms_norm_backward";
     norm_backward_in_registers<MakesInput::kYes>(
         context, name, shape,
         NormBackwardInput<T, kCenter>{normalised<T, kCenter>(x, mean, rstd), weight.device<T>(),
-                                      dy.device<T>(), device_or_null<T>(addend), dx.device<T>()},
+                                      norm.offset, dy.device<T>(), device_or_null<T>(addend),
+                                      dx.device<T>()},
         dweight, dbias, accumulate);
   });
 }

@@ -69,28 +69,28 @@ void add_norms_in_place(std::vector<Case>& cases, const Shape& shape, const std:
   const std::vector<Operand> layer{read(shape),    read(n),     computed(Role::kRead, rows),
                                    positive(rows), read(shape), updated(shape)};
   add_case(cases, "layer_norm_backward_input" + of, layer, [](Context& context, const Tensors& t) {
-    row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[5], {}, t[5]);
+    row_norm_backward_input(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[5], {}, t[5]);
   });
   add_case(
       cases, "layer_norm_backward_input_added" + of, layer, [](Context& context, const Tensors& t) {
-        row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[5], t[4], t[5]);
+        row_norm_backward_input(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[5], t[4], t[5]);
       });
   add_case(cases, "layer_norm_backward_input_of_addend" + of, layer,
            [](Context& context, const Tensors& t) {
-             row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5],
+             row_norm_backward_input(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[4], t[5],
                                      t[5]);
            });
   const std::vector<Operand> rms{read(shape), read(n), positive(rows), read(shape), updated(shape)};
   add_case(cases, "rms_norm_backward_input" + of, rms, [](Context& context, const Tensors& t) {
-    row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[4], {}, t[4]);
+    row_norm_backward_input(context, {Center::kZero}, t[0], t[1], {}, t[2], t[4], {}, t[4]);
   });
   add_case(
       cases, "rms_norm_backward_input_added" + of, rms, [](Context& context, const Tensors& t) {
-        row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[4], t[3], t[4]);
+        row_norm_backward_input(context, {Center::kZero}, t[0], t[1], {}, t[2], t[4], t[3], t[4]);
       });
   add_case(
       cases, "rms_norm_backward_input_of_addend" + of, rms, [](Context& context, const Tensors& t) {
-        row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[3], t[4], t[4]);
+        row_norm_backward_input(context, {Center::kZero}, t[0], t[1], {}, t[2], t[3], t[4], t[4]);
       });
 }
 
@@ -164,12 +164,13 @@ void add_norms_of_nans(std::vector<Case>& cases, const Shape& shape) {
            {with_nans(shape), read(n), read(n), written(shape), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kMean, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
+             row_norm_forward(context, {Center::kMean}, t[0], t[1], t[2], kEpsilon, t[3], t[4],
+                              t[5]);
            });
   add_case(cases, "rms_norm_forward" + of,
            {with_nans(shape), read(n), written(shape), computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kZero, t[0], t[1], {}, kEpsilon, t[2], {}, t[3]);
+             row_norm_forward(context, {Center::kZero}, t[0], t[1], {}, kEpsilon, t[2], {}, t[3]);
            });
   add_case(
       cases, "column_statistics" + of,
@@ -269,7 +270,8 @@ void add_empty_cases(std::vector<Case>& cases) {
            {read(none), read(n), read(n), written(none), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kMean, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
+             row_norm_forward(context, {Center::kMean}, t[0], t[1], t[2], kEpsilon, t[3], t[4],
+                              t[5]);
            });
   // Sums of no terms are 0, and nothing where they are added.
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {

@@ -32,26 +32,27 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
            {read(shape), read(n), read(n), written(shape), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kMean, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
+             row_norm_forward(context, {Center::kMean}, t[0], t[1], t[2], kEpsilon, t[3], t[4],
+                              t[5]);
            });
   add_case(cases, "layer_norm_without_bias" + of,
            {read(shape), read(n), written(shape), computed(Role::kWritten, rows),
             computed(Role::kWritten, rows)},
            [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kMean, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
+             row_norm_forward(context, {Center::kMean}, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
            });
   add_case(cases, "layer_norm_backward_input" + of,
            {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
             written(shape)},
            [](Context& context, const Tensors& t) {
-             row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], {},
+             row_norm_backward_input(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[4], {},
                                      t[5]);
            });
   add_case(cases, "layer_norm_backward_input_added" + of,
            {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
             read(shape), written(shape)},
            [](Context& context, const Tensors& t) {
-             row_norm_backward_input(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5],
+             row_norm_backward_input(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[4], t[5],
                                      t[6]);
            });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
@@ -60,52 +61,52 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
              {read(shape), computed(Role::kRead, rows), positive(rows), read(shape),
               computed(Role::kBoth, n), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               row_norm_backward_weight(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5],
-                                        accumulate);
+               row_norm_backward_weight(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[4],
+                                        t[5], accumulate);
              });
     add_case(cases, "layer_norm_backward" + added + of,
              {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
               read(shape), written(shape), computed(Role::kBoth, n), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               row_norm_backward(context, Center::kMean, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+               row_norm_backward(context, {Center::kMean}, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
                                  t[7], t[8], accumulate);
              });
   }
 }
 
-void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::string& of) {
+void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::string& of,
+                   WeightOffset offset = WeightOffset::kZero) {
+  const RowNorm norm{Center::kZero, offset};
   const Shape n{shape.back()};
   const Shape rows{shape.count() / shape.back()};
   add_case(cases, "rms_norm_forward" + of,
            {read(shape), read(n), written(shape), computed(Role::kWritten, rows)},
-           [](Context& context, const Tensors& t) {
-             row_norm_forward(context, Center::kZero, t[0], t[1], {}, kEpsilon, t[2], {}, t[3]);
+           [=](Context& context, const Tensors& t) {
+             row_norm_forward(context, norm, t[0], t[1], {}, kEpsilon, t[2], {}, t[3]);
            });
   add_case(cases, "rms_norm_backward_input" + of,
            {read(shape), read(n), positive(rows), read(shape), written(shape)},
-           [](Context& context, const Tensors& t) {
-             row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[3], {}, t[4]);
+           [=](Context& context, const Tensors& t) {
+             row_norm_backward_input(context, norm, t[0], t[1], {}, t[2], t[3], {}, t[4]);
            });
   add_case(cases, "rms_norm_backward_input_added" + of,
            {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape)},
-           [](Context& context, const Tensors& t) {
-             row_norm_backward_input(context, Center::kZero, t[0], t[1], {}, t[2], t[3], t[4],
-                                     t[5]);
+           [=](Context& context, const Tensors& t) {
+             row_norm_backward_input(context, norm, t[0], t[1], {}, t[2], t[3], t[4], t[5]);
            });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
     add_case(cases, "rms_norm_backward_weight" + added + of,
              {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               row_norm_backward_weight(context, Center::kZero, t[0], {}, t[1], t[2], t[3], {},
-                                        accumulate);
+               row_norm_backward_weight(context, norm, t[0], {}, t[1], t[2], t[3], {}, accumulate);
              });
     add_case(cases, "rms_norm_backward" + added + of,
              {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape),
               computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
-               row_norm_backward(context, Center::kZero, t[0], t[1], {}, t[2], t[3], t[4], t[5],
-                                 t[6], {}, accumulate);
+               row_norm_backward(context, norm, t[0], t[1], {}, t[2], t[3], t[4], t[5], t[6], {},
+                                 accumulate);
              });
   }
 }
@@ -485,6 +486,7 @@ void add_row_cases(std::vector<Case>& cases) {
     const std::string of = "_of_" + std::to_string(shape.back());
     add_layer_norms(cases, shape, of);
     add_rms_norms(cases, shape, of);
+    add_rms_norms(cases, shape, "_from_one" + of, WeightOffset::kOne);
   }
   // Over rows: more than one block of threads takes, of columns that are loaded one by one and
   // 16 bytes at a time.

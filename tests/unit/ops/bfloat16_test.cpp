@@ -128,18 +128,18 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
     Tensor<float> rstd({rows});
     Tensor<BFloat16> y(kShape);
     Tensor<float> wide_y(kShape);
-    row_norm_forward(context, Center::kMean, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
+    row_norm_forward(context, {Center::kMean}, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
                      mean.view(), rstd.view());
-    row_norm_forward(context, Center::kMean, wide_x.view(), wide_weight.view(), wide_bias.view(),
+    row_norm_forward(context, {Center::kMean}, wide_x.view(), wide_weight.view(), wide_bias.view(),
                      1e-5, wide_y.view(), mean.view(), rstd.view());
     expect_rounded(y, wide_y);
     for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
       const bool adds = accumulate == Accumulate::kAdd;
       auto dx = randoms<BFloat16>(kShape, 5);
       auto wide_dx = widened(dx);
-      row_norm_backward_input(context, Center::kMean, x.view(), weight.view(), mean.view(),
+      row_norm_backward_input(context, {Center::kMean}, x.view(), weight.view(), mean.view(),
                               rstd.view(), dy.view(), adds ? dx.view() : TensorView(), dx.view());
-      row_norm_backward_input(context, Center::kMean, wide_x.view(), wide_weight.view(),
+      row_norm_backward_input(context, {Center::kMean}, wide_x.view(), wide_weight.view(),
                               mean.view(), rstd.view(), wide_dy.view(),
                               adds ? wide_dx.view() : TensorView(), wide_dx.view());
       expect_rounded(dx, wide_dx);
@@ -147,9 +147,9 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
       auto dbias = randoms<float>({n}, 7);
       auto wide_dweight = randoms<float>({n}, 6);
       auto wide_dbias = randoms<float>({n}, 7);
-      row_norm_backward_weight(context, Center::kMean, x.view(), mean.view(), rstd.view(),
+      row_norm_backward_weight(context, {Center::kMean}, x.view(), mean.view(), rstd.view(),
                                dy.view(), dweight.view(), dbias.view(), accumulate);
-      row_norm_backward_weight(context, Center::kMean, wide_x.view(), mean.view(), rstd.view(),
+      row_norm_backward_weight(context, {Center::kMean}, wide_x.view(), mean.view(), rstd.view(),
                                wide_dy.view(), wide_dweight.view(), wide_dbias.view(), accumulate);
       EXPECT_TRUE(dweight.values() == wide_dweight.values());
       EXPECT_TRUE(dbias.values() == wide_dbias.values());

@@ -19,14 +19,14 @@ struct LayerNorm {
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    row_norm_forward(context, Center::kMean, l.x.view(), l.weight.view(), l.bias.view(), kEpsilon,
+    row_norm_forward(context, {Center::kMean}, l.x.view(), l.weight.view(), l.bias.view(), kEpsilon,
                      l.y.view(), l.mean.view(), l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    row_norm_backward_input(context, Center::kMean, l.x.view(), l.weight.view(), l.mean.view(),
+    row_norm_backward_input(context, {Center::kMean}, l.x.view(), l.weight.view(), l.mean.view(),
                             l.spread.view(), l.dy.view(), {}, l.dx.view());
-    row_norm_backward_weight(context, Center::kMean, l.x.view(), l.mean.view(), l.spread.view(),
+    row_norm_backward_weight(context, {Center::kMean}, l.x.view(), l.mean.view(), l.spread.view(),
                              l.dy.view(), l.dweight.view(), l.dbias.view(), accumulate);
   }
 };
@@ -59,11 +59,11 @@ TEST(LayerNorm, WorksWithoutBias) {
   std::fill(with.bias.elements().begin(), with.bias.elements().end(), 0.0F);
   with.forward(context);
   Layer<float> without({5, 40});
-  row_norm_forward(context, Center::kMean, without.x.view(), without.weight.view(), {}, kEpsilon,
+  row_norm_forward(context, {Center::kMean}, without.x.view(), without.weight.view(), {}, kEpsilon,
                    without.y.view(), without.mean.view(), without.spread.view());
   EXPECT_TRUE(with.y.values() == without.y.values());
   with.backward(context);
-  row_norm_backward_weight(context, Center::kMean, without.x.view(), without.mean.view(),
+  row_norm_backward_weight(context, {Center::kMean}, without.x.view(), without.mean.view(),
                            without.spread.view(), without.dy.view(), without.dweight.view(), {},
                            Accumulate::kOverwrite);
   EXPECT_TRUE(with.dweight.values() == without.dweight.values());
@@ -82,13 +82,13 @@ TYPED_TEST(LayerNormTyped, InputGradientsAreAdded) {
     layer.backward(context);
     auto added = randoms<T>({7, 1033}, 9);
     const auto before = added.values();
-    row_norm_backward_input(context, Center::kMean, layer.x.view(), layer.weight.view(),
+    row_norm_backward_input(context, {Center::kMean}, layer.x.view(), layer.weight.view(),
                             layer.mean.view(), layer.spread.view(), layer.dy.view(), added.view(),
                             added.view());
     test::Tensor<T> sum({7, 1033});
     std::copy(layer.dy.elements().begin(), layer.dy.elements().end(), sum.elements().begin());
     const auto addend = randoms<T>({7, 1033}, 9);
-    row_norm_backward_input(context, Center::kMean, layer.x.view(), layer.weight.view(),
+    row_norm_backward_input(context, {Center::kMean}, layer.x.view(), layer.weight.view(),
                             layer.mean.view(), layer.spread.view(), sum.view(), addend.view(),
                             sum.view());
     for (std::int64_t i = 0; i < 7 * 1033; ++i) {
