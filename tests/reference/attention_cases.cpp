@@ -9,6 +9,7 @@
 #include "strata/core/tensor.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/head_norm.hpp"
 #include "strata/ops/preference_loss.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
@@ -83,6 +84,27 @@ void attention(Context& context, Positions positions, bool masked = false) {
   write(dqkv);
 }
 
+template <typename T>
+void head_norm(Context& context, WeightOffset offset) {
+  const AttentionShape shape = read_shape();
+  auto qkv = read_tensor<T>();
+  auto query_weight = read_tensor<T>();
+  auto key_weight = read_tensor<T>();
+  auto dqkv = read_tensor<T>();
+  Tensor<T> y(qkv.shape());
+  Tensor<T> dquery_weight(query_weight.shape());
+  Tensor<T> dkey_weight(key_weight.shape());
+  const HeadNorm norm{1e-6, offset};
+  head_norm_forward(context, shape, qkv.view(), query_weight.view(), key_weight.view(), norm,
+                    y.view());
+  head_norm_backward(context, shape, qkv.view(), query_weight.view(), key_weight.view(), norm,
+                     dqkv.view(), dquery_weight.view(), dkey_weight.view());
+  write(y);
+  write(dqkv);
+  write(dquery_weight);
+  write(dkey_weight);
+}
+
 /// The mean loss of counted targets and its gradient, from the shards of the vocabulary (a tensor
 /// of shards x rows x ids), with label smoothing and z-loss (a tensor of both). Of pairs: the mean
 /// preference loss; beta, the starts of documents (samples x tokens) and the references follow.
@@ -152,6 +174,10 @@ void run(const std::string& name) {
     attention<T>(context, Positions::kRotary);
   } else if (name == "masked_attention") {
     attention<T>(context, Positions::kRotary, true);
+  } else if (name == "head_norm") {
+    head_norm<T>(context, WeightOffset::kZero);
+  } else if (name == "head_norm_from_one") {
+    head_norm<T>(context, WeightOffset::kOne);
   } else if (name == "split_cross_entropy") {
     split_cross_entropy<T>(context);
   } else if (name == "preference_loss") {

@@ -1,4 +1,4 @@
-"""Holds attention with its masks, caps and scales, rotary positions, the split cross-entropy and the preference loss to PyTorch: results and gradients.
+"""Holds attention with its masks, caps and scales, rotary positions, head norms, the split cross-entropy and the preference loss to PyTorch: results and gradients.
 
 Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTorch is missing.
 """
@@ -6,7 +6,7 @@ Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTo
 import math
 import sys
 
-from torch_cases import compare, normals
+from torch_cases import backward, compare, differentiable, normals
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,18 @@ def attention(qkv, shape, turn, hidden=None, variant=PLAIN):
     return y.permute(0, 3, 1, 2, 4).reshape(sequences * tokens, kv_heads * queries * size)
 
 
+def head_norm(qkv, query_weight, key_weight, shape, one):
+    """Each head by its own root mean square, or with weights of all heads all by one."""
+    sequences, tokens, kv_heads, queries, size = shape
+    q, k, v = qkv.view(-1, kv_heads, queries + 2, size).split((queries, 1, 1), dim=2)
+
+    def normed(x, weight):
+        flat = x.reshape(len(x), -1, len(weight))
+        return (flat * torch.rsqrt(flat.pow(2).mean(-1, keepdim=True) + 1e-6) * (one + weight)).view(x.shape)
+
+    return torch.cat((normed(q, query_weight), normed(k, key_weight), v), dim=2).view(qkv.shape)
+
+
 def cases(generator, dtype):
     """Name, inputs of the program, PyTorch's results."""
     for shape in SHAPES:
@@ -90,6 +102,14 @@ def cases(generator, dtype):
             y.backward(dy)
             yield ("masked_attention", [torch.tensor(shape + variant, dtype=torch.float64), torch.tensor([window]), starts, qkv, dy],
                    [y, qkv.grad])
+
+        for name, one in (("head_norm", 0.0), ("head_norm_from_one", 1.0)):
+            for query_weights, key_weights in ((size, size), (kv_heads * queries * size, kv_heads * size)):
+                parameters = [differentiable(generator, dtype, *extents)
+                              for extents in ((rows, kv_heads * (queries + 2) * size), (query_weights,), (key_weights,))]
+                inputs, expected = backward(lambda *given: head_norm(*given, shape, one), parameters,
+                                            normals(generator, dtype, *parameters[0].shape))
+                yield name, [torch.tensor(shape), *inputs], expected
 
     for shards, rows, ids, uncounted, smoothing, factor in (
             (1, 768, 65, 0, 0, 0), (4, 50, 13, 0, 0, 0), (3, 9, 5000, 0, 0, 0), (1, 99, 65, 40, 0, 0), (3, 50, 13, 9, 0, 0),

@@ -152,15 +152,20 @@ struct StoreSums {
   }
 };
 
+/// What sum_over_rows_in() keeps of its parts.
+template <typename Term>
+std::int64_t sums_of_parts(const Rows& shape) {
+  return count_of(shape.rows, kPartRows) * Term::kSums * shape.columns;
+}
+
 /// Term::kSums sums over the rows of each column. term.of_columns<kWidth>(j)(row, sums) adds the
 /// row's terms of columns j, j + 1, ... to sums[kSums][kWidth]; its operands are `operands` and
-/// numbers of rows or columns. Uses the context's scratch.
+/// numbers of rows or columns. `of_parts` is scratch for sums_of_parts<Term>() elements.
 template <typename C, typename Term, typename Store, typename... T>
-void sum_over_rows(Context& context, const char* name, const Rows& shape, const Term& term,
-                   const Store& store, const T*... operands) {
+void sum_over_rows_in(Context& context, const char* name, const Rows& shape, const Term& term,
+                      const Store& store, double* of_parts, const T*... operands) {
   const std::int64_t parts = count_of(shape.rows, kPartRows);
   const std::int64_t values = Term::kSums * shape.columns;
-  double* const of_parts = scratch_of<double>(context, parts * values);
   with_width(
       shape.columns,
       [&](auto width) {
@@ -171,6 +176,14 @@ void sum_over_rows(Context& context, const char* name, const Rows& shape, const 
       operands...);
   launch(context, name, {count_of(values, kColumnThreads), kThreads, 0}, add_parts_kernel<Store>,
          parts, shape.columns, values, of_parts, store);
+}
+
+/// The same with the context's scratch.
+template <typename C, typename Term, typename Store, typename... T>
+void sum_over_rows(Context& context, const char* name, const Rows& shape, const Term& term,
+                   const Store& store, const T*... operands) {
+  double* const of_parts = scratch_of<double>(context, sums_of_parts<Term>(shape));
+  sum_over_rows_in<C>(context, name, shape, term, store, of_parts, operands...);
 }
 
 }  // namespace strata::ops::cuda

@@ -8,6 +8,7 @@
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"
 #include "strata/ops/group_norm.hpp"
+#include "strata/ops/head_norm.hpp"
 #include "strata/ops/image.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
@@ -51,6 +52,8 @@ decltype(ops::row_norm_forward) row_norm_forward;
 decltype(ops::row_norm_backward_input) row_norm_backward_input;
 decltype(ops::row_norm_backward_weight) row_norm_backward_weight;
 decltype(ops::row_norm_backward) row_norm_backward;
+decltype(ops::head_norm_forward) head_norm_forward;
+decltype(ops::head_norm_backward) head_norm_backward;
 
 decltype(ops::cross_entropy) cross_entropy;
 decltype(ops::mean_squared_error) mean_squared_error;

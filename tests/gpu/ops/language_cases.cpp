@@ -2,6 +2,7 @@
 
 #include "strata/ops/attention.hpp"
 #include "strata/ops/embedding.hpp"
+#include "strata/ops/head_norm.hpp"
 
 #include "cases.hpp"
 
@@ -80,6 +81,42 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
                  });
       }
     }
+  }
+}
+
+/// Weights of a head, and of all heads of a row.
+void add_head_norms(std::vector<Case>& cases, const AttentionShape& shape, WeightOffset offset) {
+  const HeadNorm norm{1e-5, offset};
+  const Shape qkv{shape.rows(), shape.qkv_width()};
+  for (const bool all : {false, true}) {
+    const Shape queries{all ? shape.width() : shape.head_size};
+    const Shape keys{all ? shape.kv_heads * shape.head_size : shape.head_size};
+    const std::string of = (all ? "_of_rows_of_" : "_of_heads_of_") + std::to_string(shape.rows()) +
+                           "x" + std::to_string(shape.kv_heads) + "x" +
+                           std::to_string(shape.queries) + "x" + std::to_string(shape.head_size);
+    add_case(cases, "head_norm_forward" + of, {read(qkv), read(queries), read(keys), written(qkv)},
+             [=](Context& context, const Tensors& t) {
+               head_norm_forward(context, shape, t[0], t[1], t[2], norm, t[3]);
+             });
+    add_case(cases, "head_norm_in_place" + of, {updated(qkv), read(queries), read(keys)},
+             [=](Context& context, const Tensors& t) {
+               head_norm_forward(context, shape, t[0], t[1], t[2], norm, t[0]);
+             });
+    for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
+      const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
+      add_case(cases, "head_norm_backward" + added + of,
+               {read(qkv), read(queries), read(keys), updated(qkv), computed(Role::kBoth, queries),
+                computed(Role::kBoth, keys)},
+               [=](Context& context, const Tensors& t) {
+                 head_norm_backward(context, shape, t[0], t[1], t[2], norm, t[3], t[4], t[5],
+                                    accumulate);
+               });
+    }
+    add_case(cases, "head_norm_backward_input" + of,
+             {read(qkv), read(queries), read(keys), updated(qkv)},
+             [=](Context& context, const Tensors& t) {
+               head_norm_backward(context, shape, t[0], t[1], t[2], norm, t[3], {}, {});
+             });
   }
 }
 
@@ -223,6 +260,15 @@ void add_attention_cases(std::vector<Case>& cases) {
   add_caches(cases, 40, 0, 24);
   add_caches(cases, 3, 31, 24, 0, 0.3);
   add_caches(cases, 40, 45, 24, 20, 0.3, 2.0);
+  // Rows of a warp and of a block, more than a part of rows, and heads of no whole 16 bytes.
+  add_head_norms(cases,
+                 {.sequences = 2, .tokens = 13, .kv_heads = 2, .queries = 3, .head_size = 64},
+                 WeightOffset::kZero);
+  add_head_norms(cases, {.tokens = 5, .kv_heads = 3, .queries = 4, .head_size = 128},
+                 WeightOffset::kOne);
+  add_head_norms(cases, {.tokens = 601, .kv_heads = 2, .head_size = 12}, WeightOffset::kOne);
+  add_head_norms(cases, {.tokens = 9, .kv_heads = 8, .queries = 2, .head_size = 7},
+                 WeightOffset::kZero);
   add_matrix_attention(cases, 64);
   add_matrix_attention(cases, 128);
 }

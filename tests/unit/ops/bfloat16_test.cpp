@@ -7,6 +7,7 @@
 #include "strata/ops/activation.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
+#include "strata/ops/head_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/row_norm.hpp"
 
@@ -154,6 +155,40 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
       EXPECT_TRUE(dweight.values() == wide_dweight.values());
       EXPECT_TRUE(dbias.values() == wide_dbias.values());
     }
+  });
+}
+
+TEST(Bfloat16, HeadNormRoundsOnce) {
+  const AttentionShape shape{.tokens = kShape[0], .kv_heads = 3, .queries = 2, .head_size = 20};
+  const Shape all{shape.rows(), shape.qkv_width()};
+  const auto qkv = randoms<BFloat16>(all, 1, 2.0);
+  const auto query_weight = randoms<BFloat16>({shape.width()}, 2);
+  const auto key_weight = randoms<BFloat16>({shape.head_size}, 3);
+  const auto wide_qkv = widened(qkv);
+  const auto wide_query_weight = widened(query_weight);
+  const auto wide_key_weight = widened(key_weight);
+  with_threads([&](Context& context) {
+    Tensor<BFloat16> y(all);
+    Tensor<float> wide_y(all);
+    head_norm_forward(context, shape, qkv.view(), query_weight.view(), key_weight.view(), {},
+                      y.view());
+    head_norm_forward(context, shape, wide_qkv.view(), wide_query_weight.view(),
+                      wide_key_weight.view(), {}, wide_y.view());
+    expect_rounded(y, wide_y);
+    auto dqkv = randoms<BFloat16>(all, 4);
+    auto wide_dqkv = widened(dqkv);
+    Tensor<float> dquery_weight({shape.width()});
+    Tensor<float> wide_dquery_weight({shape.width()});
+    Tensor<float> dkey_weight({shape.head_size});
+    Tensor<float> wide_dkey_weight({shape.head_size});
+    head_norm_backward(context, shape, qkv.view(), query_weight.view(), key_weight.view(), {},
+                       dqkv.view(), dquery_weight.view(), dkey_weight.view());
+    head_norm_backward(context, shape, wide_qkv.view(), wide_query_weight.view(),
+                       wide_key_weight.view(), {}, wide_dqkv.view(), wide_dquery_weight.view(),
+                       wide_dkey_weight.view());
+    expect_rounded(dqkv, wide_dqkv);
+    EXPECT_TRUE(dquery_weight.values() == wide_dquery_weight.values());
+    EXPECT_TRUE(dkey_weight.values() == wide_dkey_weight.values());
   });
 }
 
