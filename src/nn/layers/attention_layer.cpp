@@ -6,6 +6,7 @@
 #include "strata/nn/attention_kinds.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 #include "strata/ops/attention.hpp"
+#include "strata/ops/head_norm.hpp"
 
 #include "layers/sublayer.hpp"
 
@@ -22,12 +23,34 @@ struct AttentionOptions {
   /// Tokens that a token sees, itself included; 0: no limit.
   std::int64_t window = 0;
   Switch qkv_bias = Switch::kOn;
+  QkNorm qk_norm = QkNorm::kNone;
+  double scale = 0.0;    ///< of scores; 0: 1 / sqrt(head_size)
+  double softcap = 0.0;  ///< bound of scores; 0: none
 };
+
+/// The weights of the norms of queries and keys.
+std::vector<ParameterSpec> qk_norm_weights(const std::string& layer,
+                                           const AttentionOptions& attention,
+                                           const NormOptions& norms) {
+  std::vector<ParameterSpec> weights;
+  const auto add = [&](std::string_view part, std::int64_t heads) {
+    const std::int64_t of = attention.qk_norm == QkNorm::kWidth ? heads : 1;
+    weights.push_back({.name = parameter_name(parameter_name(layer, part), "weight"),
+                       .shape = {of * attention.head_size},
+                       .initializer = norm_initializer(norms)});
+  };
+  if (attention.qk_norm != QkNorm::kNone) {
+    add("q_norm", attention.kv_heads * attention.queries);
+    add("k_norm", attention.kv_heads);
+  }
+  return weights;
+}
 
 /// Causal self-attention of query heads that share key-value heads in groups.
 /// Parameters: norm; qkv, whose rows are for every key-value head its queries, its key, its value;
-/// output. Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762; Radford et al.,
-/// "Language models are unsupervised multitask learners", 2019 (pre-norm).
+/// output; q_norm and k_norm. Source: Vaswani et al., "Attention is all you need", arXiv
+/// 1706.03762; Radford et al., "Language models are unsupervised multitask learners", 2019
+/// (pre-norm); Henry et al., "Query-key normalization for transformers", arXiv 2010.04245.
 class Attention final : public Sublayer {
  public:
   Attention(const LayerSite& site, const SublayerOptions& options,
@@ -38,8 +61,10 @@ class Attention final : public Sublayer {
                  "output", attention.kv_heads * attention.queries * attention.head_size,
                  attention.queries * attention.head_size,
                  {.backward_reads_output = false,
-                  .reads_document_starts = attention.mask == AttentionMaskKind::kDocument}),
+                  .reads_document_starts = attention.mask == AttentionMaskKind::kDocument},
+                 qk_norm_weights(site.name, attention, options.norms)),
         attention_(attention),
+        qk_norm_{.epsilon = options.norms.epsilon, .offset = weight_offset(options.norms)},
         tokens_(site.input.shape[0]) {}
 
   std::string text() const override {
@@ -53,9 +78,11 @@ class Attention final : public Sublayer {
 
  protected:
   std::vector<TensorSpec> extras(const PassShape& pass, std::int64_t shard) const override {
-    const std::int64_t heads = kv_heads_of(pass.shards.count, shard) * attention_.queries;
+    const ops::AttentionShape shape = shape_of(pass.microbatch, tokens_, pass.shards.count, shard);
+    const std::int64_t normed = norms_heads() ? pass.microbatch * tokens_ : 0;
     return slot_list<Extra, TensorSpec>(
-        {{Extra::kLogSums, {{pass.microbatch, heads, tokens_}, compute_dtype(pass.dtype)}}});
+        {{Extra::kLogSums, {{pass.microbatch, shape.heads(), tokens_}, compute_dtype(pass.dtype)}},
+         {Extra::kHeads, {{normed, shape.qkv_width()}, pass.dtype}}});
   }
 
   Keep result_under_selective() const override { return Keep::kKept; }
@@ -63,7 +90,11 @@ class Attention final : public Sublayer {
   void inner_forward(const Inner& inner) const override {
     const ops::AttentionShape shape = shape_of(inner);
     const Decoding* decoding = inner.pass.decoding;
-    const TensorView& qkv = inner.product(Product::kQkv);
+    const TensorView qkv = heads_of(inner);
+    if (norms_heads()) {
+      ops::head_norm_forward(inner.pass.context, shape, inner.product(Product::kQkv),
+                             inner.weights[0], inner.weights[1], qk_norm_, qkv);
+    }
     if (attention_.rotary) {
       ops::rotary(inner.pass.context, shape, *attention_.rotary,
                   decoding != nullptr ? decoding->past : 0, ops::Rotation::kForward, qkv);
@@ -83,12 +114,18 @@ class Attention final : public Sublayer {
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
                       const TensorSlots& product_gradients) const override {
     const ops::AttentionShape shape = shape_of(inner);
-    ops::causal_attention_backward(inner.pass.context, shape, inner.product(Product::kQkv),
-                                   inner.result, inner.extras.at(Extra::kLogSums), result_gradient,
+    ops::causal_attention_backward(inner.pass.context, shape, heads_of(inner), inner.result,
+                                   inner.extras.at(Extra::kLogSums), result_gradient,
                                    product_gradients.at(Product::kQkv), mask_of(inner.pass));
     if (attention_.rotary) {
       ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kBackward,
                   product_gradients.at(Product::kQkv));
+    }
+    if (norms_heads()) {
+      ops::head_norm_backward(inner.pass.context, shape, inner.product(Product::kQkv),
+                              inner.weights[0], inner.weights[1], qk_norm_,
+                              product_gradients.at(Product::kQkv), inner.weight_gradients[0],
+                              inner.weight_gradients[1]);
     }
   }
 
@@ -110,7 +147,9 @@ class Attention final : public Sublayer {
  private:
   enum class Product { kQkv };
   /// kLogSums: the logarithm of each score row's sum, from which backward recomputes the softmax.
-  enum class Extra { kLogSums };
+  /// kHeads: qkv behind the norms of queries and keys and rotary positions, where there are norms;
+  /// rotary positions alone turn qkv in place.
+  enum class Extra { kLogSums, kHeads };
 
   std::int64_t kv_heads_of(std::int64_t shards, std::int64_t shard) const {
     return grid::even_part(attention_.kv_heads, shards, shard).count();
@@ -123,20 +162,38 @@ class Attention final : public Sublayer {
             .window = attention_.window < tokens_ ? attention_.window : 0};
   }
 
+  bool norms_heads() const { return attention_.qk_norm != QkNorm::kNone; }
+
+  /// What attention reads. Shape: rows x qkv_width.
+  TensorView heads_of(const Inner& inner) const {
+    const TensorView& product = inner.product(Product::kQkv);
+    return norms_heads() ? inner.extras.at(Extra::kHeads)
+                               .flat_slice(0, product.count())
+                               .reshaped(product.shape())
+                         : product;
+  }
+
+  ops::AttentionShape shape_of(std::int64_t sequences, std::int64_t tokens, std::int64_t shards,
+                               std::int64_t shard) const {
+    return {.sequences = sequences,
+            .tokens = tokens,
+            .kv_heads = kv_heads_of(shards, shard),
+            .queries = attention_.queries,
+            .head_size = attention_.head_size,
+            .scale = attention_.scale,
+            .softcap = attention_.softcap};
+  }
   ops::AttentionShape shape_of(const Inner& inner) const {
     const std::int64_t tokens = inner.pass.decoding != nullptr ? inner.rows : tokens_;
-    return {.sequences = inner.rows / tokens,
-            .tokens = tokens,
-            .kv_heads = kv_heads_of(inner.pass.shards.shards(), inner.shard),
-            .queries = attention_.queries,
-            .head_size = attention_.head_size};
+    return shape_of(inner.rows / tokens, tokens, inner.pass.shards.shards(), inner.shard);
   }
 
   AttentionOptions attention_;
+  ops::HeadNorm qk_norm_;
   std::int64_t tokens_;
 };
 
-std::optional<ops::RotaryAngles> take_rotary(LayerLine& line) {
+std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_size) {
   const double base = line.take_option_number("rotary", 0.0);
   const std::string text = line.take_option("rotary_scaling", "none");
   if (base < 0.0) {
@@ -150,7 +207,43 @@ std::optional<ops::RotaryAngles> take_rotary(LayerLine& line) {
   if (base == 0.0 && scaling->kind != ops::RotaryScalingKind::kNone) {
     line.refuse("rotary_scaling needs rotary positions; give rotary=BASE, or leave it out");
   }
-  return base > 0.0 ? std::optional(ops::RotaryAngles{base, *scaling}) : std::nullopt;
+  const double share = line.take_option_number("rotary_share", 1.0);
+  if (base == 0.0) {
+    if (share != 1.0) {
+      line.refuse("rotary_share needs rotary positions; give rotary=BASE, or leave it out");
+    }
+    return std::nullopt;
+  }
+  if (!(share > 0.0 && share <= 1.0)) {
+    line.refuse(fmt::format("rotary_share is {}, it must be above 0 and at most 1", share));
+  }
+  const ops::RotaryAngles angles{.theta = base, .scaling = *scaling, .share = share};
+  if (const std::int64_t turned = angles.rotated(head_size); turned == 0 || turned % 2 != 0) {
+    line.refuse(
+        fmt::format("rotary positions turn pairs of elements, but {} has {}; use an even {}",
+                    share == 1.0 ? "a head" : "the share of a head that they turn", turned,
+                    share == 1.0 ? "head size" : "number"));
+  }
+  return angles;
+}
+
+/// Takes what a family's attention computes besides. `options`: the sublayer's.
+void take_family_options(LayerLine& line, const LayerSite& site, const SublayerOptions& options,
+                         AttentionOptions& attention) {
+  attention.qkv_bias = line.take_enum("qkv_bias", options.bias);
+  attention.qk_norm = line.take_enum("qk_norm", QkNorm::kNone);
+  attention.scale = line.take_option_number("scale", 0.0);
+  attention.softcap = line.take_option_number("softcap", 0.0);
+  if (attention.scale < 0.0 || attention.softcap < 0.0) {
+    line.refuse(fmt::format("scale is {} and softcap {}; give numbers above 0, or leave them out",
+                            attention.scale, attention.softcap));
+  }
+  if (attention.qk_norm == QkNorm::kWidth && site.shards > 1) {
+    line.refuse(
+        fmt::format("qk_norm=width measures all heads together, but numerics.shards = {} divides "
+                    "them; set numerics.shards = 1 and parallel.tensor = 1",
+                    site.shards));
+  }
 }
 
 }  // namespace
@@ -175,15 +268,9 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     width, heads));
   }
   attention.head_size = line.take_option_count("head_size", width / heads);
-  attention.rotary = take_rotary(line);
+  attention.rotary = take_rotary(line, attention.head_size);
   attention.mask = line.take_enum("mask", AttentionMaskKind::kCausal);
   attention.window = line.take_option_count_or_none("window", 0);
-  if (attention.rotary && attention.head_size % 2 != 0) {
-    line.refuse(
-        fmt::format("rotary positions turn pairs of elements, but a head has {}; use an "
-                    "even head size",
-                    attention.head_size));
-  }
   // Shards of unequal size stall each other; one head of many more or less is acceptable.
   constexpr double kMostImbalance = 1.1;
   const auto even = static_cast<double>(attention.kv_heads) / static_cast<double>(site.shards);
@@ -198,7 +285,7 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
   const SublayerOptions options = take_sublayer_options(line, site, {"qkv", "output"});
-  attention.qkv_bias = line.take_enum("qkv_bias", options.bias);
+  take_family_options(line, site, options, attention);
   return std::make_unique<Attention>(site, options, attention);
 }
 

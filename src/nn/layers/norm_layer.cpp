@@ -64,10 +64,13 @@ std::unique_ptr<Layer> make_norm(LayerLine& line, const LayerSite& site) {
         "with parallel=row");
   }
   const NormKind kind = *enum_from_name<NormKind>(line.kind());
-  const double epsilon = take_epsilon(line);
-  const Switch bias =
-      kind == NormKind::kLayerNorm ? line.take_enum("bias", Switch::kOn) : Switch::kOff;
-  return std::make_unique<NormLayer>(site, NormPart(kind, site.input.shape.back(), epsilon, bias));
+  NormOptions options{.epsilon = take_epsilon(line)};
+  if (kind == NormKind::kLayerNorm) {
+    options.bias = line.take_enum("bias", Switch::kOn);
+  } else {
+    options.unit_offset = take_unit_offset(line, true);
+  }
+  return std::make_unique<NormLayer>(site, NormPart(kind, site.input.shape.back(), options));
 }
 
 }  // namespace strata::nn

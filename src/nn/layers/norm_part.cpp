@@ -15,9 +15,9 @@ NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
 }
 
 std::int64_t NormPart::parameter_count() const {
-  return kind_ == NormKind::kNone                                ? 0
-         : kind_ == NormKind::kLayerNorm && bias_ == Switch::kOn ? 2
-                                                                 : 1;
+  return kind_ == NormKind::kNone                                        ? 0
+         : kind_ == NormKind::kLayerNorm && options_.bias == Switch::kOn ? 2
+                                                                         : 1;
 }
 
 std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const {
@@ -25,7 +25,7 @@ std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const
   if (kind_ != NormKind::kNone) {
     specs.push_back({.name = parameter_name(prefix, "weight"),
                      .shape = {width_},
-                     .initializer = Initializer::kOnes});
+                     .initializer = norm_initializer(options_)});
   }
   if (parameter_count() == 2) {
     specs.push_back({.name = parameter_name(prefix, "bias"),
@@ -48,9 +48,9 @@ ShardParts<TensorSpec> NormPart::workspace(const PassShape& pass) const {
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        const NormStatistics<TensorView>& statistics) const {
-  ops::row_norm_forward(context, {center()}, x, weights[first_][0],
-                        parameter_count() == 2 ? weights[first_ + 1][0] : TensorView(), epsilon_, y,
-                        statistics.mean, statistics.rstd);
+  ops::row_norm_forward(context, norm(), x, weights[first_][0],
+                        parameter_count() == 2 ? weights[first_ + 1][0] : TensorView(),
+                        options_.epsilon, y, statistics.mean, statistics.rstd);
 }
 
 void NormPart::backward(const LayerPass& pass, Wants wants, Placement placement,
@@ -59,15 +59,15 @@ void NormPart::backward(const LayerPass& pass, Wants wants, Placement placement,
                         const TensorView& dx, const ShardParts<TensorView>& workspace) const {
   if (wants == Wants::kBoth && pass.shards.shards() == 1 && !dx.empty()) {
     ops::row_norm_backward(
-        pass.context, {center()}, x, pass.weights[first_][0], statistics.mean, statistics.rstd, dy,
+        pass.context, norm(), x, pass.weights[first_][0], statistics.mean, statistics.rstd, dy,
         addend, dx, pass.weight_gradients[first_][0],
         parameter_count() == 2 ? pass.weight_gradients[first_ + 1][0] : TensorView(),
         pass.accumulate);
     return;
   }
   if (wants_input(wants) && !dx.empty()) {
-    ops::row_norm_backward_input(pass.context, {center()}, x, pass.weights[first_][0],
-                                 statistics.mean, statistics.rstd, dy, addend, dx);
+    ops::row_norm_backward_input(pass.context, norm(), x, pass.weights[first_][0], statistics.mean,
+                                 statistics.rstd, dy, addend, dx);
     pass.engine.progress();
   }
   if (wants_weights(wants)) {
@@ -84,7 +84,7 @@ void NormPart::backward_weights(const LayerPass& pass, Placement placement,
   const std::span<const ParameterViews> gradients =
       std::span(pass.weight_gradients).subspan(first_);
   if (pass.shards.shards() == 1) {
-    ops::row_norm_backward_weight(pass.context, {center()}, x, statistics.mean, statistics.rstd, dy,
+    ops::row_norm_backward_weight(pass.context, norm(), x, statistics.mean, statistics.rstd, dy,
                                   gradients[0][0], count == 2 ? gradients[1][0] : TensorView(),
                                   pass.accumulate);
     return;
@@ -104,7 +104,7 @@ void NormPart::backward_weights(const LayerPass& pass, Placement placement,
       const grid::Range range{piece.local.begin + share.begin, piece.local.begin + share.end};
       const NormStatistics<TensorView> of_rows = rows_at(statistics, range);
       ops::row_norm_backward_weight(
-          pass.context, center(), row_range(x.reshaped(rows), range), of_rows.mean, of_rows.rstd,
+          pass.context, norm(), row_range(x.reshaped(rows), range), of_rows.mean, of_rows.rstd,
           row_range(dy.reshaped(rows), range), part.flat_slice(0, width_),
           count == 2 ? part.flat_slice(width_, width_) : TensorView(),
           piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
@@ -123,6 +123,14 @@ double take_epsilon(LayerLine& line) {
     line.refuse(fmt::format("epsilon is {}, it must be above 0", epsilon));
   }
   return epsilon;
+}
+
+Switch take_unit_offset(LayerLine& line, bool has_rms_norm) {
+  const Switch unit_offset = line.take_enum("unit_offset", Switch::kOff);
+  if (unit_offset == Switch::kOn && !has_rms_norm) {
+    line.refuse("unit_offset=on is for RMS norms, which it has none of; leave it out");
+  }
+  return unit_offset;
 }
 
 }  // namespace strata::nn

@@ -20,6 +20,22 @@ constexpr auto enum_names(NormKind) {
   return names_in_order("none", "layer_norm", "rms_norm");
 }
 
+/// The options of a norm besides its kind.
+struct NormOptions {
+  double epsilon = 1e-5;
+  Switch bias = Switch::kOn;  ///< of layer norms
+  /// Whether an RMS norm multiplies by 1 + weight, which then begins at zero.
+  Switch unit_offset = Switch::kOff;
+};
+
+/// The initial value of an RMS norm's weight, and what ops take of it.
+[[nodiscard]] constexpr Initializer norm_initializer(const NormOptions& options) {
+  return options.unit_offset == Switch::kOn ? Initializer::kZeros : Initializer::kOnes;
+}
+[[nodiscard]] constexpr ops::WeightOffset weight_offset(const NormOptions& options) {
+  return options.unit_offset == Switch::kOn ? ops::WeightOffset::kOne : ops::WeightOffset::kZero;
+}
+
 /// Mean and reciprocal standard deviation of every row; empty where a kind of norm has none.
 template <typename Tensor>
 struct NormStatistics {
@@ -35,8 +51,8 @@ struct NormStatistics {
 class NormPart {
  public:
   /// `first`: the index of its first parameter among the layer's.
-  NormPart(NormKind kind, std::int64_t width, double epsilon, Switch bias, std::size_t first = 0)
-      : kind_(kind), width_(width), epsilon_(epsilon), bias_(bias), first_(first) {}
+  NormPart(NormKind kind, std::int64_t width, const NormOptions& options, std::size_t first = 0)
+      : kind_(kind), width_(width), options_(options), first_(first) {}
 
   [[nodiscard]] NormKind kind() const { return kind_; }
   [[nodiscard]] std::int64_t parameter_count() const;
@@ -63,18 +79,23 @@ class NormPart {
   void backward_weights(const LayerPass& pass, Placement placement, const ConstTensorView& x,
                         const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
                         const ShardParts<TensorView>& workspace) const;
-  [[nodiscard]] ops::Center center() const {
-    return kind_ == NormKind::kLayerNorm ? ops::Center::kMean : ops::Center::kZero;
+  [[nodiscard]] ops::RowNorm norm() const {
+    return kind_ == NormKind::kLayerNorm
+               ? ops::RowNorm{.center = ops::Center::kMean}
+               : ops::RowNorm{.center = ops::Center::kZero, .offset = weight_offset(options_)};
   }
 
   NormKind kind_;
   std::int64_t width_;
-  double epsilon_;
-  Switch bias_;
+  NormOptions options_;
   std::size_t first_;
 };
 
 /// The option epsilon=. Throws: Error(kUsage) where it is no number above 0.
 [[nodiscard]] double take_epsilon(LayerLine& line);
+
+/// The option unit_offset=, which is for RMS norms. Throws: Error(kUsage) where `has_rms_norm` is
+/// false and it is on.
+[[nodiscard]] Switch take_unit_offset(LayerLine& line, bool has_rms_norm);
 
 }  // namespace strata::nn

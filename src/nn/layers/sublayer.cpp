@@ -14,8 +14,10 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
   SublayerOptions options;
   options.norm = line.take_enum("norm", NormKind::kLayerNorm);
   options.post_norm = line.take_enum("post_norm", NormKind::kNone);
-  options.epsilon = take_epsilon(line);
   options.bias = line.take_enum("bias", Switch::kOn);
+  options.norms = {.epsilon = take_epsilon(line), .bias = options.bias};
+  options.norms.unit_offset = take_unit_offset(
+      line, options.norm == NormKind::kRmsNorm || options.post_norm == NormKind::kRmsNorm);
   options.residual = line.take_enum("residual", Switch::kOn);
   options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
@@ -46,8 +48,8 @@ Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
                    std::vector<ParameterSpec> own)
     : Layer(site.name, site.input, site.input, traits),
       options_(options),
-      norm_(options.norm, site.input.shape.back(), options.epsilon, options.bias),
-      post_norm_(NormKind::kNone, 1, options.epsilon, options.bias),
+      norm_(options.norm, site.input.shape.back(), options.norms),
+      post_norm_(NormKind::kNone, 1, {}),
       inner_unit_(inner_unit),
       own_(std::move(own)),
       dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {
@@ -73,7 +75,7 @@ Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
        .deviation = options.output_deviation});
   own_first_ = next;
   next += own_.size();
-  post_norm_ = NormPart(options.post_norm, width(), options.epsilon, options.bias, next);
+  post_norm_ = NormPart(options.post_norm, width(), options.norms, next);
   next += static_cast<std::size_t>(post_norm_.parameter_count());
   const std::vector<std::string> adapted = split_words(options_.adapters.products, ",");
   for (Projection& projection : projections_) {

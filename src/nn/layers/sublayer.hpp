@@ -26,8 +26,8 @@ namespace strata::nn {
 struct SublayerOptions {
   NormKind norm = NormKind::kLayerNorm;  ///< of the input
   NormKind post_norm = NormKind::kNone;  ///< of the output, before the residual is added
-  double epsilon = 1e-5;
-  Switch bias = Switch::kOn;
+  NormOptions norms;
+  Switch bias = Switch::kOn;      ///< of products and layer norms
   Switch residual = Switch::kOn;  ///< whether the input is added to the output
   double dropout = 0.0;
   /// Standard deviation of the initial weights, and of the output projection's.

@@ -99,6 +99,19 @@ TEST(ModelErrors, OfHeads) {
   }
   expect_words(tokens({"embedding 8", "attention 4 rotary_scaling=linear:2", "head"}),
                {"rotary=BASE"});
+  for (const auto& [words, expected] : std::vector<std::pair<std::string, Words>>{
+           {"rotary_share=0.5", {"rotary_share needs rotary", "rotary=BASE"}},
+           {"rotary=10 rotary_share=0", {"rotary_share is 0", "above 0"}},
+           {"rotary=10 rotary_share=1.5", {"rotary_share is 1.5", "at most 1"}},
+           {"rotary=10 head_size=10 rotary_share=0.5", {"the share", "has 5", "even number"}},
+           {"scale=-1", {"scale is -1", "above 0"}},
+           {"softcap=-2", {"softcap -2", "above 0"}},
+           {"qk_norm=all", {"qk_norm is one of none, head, width"}},
+           {"unit_offset=on", {"unit_offset=on is for RMS norms"}}}) {
+    expect_words(tokens({"embedding 8", "attention 4 " + words, "head"}), expected);
+  }
+  expect_words(tokens({"embedding 8", "attention 4 qk_norm=width", "head"}, 2),
+               {"all heads together", "numerics.shards = 1"});
   expect_words(tokens({"embedding 8", "attention", "head"}), {"the number of heads"});
   expect_words(tokens({"embedding 8", "attention 0", "head"}),
                {"the number of heads", "it has \"0\""});

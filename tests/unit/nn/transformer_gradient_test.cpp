@@ -64,6 +64,14 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("mlp_norms_around",
                  "mlp 12 swiglu norm=rms_norm post_norm=rms_norm dropout=0.3 epsilon=0.01"),
         sublayer("mlp_norm_behind", "mlp 12 norm=none post_norm=layer_norm lora=2 residual=off"),
+        sublayer("attention_norm_of_heads",
+                 "attention 8 kv_heads=4 head_size=4 rotary=10 rotary_share=0.5 norm=rms_norm "
+                 "bias=off qk_norm=head scale=0.7"),
+        sublayer("attention_as_in_gemma",
+                 "attention 4 head_size=4 norm=rms_norm post_norm=rms_norm unit_offset=on "
+                 "bias=off qk_norm=head softcap=1.5 window=2 dropout=0.2"),
+        sublayer("mlp_geglu_lora", "mlp 12 geglu norm=rms_norm unit_offset=on lora=2"),
+        sublayer("rms_norm_unit_offset", "rms_norm unit_offset=on"),
         GradientCase{"mlp_of_one_row", {"mlp 12"}, Shape{6}, 6},
         GradientCase{
             "column_then_row", {"dense 8 parallel=column", "dense 5 parallel=row"}, Shape{6}, 5},
@@ -82,6 +90,14 @@ INSTANTIATE_TEST_SUITE_P(
                      8},
         GradientCase{"column_alone", {"dense 8 parallel=column"}, Shape{6}, 8}),
     [](const auto& test) { return test.param.name; });
+
+// All heads together need one shard.
+TEST(LayerGradients, OfNormsOfAllHeads) {
+  expect_layer_gradients(
+      sublayer("",
+               "attention 8 kv_heads=4 head_size=2 rotary=10 norm=none post_norm=rms_norm "
+               "bias=off qk_norm=width"));
+}
 
 struct LanguageCase {
   std::string name;
