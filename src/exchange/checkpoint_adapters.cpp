@@ -89,7 +89,17 @@ std::vector<PublishedTensor> CheckpointAdapters::tensors(
     std::span<const PublishedTensor> weights) const {
   std::vector<PublishedTensor> tensors;
   for (const PublishedTensor& weight : weights) {
-    const Matrices matrices = matrices_of(weight.rows.front().parameter);
+    const std::string& parameter = weight.rows.front().parameter;
+    const Matrices matrices = matrices_of(parameter);
+    for (const ParameterRows& part : weight.rows) {
+      if (part.parameter != parameter &&
+          !(matrices.a.empty() && matrices_of(part.parameter).a.empty())) {
+        fail(ExitCode::kUsage,
+             "--adapters=apart: {} holds {} and {}, which have adapters of their own, and PEFT has "
+             "one for a tensor; set --adapters=merged",
+             weight.name, parameter, part.parameter);
+      }
+    }
     if (matrices.a.empty()) {
       continue;
     }

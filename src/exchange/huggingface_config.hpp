@@ -11,9 +11,17 @@
 
 namespace strata::exchange {
 
-/// The model that a config.json describes. Throws: Error(kData) naming the first key with a value
-/// that strata does not support.
+struct Family;
+
+/// The model that a config.json describes, by the row of its model_type. Throws: Error(kData)
+/// naming the first key with a value that strata does not compute, or that the row does not have.
 [[nodiscard]] PublishedModel read_huggingface_config(const std::filesystem::path& path);
+
+/// Whether a config.json of the family can describe exactly this model.
+[[nodiscard]] bool writes(const Family& family, const PublishedModel& model);
+
+/// The model_type of the config.json that a checkpoint's model came with; empty without one.
+[[nodiscard]] std::string came_as(const train::ModelTexts& texts);
 
 /// The files beside the weights that say what strata does not compute: token ids, generation,
 /// the chat template. A checkpoint keeps them and an export writes them again.
@@ -32,9 +40,9 @@ struct DocumentEnds {
   std::int64_t end = -1;
 };
 
-/// The config.json of a model: what describes its weights, and beside it all that the one it came
-/// with says. `ends` are of its tokenizer, for a config.json that names none.
-/// Pre: architecture_of(model).
+/// The config.json of a model in its family: what describes its weights, and beside it all that the
+/// one it came with says, but for keys of another family. `ends` are of its tokenizer, for a
+/// config.json that names none. Pre: the family writes the model.
 [[nodiscard]] nlohmann::json huggingface_config(const PublishedModel& model, io::StoredType type,
                                                 const DocumentEnds& ends,
                                                 const train::ModelTexts& texts);

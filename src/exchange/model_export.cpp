@@ -149,13 +149,13 @@ class Exporter {
     const auto embedding = std::ranges::find(weights_, name, &io::TensorInfo::name);
     if (!data_ || data_->task != io::Task::kNextToken || embedding == weights_.end()) {
       fail(ExitCode::kUsage,
-           "{} is no checkpoint of a preset's GPT or Llama, which --format={} needs; take it out "
-           "with --format=safetensors",
+           "{} is no checkpoint of a transformer as presets have it, which --format={} needs; take "
+           "it out with --format=safetensors",
            checkpoint_.directory().string(), name_of(options_.format));
     }
-    const PublishedModel model =
-        published_model_of(lines, data_->input_shape[0], embedding->shape[0]);
-    const bool gpt2 = architecture_of(model) == Architecture::kGpt2;
+    PublishedModel model = published_model_of(lines, data_->input_shape[0], embedding->shape[0]);
+    model.family = family_of(model, came_as(train::model_texts(checkpoint_)));
+    const bool gpt2 = model.family == "gpt2";
     const nn::TransformerOptions& o = model.options;
     const auto check = [&](bool fits, const std::string& what) {
       if (!fits) {
@@ -165,7 +165,7 @@ class Exporter {
     };
     check(!gpt2 || o.bias == Switch::kOn, "a GPT without biases (model.bias = off)");
     if (options_.format == ModelFormat::kLlmc) {
-      check(gpt2, "a Llama");
+      check(gpt2, fmt::format("a model of the family {}", model.family));
       check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width && o.tied == Switch::kOn &&
                 model.epsilon == 1e-5,
             "another GPT than one with gelu, hidden units of 4 times the width, a tied head and "

@@ -79,6 +79,7 @@ PublishedModel model_of_llmc(const fs::path& path, const io::LlmcHeader& header)
          path.string(), o.width, o.heads, o.blocks, kMostBlocks);
   }
   model.options = resolved(o);
+  model.family = "gpt2";
   return model;
 }
 
@@ -105,10 +106,11 @@ void require_size(const fs::path& path, const ForeignModel& foreign) {
   for (const auto& [name, stored] : found) {
     bytes += std::ssize(stored.bytes);
   }
-  // Of 16 bits: the embedding, and a layer's smallest matrix.
+  // Of 16 bits: the embedding, and two matrices of a layer.
+  const std::int64_t in_layer = o.heads * nn::head_size_of(o) + o.hidden;
   const double least = 2.0 * static_cast<double>(o.width) *
                        (static_cast<double>(o.vocabulary) +
-                        static_cast<double>(o.blocks) * static_cast<double>(o.width));
+                        static_cast<double>(o.blocks) * static_cast<double>(in_layer));
   if (least > static_cast<double>(bytes) || o.blocks > std::ssize(found)) {
     fail(ExitCode::kData,
          "{}: its config asks for {} layers of width {} and {} token ids, which its {} tensors of "
@@ -168,8 +170,7 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
       fail(ExitCode::kData,
            "{} has the tensor {} ({}), which {} of this config lacks: it is a model of another "
            "architecture or size",
-           path.string(), printable(name), stored.shape.text(),
-           name_of(architecture_of(foreign.model)));
+           path.string(), printable(name), stored.shape.text(), foreign.model.family);
     }
     if (!std::ranges::equal(stored.bytes, foreign.stored.front()->bytes)) {
       fail(ExitCode::kData,

@@ -1,6 +1,8 @@
 #include "strata/exchange/published_model.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -10,143 +12,90 @@
 #include "strata/nn/layer_line.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 
+#include "families.hpp"
+#include "huggingface_config.hpp"
+
 namespace strata::exchange {
 namespace {
 
 constexpr double kDefaultEpsilon = 1e-5;
+constexpr std::string_view kBlockNumber = ".N.";
 
-/// Collects a model's tensors.
-class Tensors {
- public:
-  Tensors(const nn::TransformerOptions& options, MatrixOrder linear)
-      : o_(options), size_(options.width / options.heads), linear_(linear) {}
-
-  /// A tensor that is a whole parameter.
-  void whole(const std::string& name, const std::string& parameter, const Shape& shape,
-             MatrixOrder order = MatrixOrder::kOutputsFirst) {
-    add(name, shape, order, {{parameter, shape, {0, shape[0]}}});
-  }
-
-  /// A norm's weight and, for layer norms, its bias.
-  void norm(const std::string& name, const std::string& parameter) {
-    whole(name + ".weight", parameter + ".weight", {o_.width});
-    if (o_.norm == nn::NormChoice::kLayerNorm && o_.bias == Switch::kOn) {
-      whole(name + ".bias", parameter + ".bias", {o_.width});
+/// The shapes of a model's parameters, with "N" for a block's number.
+std::map<std::string, Shape> parameters_of(const nn::TransformerOptions& o) {
+  const nn::FamilyOptions& f = o.family;
+  std::map<std::string, Shape> shapes;
+  const auto add = [&](const std::string& name, const Shape& shape, bool biased) {
+    shapes[name + ".weight"] = shape;
+    if (biased) {
+      shapes[name + ".bias"] = {shape[0]};
     }
-  }
-
-  /// A linear layer of a sublayer.
-  void linear(const std::string& name, const std::string& parameter, std::int64_t outputs,
-              std::int64_t inputs) {
-    whole(name + ".weight", parameter + ".weight", {outputs, inputs}, linear_);
-    if (o_.bias == Switch::kOn) {
-      whole(name + ".bias", parameter + ".bias", {outputs});
+  };
+  const bool biased = o.bias == Switch::kOn;
+  const auto add_norms = [&](const std::string& sublayer) {
+    const bool norm_biased = biased && o.norm == nn::NormChoice::kLayerNorm;
+    if (f.norm_places != nn::NormPlaces::kAfter) {
+      add(sublayer + "norm", {o.width}, norm_biased);
     }
-  }
-
-  /// GPT-2's queries, keys and values in one layer.
-  void joined_heads(const std::string& name, const std::string& parameter) {
-    const auto add_part = [&](const char* part, const Shape& shape, MatrixOrder order) {
-      std::vector<ParameterRows> rows;
-      for (const HeadRows which : {HeadRows::kQueries, HeadRows::kKey, HeadRows::kValue}) {
-        append_heads(rows, parameter + part, shape, which);
-      }
-      add(name + part, shape, order, std::move(rows));
-    };
-    add_part(".weight", {qkv_rows(), o_.width}, linear_);
-    if (o_.bias == Switch::kOn) {
-      add_part(".bias", {qkv_rows()}, MatrixOrder::kOutputsFirst);
+    if (f.norm_places != nn::NormPlaces::kBefore) {
+      add(sublayer + "post_norm", {o.width}, norm_biased);
     }
+  };
+  const std::int64_t size = nn::head_size_of(o);
+  const std::string attention = "blocks.N.attention.";
+  const std::string mlp = "blocks.N.mlp.";
+  add("embedding.tokens", {o.vocabulary, o.width}, false);
+  if (o.positions == nn::PositionChoice::kLearned) {
+    add("embedding.positions", {o.context, o.width}, false);
   }
-
-  /// Llama's queries, keys or values.
-  enum class HeadRows { kQueries, kKey, kValue };
-  void heads(const std::string& name, const std::string& parameter, HeadRows which) {
-    std::vector<ParameterRows> rows;
-    append_heads(rows, parameter, {qkv_rows(), o_.width}, which);
-    const std::int64_t count = which == HeadRows::kQueries ? o_.heads : o_.kv_heads;
-    add(name, {count * size_, o_.width}, MatrixOrder::kOutputsFirst, std::move(rows));
+  add_norms(attention);
+  add(attention + "qkv", {(o.heads + 2 * o.kv_heads) * size, o.width},
+      f.qkv_bias.value_or(biased ? Switch::kOn : Switch::kOff) == Switch::kOn);
+  if (f.qk_norm != nn::QkNorm::kNone) {
+    const bool whole = f.qk_norm == nn::QkNorm::kWidth;
+    add(attention + "q_norm", {whole ? o.heads * size : size}, false);
+    add(attention + "k_norm", {whole ? o.kv_heads * size : size}, false);
   }
-
-  [[nodiscard]] std::vector<PublishedTensor> take() { return std::move(tensors_); }
-  [[nodiscard]] std::int64_t head_width() const { return o_.heads * size_; }
-
- private:
-  [[nodiscard]] std::int64_t qkv_rows() const { return (o_.heads + 2 * o_.kv_heads) * size_; }
-
-  /// The rows of queries, keys or values of every key-value head. A head's rows are its queries,
-  /// its key, its value.
-  void append_heads(std::vector<ParameterRows>& rows, const std::string& parameter,
-                    const Shape& shape, HeadRows which) const {
-    const std::int64_t queries = o_.heads / o_.kv_heads;
-    for (std::int64_t head = 0; head < o_.kv_heads; ++head) {
-      const std::int64_t first = head * (queries + 2);
-      const grid::Range units = which == HeadRows::kQueries ? grid::Range{first, first + queries}
-                                : which == HeadRows::kKey
-                                    ? grid::Range{first + queries, first + queries + 1}
-                                    : grid::Range{first + queries + 1, first + queries + 2};
-      rows.push_back({parameter, shape, {units.begin * size_, units.end * size_}});
-    }
+  add(attention + "output", {o.width, o.heads * size}, biased);
+  add_norms(mlp);
+  add(mlp + "up", {o.hidden, o.width}, biased);
+  if (o.mlp == nn::MlpChoice::kSwiglu || o.mlp == nn::MlpChoice::kGeglu) {
+    add(mlp + "gate", {o.hidden, o.width}, biased);
   }
-
-  void add(const std::string& name, const Shape& shape, MatrixOrder order,
-           std::vector<ParameterRows> rows) {
-    const bool transposed = order == MatrixOrder::kInputsFirst && shape.rank() == 2;
-    tensors_.push_back({name, transposed ? Shape{shape[1], shape[0]} : shape,
-                        transposed ? order : MatrixOrder::kOutputsFirst, std::move(rows)});
-  }
-
-  const nn::TransformerOptions& o_;
-  std::int64_t size_;  ///< of a head
-  MatrixOrder linear_;
-  std::vector<PublishedTensor> tensors_;
-};
-
-std::vector<PublishedTensor> gpt2_tensors(const nn::TransformerOptions& o, MatrixOrder linear) {
-  Tensors tensors(o, linear);
-  tensors.whole("transformer.wte.weight", "embedding.tokens.weight", {o.vocabulary, o.width});
-  tensors.whole("transformer.wpe.weight", "embedding.positions.weight", {o.context, o.width});
-  for (std::int64_t block = 0; block < o.blocks; ++block) {
-    const std::string name = fmt::format("transformer.h.{}.", block);
-    const std::string own = fmt::format("blocks.{}.", block);
-    tensors.norm(name + "ln_1", own + "attention.norm");
-    tensors.joined_heads(name + "attn.c_attn", own + "attention.qkv");
-    tensors.linear(name + "attn.c_proj", own + "attention.output", o.width, tensors.head_width());
-    tensors.norm(name + "ln_2", own + "mlp.norm");
-    tensors.linear(name + "mlp.c_fc", own + "mlp.up", o.hidden, o.width);
-    tensors.linear(name + "mlp.c_proj", own + "mlp.down", o.width, o.hidden);
-  }
-  tensors.norm("transformer.ln_f", "norm");
+  add(mlp + "down", {o.width, o.hidden}, biased);
+  add("norm", {o.width}, biased && o.norm == nn::NormChoice::kLayerNorm);
   if (o.tied == Switch::kOff) {
-    tensors.whole("lm_head.weight", "head.weight", {o.vocabulary, o.width});
+    add("head", {o.vocabulary, o.width}, false);
   }
-  return tensors.take();
+  return shapes;
 }
 
-std::vector<PublishedTensor> llama_tensors(const nn::TransformerOptions& o) {
-  using HeadRows = Tensors::HeadRows;
-  Tensors tensors(o, MatrixOrder::kOutputsFirst);
-  tensors.whole("model.embed_tokens.weight", "embedding.tokens.weight", {o.vocabulary, o.width});
-  for (std::int64_t block = 0; block < o.blocks; ++block) {
-    const std::string name = fmt::format("model.layers.{}.", block);
-    const std::string own = fmt::format("blocks.{}.", block);
-    const std::string qkv = own + "attention.qkv.weight";
-    tensors.norm(name + "input_layernorm", own + "attention.norm");
-    tensors.heads(name + "self_attn.q_proj.weight", qkv, HeadRows::kQueries);
-    tensors.heads(name + "self_attn.k_proj.weight", qkv, HeadRows::kKey);
-    tensors.heads(name + "self_attn.v_proj.weight", qkv, HeadRows::kValue);
-    tensors.linear(name + "self_attn.o_proj", own + "attention.output", o.width,
-                   tensors.head_width());
-    tensors.norm(name + "post_attention_layernorm", own + "mlp.norm");
-    tensors.linear(name + "mlp.gate_proj", own + "mlp.gate", o.hidden, o.width);
-    tensors.linear(name + "mlp.up_proj", own + "mlp.up", o.hidden, o.width);
-    tensors.linear(name + "mlp.down_proj", own + "mlp.down", o.width, o.hidden);
+/// Appends a part's rows. The rows of `.qkv` are, per key-value head, its queries, its key, its
+/// value.
+void append_rows(const nn::TransformerOptions& o, TensorRows which, const std::string& parameter,
+                 const Shape& shape, std::vector<ParameterRows>& rows) {
+  if (which == TensorRows::kAll) {
+    rows.push_back({parameter, shape, {0, shape[0]}});
+    return;
   }
-  tensors.norm("model.norm", "norm");
-  if (o.tied == Switch::kOff) {
-    tensors.whole("lm_head.weight", "head.weight", {o.vocabulary, o.width});
+  const std::int64_t size = nn::head_size_of(o);
+  const std::int64_t queries = o.heads / o.kv_heads;
+  const grid::Range in_head = which == TensorRows::kQueries ? grid::Range{0, queries}
+                              : which == TensorRows::kKeys  ? grid::Range{queries, queries + 1}
+                                                            : grid::Range{queries + 1, queries + 2};
+  for (std::int64_t head = 0; head < o.kv_heads; ++head) {
+    const std::int64_t first = head * (queries + 2);
+    rows.push_back(
+        {parameter, shape, {(first + in_head.begin) * size, (first + in_head.end) * size}});
   }
-  return tensors.take();
+}
+
+/// The name with a block's number.
+std::string numbered(std::string name, std::int64_t block) {
+  if (const std::size_t at = name.find(kBlockNumber); at != std::string::npos) {
+    name.replace(at, kBlockNumber.size(), fmt::format(".{}.", block));
+  }
+  return name;
 }
 
 /// The words that weights depend on, in one order.
@@ -163,24 +112,83 @@ nn::LayerLine first_of(const std::vector<std::string>& lines, std::string_view k
   return nn::LayerLine(found == lines.end() ? std::string(kind) : *found);
 }
 
+/// Reads what attention has in some blocks only: the window and rotary positions.
+void read_alternation(const std::vector<std::string>& lines, nn::TransformerOptions& o) {
+  struct Positions {
+    std::int64_t window = 0;
+    double base = 0.0;
+    ops::RotaryScaling scaling;
+  };
+  nn::FamilyOptions& f = o.family;
+  std::optional<Positions> local;   // of the first rotated block in the window
+  std::optional<Positions> global;  // of the first one outside it
+  std::int64_t unwindowed = 0;
+  std::int64_t unrotated = 0;
+  for (std::int64_t block = 0; block < o.blocks; ++block) {
+    nn::LayerLine line(lines[static_cast<std::size_t>(1 + 2 * block)]);
+    const Positions here{line.take_option_count("window", 0),
+                         line.take_option_number("rotary", 0.0),
+                         nn::parse_rotary_scaling(line.take_option("rotary_scaling", "none"))
+                             .value_or(ops::RotaryScaling{})};
+    f.rotary_share = std::min(f.rotary_share, line.take_option_number("rotary_share", 1.0));
+    o.attention_window = std::max(o.attention_window, here.window);
+    if (here.window == 0 && unwindowed == 0) {
+      unwindowed = block + 1;
+    }
+    if (here.base == 0.0) {
+      unrotated = unrotated == 0 ? block + 1 : unrotated;
+    } else if (std::optional<Positions>& first = here.window > 0 ? local : global; !first) {
+      first = here;
+    }
+  }
+  f.global_every = o.attention_window > 0 ? unwindowed : 0;
+  const Positions most = global.value_or(local.value_or(Positions{}));
+  o.rotary_base = most.base;
+  o.rotary_scaling = most.scaling;
+  f.unrotated_every = most.base > 0.0 ? unrotated : 0;
+  if (global && local && (local->base != most.base || local->scaling != most.scaling)) {
+    f.local_rotary_base = local->base;
+  }
+}
+
+bool is_in_block(const TensorName& named) {
+  return named.name.find(kBlockNumber) != std::string::npos;
+}
+
 }  // namespace
 
-Architecture architecture_of(const PublishedModel& model) {
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const Family& family : families()) {
+    names.push_back(family.model_type);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string family_of(const PublishedModel& model, std::string_view came_as) {
+  const Family* const own = find_family(came_as);
+  if (own != nullptr && writes(*own, model)) {
+    return own->model_type;
+  }
+  for (const Family& family : families()) {
+    if (writes(family, model)) {
+      return family.model_type;
+    }
+  }
   const nn::TransformerOptions& o = model.options;
-  if (o.norm == nn::NormChoice::kLayerNorm && o.positions == nn::PositionChoice::kLearned &&
-      (o.mlp == nn::MlpChoice::kGelu || o.mlp == nn::MlpChoice::kRelu) && o.kv_heads == o.heads) {
-    return Architecture::kGpt2;
-  }
-  if (o.norm == nn::NormChoice::kRmsNorm && o.positions == nn::PositionChoice::kRotary &&
-      o.mlp == nn::MlpChoice::kSwiglu && o.bias == Switch::kOff) {
-    return Architecture::kLlama;
-  }
-  fail(ExitCode::kUsage,
-       "a model with model.norm = {}, model.positions = {}, model.mlp = {}, model.bias = {} and {} "
-       "of {} heads with keys is neither GPT-2 (layer_norm, learned, gelu, as many) nor Llama "
-       "(rms_norm, rotary, swiglu, off); take it out with --format=safetensors",
-       name_of(o.norm), name_of(o.positions), name_of(o.mlp), name_of(*o.bias), o.kv_heads,
-       o.heads);
+  const std::vector<std::string> lines = layer_lines(model);
+  fail(
+      ExitCode::kUsage,
+      "a model with model.norm = {}, model.positions = {}, model.mlp = {}, model.bias = {} and the "
+      "layer \"{}\" is of none of the families {}; take it out with --format=safetensors",
+      name_of(o.norm), name_of(o.positions), name_of(o.mlp), name_of(*o.bias), lines[1],
+      family_names());
+}
+
+const Family& row_of(const PublishedModel& model) {
+  const Family* const row = find_family(model.family.empty() ? family_of(model) : model.family);
+  require(row != nullptr, "{} is no family", model.family);
+  return *row;
 }
 
 std::vector<std::string> layer_lines(const PublishedModel& model) {
@@ -195,13 +203,19 @@ std::vector<std::string> layer_lines(const PublishedModel& model) {
   return lines;
 }
 
+bool have_same_weights(const std::vector<std::string>& lines,
+                       const std::vector<std::string>& others) {
+  return std::ranges::equal(lines, others, {}, words_of_weights, words_of_weights);
+}
+
 PublishedModel published_model_of(const std::vector<std::string>& lines, std::int64_t context,
                                   std::int64_t vocabulary) {
   const auto not_published = [](const std::string& here, const std::string& expected) {
-    fail(ExitCode::kUsage,
-         "the model has the layer \"{}\" where GPT-2 or Llama has \"{}\"; take it out with "
-         "--format=safetensors",
-         here, expected);
+    fail(
+        ExitCode::kUsage,
+        "the model has the layer \"{}\" where a published transformer has \"{}\"; take it out with "
+        "--format=safetensors",
+        here, expected);
   };
   nn::LayerLine embedding = first_of(lines, "embedding");
   nn::LayerLine attention = first_of(lines, "attention");
@@ -212,24 +226,38 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
   }
   PublishedModel model;
   nn::TransformerOptions& o = model.options;
+  nn::FamilyOptions& f = o.family;
   o.preset = nn::Preset::kGpt;
   o.blocks = (std::ssize(lines) - 3) / 2;
   o.width = embedding.take_count("the width");
   o.vocabulary = vocabulary;
   const std::int64_t positions = embedding.take_option_count_or_none("positions", 0);
+  f.embedding_scale = embedding.take_option_number("scale", 1.0);
   o.dropout = embedding.take_option_probability("dropout", 0.0);
   o.heads = attention.take_count("the number of heads");
   o.kv_heads = attention.take_option_count("kv_heads", o.heads);
-  o.rotary_base = attention.take_option_number("rotary", 0.0);
-  o.rotary_scaling = nn::parse_rotary_scaling(attention.take_option("rotary_scaling", "none"))
-                         .value_or(ops::RotaryScaling{});
-  o.norm = attention.take_option("norm", "layer_norm") == "rms_norm" ? nn::NormChoice::kRmsNorm
-                                                                     : nn::NormChoice::kLayerNorm;
+  f.head_size = attention.take_option_count("head_size", 0);
+  if (attention.has_option("qkv_bias")) {
+    f.qkv_bias = attention.take_enum("qkv_bias", Switch::kOn);
+  }
+  f.qk_norm = attention.take_enum("qk_norm", nn::QkNorm::kNone);
+  f.attention_scale = attention.take_option_number("scale", 0.0);
+  f.attention_softcap = attention.take_option_number("softcap", 0.0);
+  const std::string norm = attention.take_option("norm", "layer_norm");
+  const std::string post_norm = attention.take_option("post_norm", "none");
+  f.norm_places = norm == "none"        ? nn::NormPlaces::kAfter
+                  : post_norm == "none" ? nn::NormPlaces::kBefore
+                                        : nn::NormPlaces::kBoth;
+  o.norm = (norm == "none" ? post_norm : norm) == "rms_norm" ? nn::NormChoice::kRmsNorm
+                                                             : nn::NormChoice::kLayerNorm;
+  f.unit_offset = attention.take_enum("unit_offset", Switch::kOff);
   model.epsilon = attention.take_option_number("epsilon", kDefaultEpsilon);
   o.bias = attention.take_option("bias", "on") == "off" ? Switch::kOff : Switch::kOn;
   o.hidden = mlp.take_count("the number of hidden units");
   o.mlp = enum_from_name<nn::MlpChoice>(mlp.take_value()).value_or(nn::MlpChoice::kGelu);
   o.tied = head.take_option("tied", "on") == "off" ? Switch::kOff : Switch::kOn;
+  f.logit_softcap = head.take_option_number("softcap", 0.0);
+  read_alternation(lines, o);
   o.positions = o.rotary_base > 0.0 ? nn::PositionChoice::kRotary
                 : positions > 0     ? nn::PositionChoice::kLearned
                                     : nn::PositionChoice::kNone;
@@ -247,8 +275,44 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
 }
 
 std::vector<PublishedTensor> published_tensors(const PublishedModel& model, MatrixOrder linear) {
-  return architecture_of(model) == Architecture::kGpt2 ? gpt2_tensors(model.options, linear)
-                                                       : llama_tensors(model.options);
+  const Family& family = row_of(model);
+  const nn::TransformerOptions& o = model.options;
+  const std::map<std::string, Shape> parameters = parameters_of(o);
+  std::vector<PublishedTensor> tensors;
+  const auto add = [&](const TensorName& named, std::int64_t block) {
+    for (const char* kind : {".weight", ".bias"}) {
+      PublishedTensor tensor{.name = numbered(named.name, block) + kind};
+      for (const TensorPart& part : named.parts) {
+        if (const auto found = parameters.find(part.parameter + kind); found != parameters.end()) {
+          append_rows(o, part.rows, numbered(found->first, block), found->second, tensor.rows);
+        }
+      }
+      if (tensor.rows.empty()) {
+        continue;
+      }
+      const bool is_matrix = tensor.rows.front().shape.rank() == 2;
+      std::int64_t rows = 0;
+      for (const ParameterRows& part : tensor.rows) {
+        rows += part.rows.count();
+      }
+      tensor.shape = is_matrix ? Shape{rows, tensor.rows.front().shape[1]} : Shape{rows};
+      if (is_matrix && is_in_block(named) && family.linear == MatrixOrder::kInputsFirst &&
+          linear == MatrixOrder::kInputsFirst) {
+        tensor.shape = {tensor.shape[1], tensor.shape[0]};
+        tensor.order = MatrixOrder::kInputsFirst;
+      }
+      tensors.push_back(std::move(tensor));
+    }
+  };
+  for (auto at = family.tensors.begin(); at != family.tensors.end();) {
+    const auto end = std::find_if_not(at, family.tensors.end(), is_in_block);
+    for (std::int64_t block = 0; block < (at == end ? 1 : o.blocks); ++block) {
+      std::for_each(at, at == end ? at + 1 : end,
+                    [&](const TensorName& named) { add(named, block); });
+    }
+    at = at == end ? at + 1 : end;
+  }
+  return tensors;
 }
 
 }  // namespace strata::exchange

@@ -117,7 +117,8 @@ int run_huggingface(std::span<const std::byte> bytes) {
         exchange::read_huggingface_config(directory / "config.json");
     const nn::TransformerOptions& o = model.options;
     std::vector<io::TensorToStore> weights{{"a", io::StoredType::kFloat32, {1}}};
-    if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary}) <= 100) {
+    if (std::max({o.blocks, o.width, o.hidden, o.context, o.vocabulary,
+                  o.heads * nn::head_size_of(o)}) <= 100) {
       weights.clear();
       for (const exchange::PublishedTensor& tensor :
            exchange::published_tensors(model, exchange::MatrixOrder::kInputsFirst)) {

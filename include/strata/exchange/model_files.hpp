@@ -20,7 +20,7 @@
 namespace strata::exchange {
 
 enum class ModelFormat {
-  kHuggingface,  ///< config.json and safetensors, of GPT-2 or Llama
+  kHuggingface,  ///< config.json and safetensors, of family_names()
   kLlmc,         ///< gpt2_124M.bin of llm.c
   kSafetensors,  ///< strata's own names, only written
   kOnnx          ///< a graph with its weights, of vectors or images, only written

@@ -1,20 +1,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "strata/core/enum_names.hpp"
 #include "strata/nn/parameter.hpp"
 #include "strata/nn/transformer.hpp"
 
 namespace strata::exchange {
-
-/// Transformers whose weights are published under common names.
-enum class Architecture { kGpt2, kLlama };
-
-constexpr auto enum_names(Architecture) {
-  return names_in_order("gpt2", "llama");
-}
 
 /// Of a model that is read; larger numbers are damage.
 inline constexpr std::int64_t kMostBlocks = 10'000;
@@ -23,21 +16,32 @@ inline constexpr std::int64_t kMostBlocks = 10'000;
 struct PublishedModel {
   nn::TransformerOptions options;  ///< resolved
   double epsilon = 1e-5;           ///< of every norm
+  /// The model_type of its config.json, which says the names of keys and tensors; empty: the first
+  /// family that writes the model.
+  std::string family = {};
 
   friend bool operator==(const PublishedModel&, const PublishedModel&) = default;
 };
 
-/// GPT-2: layer norms, learned positions, gelu or relu. Llama: RMS norms, rotary positions, swiglu,
-/// no biases. Throws: Error(kUsage) for another combination.
-[[nodiscard]] Architecture architecture_of(const PublishedModel& model);
+/// The families that strata reads and writes, as "gpt2, llama, ...".
+[[nodiscard]] std::string family_names();
+
+/// The family in which a model goes out: the one that it came as if that can describe it, else the
+/// first that can. Throws: Error(kUsage) where none can.
+[[nodiscard]] std::string family_of(const PublishedModel& model, std::string_view came_as = {});
 
 /// Its `layer =` lines.
 [[nodiscard]] std::vector<std::string> layer_lines(const PublishedModel& model);
 
-/// The model of these lines. The context is the number of learned positions, or `context`.
-/// Throws: Error(kUsage) naming the first line that GPT-2 and Llama do not have.
+/// The model of these lines, without a family. The context is the number of learned positions, or
+/// `context`. Throws: Error(kUsage) naming the first line that is not as transformer_layers()
+/// writes it.
 [[nodiscard]] PublishedModel published_model_of(const std::vector<std::string>& lines,
                                                 std::int64_t context, std::int64_t vocabulary);
+
+/// Whether layers compute the same with the same weights.
+[[nodiscard]] bool have_same_weights(const std::vector<std::string>& lines,
+                                     const std::vector<std::string>& others);
 
 /// How a file stores the matrix of a linear layer. Hugging Face's GPT-2 stores inputs x outputs.
 enum class MatrixOrder { kOutputsFirst, kInputsFirst };
@@ -57,9 +61,9 @@ struct PublishedTensor {
   std::vector<ParameterRows> rows;
 };
 
-/// All weights under the names of Hugging Face's GPT-2 ("transformer.h.0.ln_1.weight") or Llama
-/// ("model.layers.0.input_layernorm.weight"); `linear` is the order of GPT-2's linear layers.
-/// Source: huggingface/transformers, models/gpt2 and models/llama.
+/// All weights under the names of the model's family, as GPT-2's "transformer.h.0.ln_1.weight" or
+/// Llama's "model.layers.0.input_layernorm.weight"; `linear` is the order of GPT-2's linear layers.
+/// Throws: Error(kUsage) as family_of(), for a model without a family.
 [[nodiscard]] std::vector<PublishedTensor> published_tensors(const PublishedModel& model,
                                                              MatrixOrder linear);
 

@@ -59,8 +59,8 @@ std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const
       }
     }
   }
-  if (exchange::architecture_of(model.model) == exchange::Architecture::kGpt2 &&
-      fs::exists(path / "vocab.json", error) && fs::exists(path / "merges.txt", error)) {
+  if (model.model.family == "gpt2" && fs::exists(path / "vocab.json", error) &&
+      fs::exists(path / "merges.txt", error)) {
     return io::Tokenizer::gpt2(path / "vocab.json", path / "merges.txt");
   }
   return std::nullopt;
@@ -115,8 +115,7 @@ ExitCode import_model(const config::CommandLine& line) {
   }
   const std::int64_t added = tokenizer ? tokenizer->added_tokens() : 0;
   fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}{}\n", output.string(),
-             count_text(elements), name_of(exchange::architecture_of(model.model)),
-             model.stored.size(), name_of(data.tokenizer),
+             count_text(elements), model.model.family, model.stored.size(), name_of(data.tokenizer),
              added > 0 ? fmt::format(" of {} ids, {} of them added_tokens",
                                      count_text(tokenizer->vocabulary()), added)
                        : "");
@@ -181,7 +180,8 @@ Commands model_commands() {
        .synopses = {{"PATH --output=DIR [options]"}},
        .about =
            R"(Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH
-is a directory of Hugging Face with a GPT-2 or a Llama (config.json, safetensors), or a model file of llm.c.
+is a directory of Hugging Face (config.json, safetensors) with a GPT-2, Llama, Qwen, Mistral, SmolLM, Gemma, OLMo 2
+or Phi-3 model, or a model file of llm.c.
 torch_to_safetensors.py in share/strata/python makes such a directory from nanoGPT's ckpt.pt.)",
        .options =
            {{"output", "DIR", "the run's directory, a new one"},
@@ -211,7 +211,7 @@ directory))"},
 is read back and compared before DIR appears.)",
        .options =
            {{"format", "huggingface|llmc|safetensors|onnx",
-             R"(huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names;
+             R"(huggingface: the family that the model came as, or the first that has its layers; llmc: model.bin of a GPT-2; safetensors: any model, strata's names;
 onnx: model.onnx of a multilayer perceptron or a convolutional network, from samples as the data set stores them to
 probabilities or values)"},
             {"output", "DIR", "a new directory"},

@@ -1,0 +1,387 @@
+#include "families.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "strata/core/text.hpp"
+
+namespace strata::exchange {
+namespace {
+
+using Options = nn::TransformerOptions;
+using nn::FamilyOptions;
+
+/// Of all families: token ids, dtypes, training, generation, heads of other tasks, and which
+/// program wrote the file.
+constexpr std::string_view kSilent = R"(
+architectures model_type transformers_version transformers.js_config unsloth_fixed unsloth_version
+_name_or_path name_or_path _commit_hash auto_map torch_dtype dtype torchscript use_bfloat16
+use_cache cache_implementation _attn_implementation _attn_implementation_autoset
+attn_implementation use_flash_attn
+bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id
+initializer_range attention_dropout gradient_checkpointing pretraining_tp chunk_size_feed_forward
+output_attentions output_hidden_states output_scores return_dict return_dict_in_generate is_decoder
+tokenizer_class prefix task_specific_params finetuning_task problem_type num_labels id2label
+label2id classifier_dropout tie_encoder_decoder cross_attention_hidden_size tf_legacy_loss
+max_length min_length max_new_tokens min_new_tokens do_sample early_stopping num_beams
+num_beam_groups diversity_penalty temperature top_k top_p min_p typical_p repetition_penalty
+length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
+forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
+suppress_tokens begin_suppress_tokens)";
+
+using Keys = std::vector<ConfigKey>;
+
+Keys joined(Keys keys, Keys more) {
+  keys.insert(keys.end(), std::make_move_iterator(more.begin()),
+              std::make_move_iterator(more.end()));
+  return keys;
+}
+
+/// What no family of the table has.
+Keys absent() {
+  return {
+      fixed("quantization_config", nullptr, "with floating-point weights, null; convert the model"),
+      fixed("pruned_heads", nlohmann::json::object(), "with all heads, {}"),
+      fixed("per_layer_config", nullptr, "with layers of one form, null"),
+      fixed("is_encoder_decoder", false), fixed("add_cross_attention", false)};
+}
+
+/// The keys of Llama and of families with its names; `own` come after the sizes.
+Keys decoder_keys(Keys own, RotaryForm rotary = RotaryForm::kWhole) {
+  Keys keys{count("num_hidden_layers", &Options::blocks, Null::kDefault, kMostBlocks),
+            width("hidden_size"),
+            count("num_key_value_heads", &Options::kv_heads, Null::kNone),
+            head_size("head_dim"),
+            heads("num_attention_heads"),
+            count("intermediate_size", &Options::hidden),
+            longest_context("max_position_embeddings"),
+            count("vocab_size", &Options::vocabulary),
+            positive("rms_norm_eps", &PublishedModel::epsilon),
+            switched("tie_word_embeddings", &Options::tied)};
+  return joined(joined(joined(std::move(keys), rotary_keys(rotary)), std::move(own)), absent());
+}
+
+ConfigKey silu() {
+  return activation("hidden_act", {{"silu", nn::MlpChoice::kSwiglu}});
+}
+
+ConfigKey no_window() {
+  return fixed("sliding_window", nullptr, "attention to all earlier tokens, null");
+}
+
+ConfigKey window() {
+  return count("sliding_window", &Options::attention_window, Null::kNone);
+}
+
+Keys qwen_keys(Keys own) {
+  return decoder_keys(joined({silu(), unused_window(), layer_types()}, std::move(own)));
+}
+
+Keys gemma_keys(Keys own, RotaryForm rotary) {
+  return decoder_keys(
+      joined({activation("hidden_activation", {{"gelu_pytorch_tanh", nn::MlpChoice::kGeglu}}),
+              fixed("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh"),
+              query_scalar("query_pre_attn_scalar", 256.0), window(),
+              positive("final_logit_softcapping", &FamilyOptions::logit_softcap, Null::kNone),
+              fixed("attention_bias", false), fixed("use_bidirectional_attention", false)},
+             joined(std::move(own), {layer_types()})),
+      rotary);
+}
+
+Keys gpt2_keys() {
+  // Settings of training, like those of generation: without any here, they stay.
+  const auto dropout = [](const PublishedModel& model, const nlohmann::json* given) {
+    const double probability = model.options.dropout;
+    return probability > 0.0 || given == nullptr ? nlohmann::json(probability) : *given;
+  };
+  const std::string gelu = "gelu_new, gelu_pytorch_tanh (both the tanh form) or relu";
+  Keys keys{
+      count("n_layer", &Options::blocks, Null::kDefault, kMostBlocks), width("n_embd"),
+      heads("n_head"), count("n_inner", &Options::hidden, Null::kNone),
+      count("n_positions", &Options::context), count("vocab_size", &Options::vocabulary),
+      activation("activation_function", {{"gelu_new", nn::MlpChoice::kGelu},
+                                         {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
+                                         {"relu", nn::MlpChoice::kRelu}}),
+      positive("layer_norm_epsilon", &PublishedModel::epsilon),
+      switched("tie_word_embeddings", &Options::tied),
+      // Of nanoGPT's models, as torch_to_safetensors.py writes it; Hugging Face's have biases.
+      switched("bias", &Options::bias, Written::kWhereNeeded), fixed("scale_attn_weights", true),
+      fixed("scale_attn_by_inverse_layer_idx", false),
+      only_written("n_ctx",
+                   [](const PublishedModel& model, const nlohmann::json*) {
+                     return nlohmann::json(model.options.context);
+                   }),
+      only_written("embd_pdrop", dropout), only_written("resid_pdrop", dropout),
+      only_written("attn_pdrop", [](const PublishedModel&, const nlohmann::json* given) {
+        return given == nullptr ? nlohmann::json(0.0) : *given;
+      })};
+  return joined(std::move(keys), absent());
+}
+
+/// A family of RMS norms, rotary positions, gated MLPs and no biases but those of `options`.
+PublishedModel decoder(Options options, double epsilon = 1e-6) {
+  options.preset = nn::Preset::kGpt;
+  options.norm = nn::NormChoice::kRmsNorm;
+  options.positions = nn::PositionChoice::kRotary;
+  options.mlp = options.mlp == nn::MlpChoice::kAuto ? nn::MlpChoice::kSwiglu : options.mlp;
+  options.rotary_base = options.rotary_base > 0.0 ? options.rotary_base : 10000.0;
+  options.bias = Switch::kOff;
+  options.tied = options.tied.value_or(Switch::kOff);
+  return {.options = options, .epsilon = epsilon};
+}
+
+/// Gemma 2's sizes, with what both generations compute.
+Options gemma(Options options) {
+  options.blocks = 26;
+  options.width = 2304;
+  options.heads = 8;
+  options.kv_heads = 4;
+  options.hidden = 9216;
+  options.mlp = nn::MlpChoice::kGeglu;
+  options.tied = Switch::kOn;
+  options.attention_window = 4096;
+  FamilyOptions& f = options.family;
+  f.head_size = 256;
+  f.norm_places = nn::NormPlaces::kBoth;
+  f.unit_offset = Switch::kOn;
+  f.embedding_scale = std::sqrt(2304.0);
+  return options;
+}
+
+using Names = std::vector<TensorName>;
+
+const std::string kAttention = "blocks.N.attention.";
+const std::string kMlp = "blocks.N.mlp.";
+
+/// Queries, keys and values in one tensor.
+TensorName joined_heads(const std::string& name) {
+  const std::string qkv = kAttention + "qkv";
+  return {name,
+          {{qkv, TensorRows::kQueries}, {qkv, TensorRows::kKeys}, {qkv, TensorRows::kValues}}};
+}
+
+Names gpt2_names() {
+  return {{"transformer.wte", {{"embedding.tokens"}}},
+          {"transformer.wpe", {{"embedding.positions"}}},
+          {"transformer.h.N.ln_1", {{kAttention + "norm"}}},
+          joined_heads("transformer.h.N.attn.c_attn"),
+          {"transformer.h.N.attn.c_proj", {{kAttention + "output"}}},
+          {"transformer.h.N.ln_2", {{kMlp + "norm"}}},
+          {"transformer.h.N.mlp.c_fc", {{kMlp + "up"}}},
+          {"transformer.h.N.mlp.c_proj", {{kMlp + "down"}}},
+          {"transformer.ln_f", {{"norm"}}},
+          {"lm_head", {{"head"}}}};
+}
+
+/// Where the names of a decoder's norms and products differ.
+enum class DecoderNames {
+  kLlama,
+  kPostNorms,  ///< post_attention_layernorm is of attention's output
+  kFused       ///< Llama's norms; products of one input in one tensor
+};
+
+Names decoder_names(DecoderNames form = DecoderNames::kLlama) {
+  const std::string layer = "model.layers.N.";
+  const std::string qkv = kAttention + "qkv";
+  const bool fused = form == DecoderNames::kFused;
+  const bool post = form == DecoderNames::kPostNorms;
+  Names names{{"model.embed_tokens", {{"embedding.tokens"}}},
+              {layer + "input_layernorm", {{kAttention + "norm"}}}};
+  const auto add = [&](Names more) {
+    names.insert(names.end(), std::make_move_iterator(more.begin()),
+                 std::make_move_iterator(more.end()));
+  };
+  if (fused) {
+    add({joined_heads(layer + "self_attn.qkv_proj")});
+  } else {
+    add({{layer + "self_attn.q_proj", {{qkv, TensorRows::kQueries}}},
+         {layer + "self_attn.k_proj", {{qkv, TensorRows::kKeys}}},
+         {layer + "self_attn.v_proj", {{qkv, TensorRows::kValues}}}});
+  }
+  add({{layer + "self_attn.q_norm", {{kAttention + "q_norm"}}},
+       {layer + "self_attn.k_norm", {{kAttention + "k_norm"}}},
+       {layer + "self_attn.o_proj", {{kAttention + "output"}}},
+       {layer + "post_attention_layernorm", {{post ? kAttention + "post_norm" : kMlp + "norm"}}}});
+  if (post) {
+    add({{layer + "pre_feedforward_layernorm", {{kMlp + "norm"}}},
+         {layer + "post_feedforward_layernorm", {{kMlp + "post_norm"}}}});
+  }
+  if (fused) {
+    add({{layer + "mlp.gate_up_proj", {{kMlp + "gate"}, {kMlp + "up"}}}});
+  } else {
+    add({{layer + "mlp.gate_proj", {{kMlp + "gate"}}}, {layer + "mlp.up_proj", {{kMlp + "up"}}}});
+  }
+  add({{layer + "mlp.down_proj", {{kMlp + "down"}}},
+       {"model.norm", {{"norm"}}},
+       {"lm_head", {{"head"}}}});
+  return names;
+}
+
+std::vector<Family> make_families() {
+  return {
+      {.model_type = "gpt2",
+       .architecture = "GPT2LMHeadModel",
+       .defaults = {.options = {.preset = nn::Preset::kGpt,
+                                .blocks = 12,
+                                .width = 768,
+                                .heads = 12,
+                                .context = 1024,
+                                .vocabulary = 50257,
+                                .norm = nn::NormChoice::kLayerNorm,
+                                .mlp = nn::MlpChoice::kGelu,
+                                .positions = nn::PositionChoice::kLearned,
+                                .bias = Switch::kOn,
+                                .tied = Switch::kOn}},
+       .keys = gpt2_keys(),
+       .silent = "reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
+                 "summary_proj_to_labels summary_first_dropout",
+       .tensors = gpt2_names(),
+       .linear = MatrixOrder::kInputsFirst},
+      {.model_type = "llama",
+       .architecture = "LlamaForCausalLM",
+       .defaults = decoder({.blocks = 32,
+                            .width = 4096,
+                            .heads = 32,
+                            .hidden = 11008,
+                            .context = 2048,
+                            .vocabulary = 32000}),
+       .keys = decoder_keys({silu(), no_window(), fixed("rope_interleaved", false),
+                             fixed("attention_bias", false, Written::kAlways),
+                             fixed("mlp_bias", false, Written::kAlways)}),
+       .silent = "is_llama_config",
+       .tensors = decoder_names()},
+      {.model_type = "qwen2",
+       .architecture = "Qwen2ForCausalLM",
+       .defaults = decoder({.blocks = 32,
+                            .width = 4096,
+                            .heads = 32,
+                            .kv_heads = 32,
+                            .hidden = 22016,
+                            .context = 32768,
+                            .vocabulary = 151936,
+                            .family = {.qkv_bias = Switch::kOn}}),
+       .keys = qwen_keys({fixed("use_mrope", false)}),
+       .silent = "sliding_window max_window_layers",
+       .tensors = decoder_names()},
+      {.model_type = "qwen3",
+       .architecture = "Qwen3ForCausalLM",
+       .defaults = decoder({.blocks = 32,
+                            .width = 4096,
+                            .heads = 32,
+                            .kv_heads = 32,
+                            .hidden = 22016,
+                            .context = 32768,
+                            .vocabulary = 151936,
+                            .family = {.head_size = 128, .qk_norm = nn::QkNorm::kHead}}),
+       .keys = qwen_keys({fixed("attention_bias", false)}),
+       .silent = "sliding_window max_window_layers",
+       .tensors = decoder_names()},
+      {.model_type = "mistral",
+       .architecture = "MistralForCausalLM",
+       .defaults = decoder({.blocks = 32,
+                            .width = 4096,
+                            .heads = 32,
+                            .kv_heads = 8,
+                            .hidden = 14336,
+                            .context = 131072,
+                            .vocabulary = 32000,
+                            .attention_window = 4096}),
+       .keys = decoder_keys({silu(), window(), fixed("attention_bias", false)}),
+       .silent = "",
+       .tensors = decoder_names()},
+      {.model_type = "smollm3",
+       .architecture = "SmolLM3ForCausalLM",
+       .defaults = decoder({.blocks = 36,
+                            .width = 2048,
+                            .heads = 16,
+                            .kv_heads = 4,
+                            .hidden = 11008,
+                            .context = 32768,
+                            .vocabulary = 128256,
+                            .rotary_base = 2e6,
+                            .tied = Switch::kOn,
+                            .family = {.unrotated_every = 4}}),
+       .keys = decoder_keys({silu(),
+                             interval("no_rope_layer_interval", &FamilyOptions::unrotated_every),
+                             no_rope_layers(), fixed("use_sliding_window", false), layer_types(),
+                             fixed("attention_bias", false), fixed("mlp_bias", false)}),
+       .silent = "sliding_window max_window_layers",
+       .tensors = decoder_names()},
+      {.model_type = "gemma2",
+       .architecture = "Gemma2ForCausalLM",
+       .defaults = decoder(gemma(
+           {.context = 8192,
+            .vocabulary = 256000,
+            .family = {.attention_softcap = 50.0, .logit_softcap = 30.0, .global_every = 2}})),
+       .keys = gemma_keys(
+           {positive("attn_logit_softcapping", &FamilyOptions::attention_softcap, Null::kNone)},
+           RotaryForm::kWhole),
+       .silent = "",
+       .tensors = decoder_names(DecoderNames::kPostNorms)},
+      {.model_type = "gemma3_text",
+       .architecture = "Gemma3ForCausalLM",
+       .defaults = decoder(gemma({.context = 131072,
+                                  .vocabulary = 262208,
+                                  .rotary_base = 1e6,
+                                  .family = {.qk_norm = nn::QkNorm::kHead,
+                                             .global_every = 6,
+                                             .local_rotary_base = 10000.0}})),
+       .keys = gemma_keys({fixed("attn_logit_softcapping", nullptr, "scores without a bound, null"),
+                           interval("sliding_window_pattern", &FamilyOptions::global_every),
+                           interval("_sliding_window_pattern", &FamilyOptions::global_every)},
+                          RotaryForm::kTwoBases),
+       .silent = "",
+       .tensors = decoder_names(DecoderNames::kPostNorms)},
+      {.model_type = "olmo2",
+       .architecture = "Olmo2ForCausalLM",
+       .defaults = decoder(
+           {.blocks = 32,
+            .width = 4096,
+            .heads = 32,
+            .hidden = 11008,
+            .context = 2048,
+            .vocabulary = 50304,
+            .family = {.qk_norm = nn::QkNorm::kWidth, .norm_places = nn::NormPlaces::kAfter}},
+           1e-5),
+       .keys = decoder_keys({silu(), fixed("attention_bias", false)}),
+       .silent = "",
+       .tensors = decoder_names(DecoderNames::kPostNorms)},
+      {.model_type = "phi3",
+       .architecture = "Phi3ForCausalLM",
+       .defaults = decoder({.blocks = 32,
+                            .width = 3072,
+                            .heads = 32,
+                            .hidden = 8192,
+                            .context = 4096,
+                            .vocabulary = 32064},
+                           1e-5),
+       .keys = decoder_keys({silu(), window(), fixed("attention_bias", false),
+                             fixed("mlp_bias", false), fixed("lm_head_bias", false)},
+                            RotaryForm::kShare),
+       .silent = "original_max_position_embeddings embd_pdrop resid_pdrop",
+       .tensors = decoder_names(DecoderNames::kFused)}};
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> kTable = make_families();
+  return kTable;
+}
+
+const Family* find_family(std::string_view model_type) {
+  const auto found = std::ranges::find(families(), model_type, &Family::model_type);
+  return found == families().end() ? nullptr : &*found;
+}
+
+bool is_silent(const Family& family, std::string_view key) {
+  const auto has = [&](std::string_view words) {
+    const std::vector<std::string> keys = split_words(words, " \n");
+    return std::ranges::find(keys, key) != keys.end();
+  };
+  return has(kSilent) || has(family.silent);
+}
+
+}  // namespace strata::exchange

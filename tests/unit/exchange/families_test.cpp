@@ -1,0 +1,470 @@
+// Families of published models: config.json, layer lines, and the rows that tensors hold. Long for
+// its table of published files.
+#include "families.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/nn/model.hpp"
+
+#include "../io/text_files.hpp"
+#include "error_of.hpp"
+#include "huggingface_config.hpp"
+#include "rows_once.hpp"
+
+namespace strata::exchange::test::families_test {
+namespace {
+
+using nlohmann::json;
+
+/// A published model: its config.json, words of its lines, its tensors and its weights.
+struct FamilyCase {
+  std::string name;
+  std::string config;
+  std::vector<std::string> words;
+  std::int64_t tensors;
+  std::int64_t weights;
+
+  friend std::ostream& operator<<(std::ostream& out, const FamilyCase& c) { return out << c.name; }
+};
+
+/// Of the config.json of huggingface.co/NAME, but for keys that say nothing about weights.
+std::vector<FamilyCase> published_cases() {
+  return {
+      {"gpt2",
+       R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new",
+           "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+           "layer_norm_epsilon": 1e-05, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+           "n_inner": 3072, "n_positions": 1024, "resid_pdrop": 0.1, "summary_type": "cls_index",
+           "task_specific_params": {"text-generation": {"do_sample": true}}, "vocab_size": 50257,
+           "tie_word_embeddings": true})",
+       {"attention 12", "positions=1024"},
+       148,
+       124'439'808},
+      {"meta-llama/Llama-3.2-1B",
+       R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+           "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
+           "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 32,
+           "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
+           "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+           "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+           "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256})",
+       {"attention 32 kv_heads=8 rotary=500000 rotary_scaling=llama3:32:1:4:8192 norm=rms_norm"},
+       146,
+       1'235'814'400},
+      {"HuggingFaceTB/SmolLM2-135M",
+       R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+           "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+           "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192,
+           "mlp_bias": false, "num_attention_heads": 9, "num_hidden_layers": 30,
+           "num_key_value_heads": 3, "rms_norm_eps": 1e-05, "rope_interleaved": false,
+           "rope_scaling": null, "rope_theta": 100000, "tie_word_embeddings": true,
+           "use_cache": true, "vocab_size": 49152})",
+       {"attention 9 kv_heads=3 rotary=100000"},
+       272,
+       134'515'008},
+      {"Qwen/Qwen2.5-0.5B",
+       R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+           "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
+           "max_position_embeddings": 32768, "max_window_layers": 24, "num_attention_heads": 14,
+           "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+           "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": 32768,
+           "tie_word_embeddings": true, "use_mrope": false, "use_sliding_window": false,
+           "vocab_size": 151936})",
+       {"attention 14 kv_heads=2 qkv_bias=on rotary=1000000", "bias=off", "epsilon=1e-06"},
+       290,
+       494'032'768},
+      {"Qwen/Qwen3-0.6B",
+       R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+           "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+           "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16,
+           "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+           "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+           "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})",
+       {"attention 16 kv_heads=8 head_size=128 qk_norm=head rotary=1000000"},
+       310,
+       596'049'920},
+      {"mistralai/Mistral-7B-v0.1",
+       R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_act": "silu",
+           "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+           "sliding_window": 4096, "tie_word_embeddings": false, "vocab_size": 32000})",
+       {"attention 32 kv_heads=8 rotary=10000 window=4096", "head tied=off"},
+       291,
+       7'241'732'096},
+      {"HuggingFaceTB/SmolLM3-3B",
+       R"({"model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false,
+           "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
+           "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false,
+           "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1,
+           1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
+           "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4,
+           "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": null,
+           "rope_theta": 5000000.0, "sliding_window": null, "tie_word_embeddings": true,
+           "use_sliding_window": false, "vocab_size": 128256})",
+       {"attention 16 kv_heads=4 rotary=5000000 norm", "attention 16 kv_heads=4 norm"},
+       326,
+       3'075'098'624},
+      {"google/gemma-2-2b",
+       R"({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "attention_bias": false,
+           "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
+           "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+           "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
+           "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8,
+           "num_hidden_layers": 26, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+           "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000.0,
+           "sliding_window": 4096, "tie_word_embeddings": true, "vocab_size": 256000})",
+       {"embedding 2304 vocabulary=256000 scale=48", "softcap=50 rotary=10000 window=4096",
+        "softcap=50 rotary=10000 norm=rms_norm post_norm=rms_norm unit_offset=on", "geglu",
+        "head softcap=30"},
+       288,
+       2'614'341'888},
+      {"google/gemma-3-270m",
+       R"({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"],
+           "_sliding_window_pattern": 6, "attention_bias": false, "attn_logit_softcapping": null,
+           "final_logit_softcapping": null, "head_dim": 256,
+           "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 640,
+           "intermediate_size": 2048, "layer_types": ["sliding_attention", "sliding_attention",
+           "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+           "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+           "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+           "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+           "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 18,
+           "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+           "rope_local_base_freq": 10000.0, "rope_scaling": null, "rope_theta": 1000000.0,
+           "sliding_window": 512, "tie_word_embeddings": true,
+           "use_bidirectional_attention": false, "vocab_size": 262144})",
+       {"qk_norm=head rotary=10000 window=512", "qk_norm=head rotary=1000000 norm=rms_norm"},
+       236,
+       268'098'176},
+      {"allenai/OLMo-2-0425-1B",
+       R"({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], "attention_bias": false,
+           "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
+           "max_position_embeddings": 4096, "num_attention_heads": 16, "num_hidden_layers": 16,
+           "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_scaling": null,
+           "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352})",
+       {"attention 16 qk_norm=width rotary=500000 norm=none post_norm=rms_norm"},
+       179,
+       1'484'916'736},
+      {"microsoft/Phi-3-mini-4k-instruct",
+       R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+           "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
+           "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192,
+           "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+           "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+           "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+           "sliding_window": 2047, "tie_word_embeddings": false, "vocab_size": 32064})",
+       {"attention 32 rotary=10000 window=2047"},
+       195,
+       3'821'079'552},
+      {"microsoft/phi-4",
+       R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+           "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 17920,
+           "max_position_embeddings": 16384, "num_attention_heads": 40, "num_hidden_layers": 40,
+           "num_key_value_heads": 10, "original_max_position_embeddings": 16384,
+           "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 250000,
+           "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 100352})",
+       {"attention 40 kv_heads=10 rotary=250000 norm"},
+       243,
+       14'659'507'200}};
+}
+
+/// Reads a config.json of these values.
+PublishedModel model_read(const json& config) {
+  const io::test::TemporaryDirectory directory;
+  io::test::write_file(directory / "config.json", config.dump());
+  return read_huggingface_config(directory / "config.json");
+}
+
+PublishedModel from_lines(const PublishedModel& model) {
+  return published_model_of(layer_lines(model), model.options.context, model.options.vocabulary);
+}
+
+class PublishedFamilies : public testing::TestWithParam<FamilyCase> {};
+
+TEST_P(PublishedFamilies, ConfigsGoThroughLinesAndBack) {
+  json config = json::parse(GetParam().config);
+  config["torch_dtype"] = "bfloat16";
+  const std::string type = config.at("model_type");
+  const PublishedModel model = model_read(config);
+  EXPECT_EQ(model.family, type);
+  const std::string lines = fmt::format("{}", fmt::join(layer_lines(model), "\n"));
+  for (const std::string& words : GetParam().words) {
+    EXPECT_THAT(lines, testing::HasSubstr(words));
+  }
+  PublishedModel back = from_lines(model);
+  EXPECT_EQ(layer_lines(back), layer_lines(model));
+  back.family = family_of(back, type);
+  EXPECT_EQ(back.family, type);
+  const auto written = [&](const train::ModelTexts& texts) {
+    return huggingface_config(back, io::StoredType::kBfloat16, {}, texts);
+  };
+  // As it came; and without what it came with, another file of the same model.
+  EXPECT_EQ(written({{"config.json", config.dump()}}), config);
+  const PublishedModel again = model_read(written({}));
+  EXPECT_EQ(layer_lines(again), layer_lines(model));
+  EXPECT_EQ(again.options.context, model.options.context);
+}
+
+TEST_P(PublishedFamilies, TensorsHoldEveryRowOnce) {
+  const PublishedModel model = model_read(json::parse(GetParam().config));
+  const auto tensors = published_tensors(model, MatrixOrder::kInputsFirst);
+  EXPECT_EQ(std::ssize(tensors), GetParam().tensors);
+  EXPECT_EQ(expect_rows_once(tensors), GetParam().weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilies, testing::ValuesIn(published_cases()),
+                         [](const auto& tested) {
+                           std::string name = tested.param.name;
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
+
+TEST(FamilyTensors, AreTheParametersOfTheLayers) {
+  for (const FamilyCase& published : published_cases()) {
+    const PublishedModel model = model_read(json::parse(published.config));
+    const std::string& family = model.family;
+    if (family != "gpt2" && family != "llama" && family != "mistral" && family != "smollm3") {
+      continue;
+    }
+    const nn::Model network({.layers = layer_lines(model),
+                             .input_shape = {model.options.context},
+                             .outputs = model.options.vocabulary,
+                             .input_kind = nn::InputKind::kTokenIds});
+    std::map<std::string, Shape> expected;
+    for (const nn::ParameterSpec& parameter : network.parameters()) {
+      if (parameter.ownership == nn::Ownership::kOwned) {
+        expected[parameter.name] = parameter.shape;
+      }
+    }
+    std::map<std::string, Shape> found;
+    for (const PublishedTensor& tensor : published_tensors(model, MatrixOrder::kInputsFirst)) {
+      for (const ParameterRows& part : tensor.rows) {
+        found[part.parameter] = part.shape;
+      }
+    }
+    EXPECT_EQ(found, expected) << published.name;
+  }
+}
+
+TEST(FamilyTensors, AreThoseOfTheirFiles) {
+  const std::map<std::string, std::map<std::string, Shape>> expected{
+      {"Qwen/Qwen2.5-0.5B",
+       {{"model.layers.23.self_attn.q_proj.weight", {896, 896}},
+        {"model.layers.23.self_attn.k_proj.bias", {128}}}},
+      {"Qwen/Qwen3-0.6B",
+       {{"model.layers.0.self_attn.q_proj.weight", {2048, 1024}},
+        {"model.layers.0.self_attn.o_proj.weight", {1024, 2048}},
+        {"model.layers.0.self_attn.k_norm.weight", {128}}}},
+      {"google/gemma-2-2b",
+       {{"model.layers.3.pre_feedforward_layernorm.weight", {2304}},
+        {"model.layers.3.post_feedforward_layernorm.weight", {2304}},
+        {"model.layers.3.self_attn.o_proj.weight", {2304, 2048}}}},
+      {"allenai/OLMo-2-0425-1B",
+       {{"model.layers.0.self_attn.q_norm.weight", {2048}},
+        {"model.layers.0.post_attention_layernorm.weight", {2048}}}},
+      {"microsoft/phi-4",
+       {{"model.layers.0.self_attn.qkv_proj.weight", {7680, 5120}},
+        {"model.layers.0.mlp.gate_up_proj.weight", {35840, 5120}}}}};
+  for (const FamilyCase& published : published_cases()) {
+    const auto tensors =
+        published_tensors(model_read(json::parse(published.config)), MatrixOrder::kInputsFirst);
+    const auto found = expected.find(published.name);
+    for (const auto& [name, shape] :
+         found == expected.end() ? std::map<std::string, Shape>() : found->second) {
+      const auto tensor = std::ranges::find(tensors, name, &PublishedTensor::name);
+      ASSERT_NE(tensor, tensors.end()) << name;
+      EXPECT_EQ(tensor->shape, shape) << name;
+    }
+    // The gate's rows are above those that it multiplies.
+    if (const auto fused = std::ranges::find(tensors, "model.layers.1.mlp.gate_up_proj.weight",
+                                             &PublishedTensor::name);
+        fused != tensors.end()) {
+      EXPECT_EQ(fused->rows[0].parameter, "blocks.1.mlp.gate.weight");
+      EXPECT_EQ(fused->rows[1].parameter, "blocks.1.mlp.up.weight");
+    }
+  }
+}
+
+/// A config.json of the family's usual sizes, with all its keys.
+json usual_config(const Family& family) {
+  PublishedModel model = family.defaults;
+  model.options = nn::resolved(model.options);
+  model.family = family.model_type;
+  json config = huggingface_config(model, io::StoredType::kFloat32, {}, {});
+  for (const ConfigKey& key : family.keys) {
+    if (key.written != Written::kWhereGiven) {
+      config[key.name] = key.write(model, nullptr);
+    }
+  }
+  return config;
+}
+
+std::string refusal_of(const json& config) {
+  return strata::test::error_of([&] { static_cast<void>(model_read(config)); }, ExitCode::kData);
+}
+
+TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
+  const std::set<std::string> switches{"tie_word_embeddings", "bias"};
+  for (const Family& family : families()) {
+    SCOPED_TRACE(family.model_type);
+    const json usual = usual_config(family);
+    EXPECT_EQ(layer_lines(model_read(usual)),
+              layer_lines(model_read({{"model_type", family.model_type}})));
+    for (const ConfigKey& key : family.keys) {
+      if (!key.read) {
+        continue;
+      }
+      std::vector<json> wrong{{{"other", 1}}, "other", -1};
+      if (usual.contains(key.name) && usual[key.name].is_boolean() &&
+          !switches.contains(key.name)) {
+        wrong.emplace_back(!usual[key.name].get<bool>());
+      }
+      for (const json& value : wrong) {
+        json config = usual;
+        config[key.name] = value;
+        EXPECT_THAT(refusal_of(config), testing::HasSubstr(fmt::format("{} is {}, strata computes",
+                                                                       key.name, value.dump())));
+      }
+    }
+    json config = usual;
+    config["attention_of_another_kind"] = nullptr;
+    EXPECT_THAT(refusal_of(config),
+                testing::HasSubstr("attention_of_another_kind is null, a key that strata does not "
+                                   "know of " +
+                                   family.model_type));
+  }
+  EXPECT_THAT(refusal_of({{"model_type", "bert"}}),
+              testing::HasSubstr("model_type is \"bert\", strata computes gpt2, llama, qwen2"));
+}
+
+TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
+  const json windowed = "sliding_attention";
+  const json whole = "full_attention";
+  const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}};
+  const std::vector<std::pair<json, std::string>> cases{
+      {{{"model_type", "gemma2"}, {"num_hidden_layers", 3}, {"layer_types", {windowed, whole}}},
+       "layer_types"},
+      {{{"model_type", "gemma2"},
+        {"num_hidden_layers", 3},
+        {"layer_types", {windowed, whole, whole}}},
+       "layer_types"},
+      {{{"model_type", "gemma2"},
+        {"num_hidden_layers", 2},
+        {"sliding_window", nullptr},
+        {"layer_types", {windowed, whole}}},
+       "layer_types"},
+      {{{"model_type", "qwen3"}, {"num_hidden_layers", 2}, {"layer_types", {whole, windowed}}},
+       "layer_types"},
+      {{{"model_type", "qwen2"}, {"use_sliding_window", true}, {"max_window_layers", 31}},
+       "use_sliding_window"},
+      {{{"model_type", "smollm3"}, {"num_hidden_layers", 3}, {"no_rope_layers", {1, 0, 0}}},
+       "no_rope_layers"},
+      {{{"model_type", "smollm3"}, {"num_hidden_layers", 2}, {"no_rope_layers", {0, 0}}},
+       "no_rope_layers"},
+      {{{"model_type", "phi3"},
+        {"rope_scaling", {{"type", "longrope"}, {"long_factor", {1.0}}, {"short_factor", {1.0}}}}},
+       "rope_scaling"},
+      {{{"model_type", "phi3"}, {"partial_rotary_factor", 0.71}}, "partial_rotary_factor"},
+      {{{"model_type", "qwen2"}, {"rope_scaling", yarn}}, "rope_scaling"},
+      {{{"model_type", "gemma3_text"},
+        {"rope_parameters", {{whole, {{"rope_type", "default"}}}, {windowed, yarn}}}},
+       "rope_parameters"},
+      {{{"model_type", "llama"}, {"num_key_value_heads", 5}}, "num_attention_heads"},
+      {{{"model_type", "llama"}, {"head_dim", 5}}, "num_attention_heads"},
+      {{{"model_type", "gpt2"}, {"n_embd", 100}}, "n_head"}};
+  for (const auto& [config, key] : cases) {
+    EXPECT_THAT(refusal_of(config), testing::HasSubstr(": " + key + " is ")) << config;
+  }
+}
+
+TEST(FamilyKeys, OfOtherFormsSayTheSame) {
+  const auto lines_of = [](json config, const json& changes) {
+    config.update(changes);
+    return layer_lines(model_read(config));
+  };
+  const json gemma{{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}};
+  const json smollm{{"model_type", "smollm3"}, {"num_hidden_layers", 5}};
+  const json qwen{{"model_type", "qwen2"}};
+  const std::string local = "sliding_attention";
+  const std::string global = "full_attention";
+  EXPECT_EQ(
+      lines_of(gemma, {{"rope_parameters",
+                        {{global, {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                         {local, {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+      lines_of(gemma, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
+  EXPECT_EQ(lines_of(gemma, {{"layer_types", {local, local, global, local, local, global, local}}}),
+            lines_of(gemma, {{"sliding_window_pattern", 3}}));
+  EXPECT_NE(lines_of(gemma, {{"sliding_window_pattern", 3}}), lines_of(gemma, json::object()));
+  EXPECT_EQ(lines_of(smollm, {{"no_rope_layers", {1, 0, 1, 0, 1}}}),
+            lines_of(smollm, {{"no_rope_layer_interval", 2}}));
+  EXPECT_EQ(lines_of(qwen, {{"use_sliding_window", true}, {"max_window_layers", 32}}),
+            lines_of(qwen, json::object()));
+  EXPECT_EQ(
+      lines_of({{"model_type", "mistral"}}, {{"sliding_window", nullptr}}),
+      lines_of({{"model_type", "mistral"}}, {{"sliding_window", nullptr}, {"head_dim", 128}}));
+  EXPECT_THAT(lines_of({{"model_type", "gemma2"}}, {{"query_pre_attn_scalar", 144}})[1],
+              testing::HasSubstr(" scale=0.08333333333333333 "));
+  EXPECT_THAT(lines_of({{"model_type", "phi3"}}, {{"partial_rotary_factor", 0.75}})[1],
+              testing::HasSubstr(" rotary_share=0.75 "));
+}
+
+TEST(FamilyOf, IsTheOneThatAModelCameAsOrTheFirstThatWritesIt) {
+  const PublishedModel llama = from_lines(model_read({{"model_type", "llama"}}));
+  EXPECT_EQ(family_of(llama), "llama");
+  EXPECT_EQ(family_of(llama, "phi3"), "phi3");
+  EXPECT_EQ(family_of(llama, "qwen2"), "llama");  // which has biases
+  EXPECT_EQ(family_of(llama, "bert"), "llama");
+  PublishedModel windowed = llama;
+  windowed.options.attention_window = 512;
+  EXPECT_EQ(family_of(windowed, "llama"), "mistral");
+  // What only the other family's file may say is left out.
+  windowed.family = "mistral";
+  const json config = huggingface_config(
+      windowed, io::StoredType::kFloat32, {},
+      {{"config.json",
+        json{{"model_type", "llama"}, {"mlp_bias", false}, {"eos_token_id", 2}}.dump()}});
+  EXPECT_FALSE(config.contains("mlp_bias"));
+  EXPECT_EQ(config.at("eos_token_id"), 2);
+  EXPECT_EQ(layer_lines(model_read(config)), layer_lines(windowed));
+  // Blocks that alternate in no family.
+  windowed.options.family.unrotated_every = 3;
+  EXPECT_THAT(
+      strata::test::error_of([&] { static_cast<void>(family_of(windowed)); }, ExitCode::kUsage),
+      testing::HasSubstr("is of none of the families gpt2, llama"));
+}
+
+TEST(FamilyOf, EveryOptionIsReadFromTheLines) {
+  for (const Family& family : families()) {
+    PublishedModel model = family.defaults;
+    nn::TransformerOptions& o = model.options;
+    o.blocks = 7;
+    o.context = 48;
+    o.vocabulary = 96;
+    o.family.head_size = 80;
+    o.family.logit_softcap = 20.0;
+    o.family.attention_softcap = 30.0;
+    o.family.attention_scale = 0.3;
+    o.family.embedding_scale = 1.7;
+    if (o.positions == nn::PositionChoice::kRotary) {
+      o.attention_window = 5;
+      o.family.global_every = 3;
+      o.family.local_rotary_base = 777.0;
+      o.family.unrotated_every = 4;
+      o.family.rotary_share = 0.5;
+      o.rotary_scaling = {.kind = ops::RotaryScalingKind::kLinear, .factor = 2.0};
+    }
+    o = nn::resolved(o);
+    EXPECT_EQ(from_lines(model), model) << family.model_type;
+  }
+}
+
+}  // namespace
+}  // namespace strata::exchange::test::families_test
