@@ -24,6 +24,16 @@ bool turns_pairs(const nn::TransformerOptions& options) {
                    2.0) == 0.0;
 }
 
+bool is_given(const Json& value, const char* name) {
+  return value.contains(name) && !value.at(name).is_null();
+}
+
+/// Whether a scaling of the type yarn has no key that changes it otherwise.
+bool is_yarn_alone(const Json& value) {
+  return !is_given(value, "mscale") && !is_given(value, "mscale_all_dim") &&
+         value.value("truncate", Json(true)) == true;
+}
+
 /// Reads scaling, base and share of rotary positions; false where strata does not compute them.
 bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& options) {
   const auto number_at = [&](const char* name) {
@@ -40,6 +50,18 @@ bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& opt
     scaling =
         fmt::format("llama3:{}:{}:{}:{}", number_at("factor"), number_at("low_freq_factor"),
                     number_at("high_freq_factor"), number_at("original_max_position_embeddings"));
+  } else if (type == "yarn" && is_yarn_alone(value)) {
+    // Source of the defaults: Peng et al., "YaRN", arXiv 2309.00071.
+    const auto number_or = [&](const char* name, double otherwise) {
+      return is_given(value, name) ? number_at(name) : otherwise;
+    };
+    scaling = fmt::format(
+        "yarn:{}:{}:{}:{}", number_at("factor"),
+        number_or("original_max_position_embeddings", static_cast<double>(options.context)),
+        number_or("beta_fast", 32.0), number_or("beta_slow", 1.0));
+    if (is_given(value, "attention_factor")) {
+      scaling += fmt::format(":{}", number_at("attention_factor"));
+    }
   }
   const std::optional<ops::RotaryScaling> read = nn::parse_rotary_scaling(scaling);
   const double base = value.contains(kTheta) ? number_at(kTheta) : options.rotary_base;
@@ -64,6 +86,11 @@ Json scaling_json(const ops::RotaryScaling& scaling) {
     json["low_freq_factor"] = scaling.low;
     json["high_freq_factor"] = scaling.high;
     json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+  } else if (scaling.kind == ops::RotaryScalingKind::kYarn) {
+    json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+    json["beta_fast"] = scaling.high;
+    json["beta_slow"] = scaling.low;
+    json["attention_factor"] = scaling.magnitude();
   }
   return json;
 }
@@ -88,8 +115,10 @@ double base_in_window(const nn::TransformerOptions& options) {
 
 std::vector<ConfigKey> rotary_keys(RotaryForm form) {
   const std::string expected = fmt::format(
-      "rotary positions of the types default, linear (factor) and llama3 (factor, low_freq_factor, "
-      "high_freq_factor, original_max_position_embeddings), of {}, with rope_theta above 0",
+      "rotary positions of the types default, linear (factor), llama3 (factor, low_freq_factor, "
+      "high_freq_factor, original_max_position_embeddings) and yarn (factor, "
+      "original_max_position_embeddings, beta_fast, beta_slow, attention_factor), of {}, with "
+      "rope_theta above 0",
       form == RotaryForm::kShare ? "an even number of a head's elements" : "whole heads");
   const auto read = [=](const Json* value, const Json&, PublishedModel& model) -> Computed {
     nn::TransformerOptions& o = model.options;

@@ -101,7 +101,8 @@ TransformerOptions gemma(const Sizes& sizes, std::int64_t head_size, double scor
   o.family.head_size = head_size;
   o.family.norm_places = NormPlaces::kBoth;
   o.family.unit_offset = Switch::kOn;
-  o.family.attention_scale = 1.0 / std::sqrt(score_width);
+  const bool is_default = score_width == static_cast<double>(head_size);
+  o.family.attention_scale = is_default ? 0.0 : 1.0 / std::sqrt(score_width);
   o.family.embedding_scale = std::sqrt(static_cast<double>(sizes.width));
   return o;
 }
