@@ -119,11 +119,12 @@ class Member {
 enum class RotaryForm {
   kWhole,
   kShare,     ///< `partial_rotary_factor`
+  kNeox,      ///< the same, with base and share under the names of GPT-NeoX
   kTwoBases,  ///< `rope_parameters` has those of blocks in the window apart
 };
 
 /// `rope_theta`, `rope_scaling`, `partial_rotary_factor` and `rope_parameters`, which newer files
-/// have for all. After the head size.
+/// have for all; of GPT-NeoX `rotary_emb_base` and `rotary_pct`. After the head size.
 [[nodiscard]] std::vector<ConfigKey> rotary_keys(RotaryForm form);
 
 }  // namespace strata::exchange

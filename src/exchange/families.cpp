@@ -96,13 +96,13 @@ Keys gpt2_keys() {
     const double probability = model.options.dropout;
     return probability > 0.0 || given == nullptr ? nlohmann::json(probability) : *given;
   };
-  const std::string gelu = "gelu_new, gelu_pytorch_tanh (both the tanh form) or relu";
   Keys keys{
       count("n_layer", &Options::blocks, Null::kDefault, kMostBlocks), width("n_embd"),
       heads("n_head"), count("n_inner", &Options::hidden, Null::kNone),
       count("n_positions", &Options::context), count("vocab_size", &Options::vocabulary),
       activation("activation_function", {{"gelu_new", nn::MlpChoice::kGelu},
                                          {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
+                                         {"gelu", nn::MlpChoice::kGeluErf},
                                          {"relu", nn::MlpChoice::kRelu}}),
       positive("layer_norm_epsilon", &PublishedModel::epsilon),
       switched("tie_word_embeddings", &Options::tied),
@@ -118,6 +118,25 @@ Keys gpt2_keys() {
         return given == nullptr ? nlohmann::json(0.0) : *given;
       })};
   return joined(std::move(keys), absent());
+}
+
+Keys neox_keys() {
+  Keys keys{count("num_hidden_layers", &Options::blocks, Null::kDefault, kMostBlocks),
+            width("hidden_size"),
+            heads("num_attention_heads"),
+            count("intermediate_size", &Options::hidden),
+            longest_context("max_position_embeddings"),
+            count("vocab_size", &Options::vocabulary),
+            activation("hidden_act", {{"gelu", nn::MlpChoice::kGeluErf},
+                                      {"gelu_new", nn::MlpChoice::kGelu},
+                                      {"gelu_fast", nn::MlpChoice::kGelu},
+                                      {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
+                                      {"relu", nn::MlpChoice::kRelu}}),
+            positive("layer_norm_eps", &PublishedModel::epsilon),
+            switched("tie_word_embeddings", &Options::tied),
+            switched("use_parallel_residual", &FamilyOptions::parallel_residual),
+            fixed("attention_bias", true)};
+  return joined(joined(std::move(keys), rotary_keys(RotaryForm::kNeox)), absent());
 }
 
 /// A family of RMS norms, rotary positions, gated MLPs and no biases but those of `options`.
@@ -173,6 +192,20 @@ Names gpt2_names() {
           {"transformer.h.N.mlp.c_proj", {{kMlp + "down"}}},
           {"transformer.ln_f", {{"norm"}}},
           {"lm_head", {{"head"}}}};
+}
+
+/// The rows of query_key_value are, for each head, its query, its key and its value, as strata's.
+Names neox_names() {
+  const std::string layer = "gpt_neox.layers.N.";
+  return {{"gpt_neox.embed_in", {{"embedding.tokens"}}},
+          {layer + "input_layernorm", {{kAttention + "norm"}}},
+          {layer + "attention.query_key_value", {{kAttention + "qkv"}}},
+          {layer + "attention.dense", {{kAttention + "output"}}},
+          {layer + "post_attention_layernorm", {{kMlp + "norm"}}},
+          {layer + "mlp.dense_h_to_4h", {{kMlp + "up"}}},
+          {layer + "mlp.dense_4h_to_h", {{kMlp + "down"}}},
+          {"gpt_neox.final_layer_norm", {{"norm"}}},
+          {"embed_out", {{"head"}}}};
 }
 
 /// Where the names of a decoder's norms and products differ.
@@ -361,7 +394,27 @@ std::vector<Family> make_families() {
                              fixed("mlp_bias", false), fixed("lm_head_bias", false)},
                             RotaryForm::kShare),
        .silent = "original_max_position_embeddings embd_pdrop resid_pdrop",
-       .tensors = decoder_names(DecoderNames::kFused)}};
+       .tensors = decoder_names(DecoderNames::kFused)},
+      {.model_type = "gpt_neox",
+       .architecture = "GPTNeoXForCausalLM",
+       .defaults = {.options = {.preset = nn::Preset::kGpt,
+                                .blocks = 44,
+                                .width = 6144,
+                                .heads = 64,
+                                .hidden = 24576,
+                                .context = 2048,
+                                .vocabulary = 50432,
+                                .norm = nn::NormChoice::kLayerNorm,
+                                .mlp = nn::MlpChoice::kGeluErf,
+                                .positions = nn::PositionChoice::kRotary,
+                                .rotary_base = 10000.0,
+                                .bias = Switch::kOn,
+                                .tied = Switch::kOff,
+                                .family = {.rotary_share = 0.25,
+                                           .parallel_residual = Switch::kOn}}},
+       .keys = neox_keys(),
+       .silent = "classifier_dropout hidden_dropout",
+       .tensors = neox_names()}};
 }
 
 }  // namespace

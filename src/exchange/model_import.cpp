@@ -94,8 +94,9 @@ std::string without_base(const std::string& name) {
 
 /// Buffers that published files hold beside weights: causal masks and rotary frequencies.
 bool is_buffer(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         name.ends_with(".rotary_emb.inv_freq");
+  constexpr std::array kIgnored{".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                ".attention.masked_bias", ".rotary_emb.inv_freq"};
+  return std::ranges::any_of(kIgnored, [&](const char* end) { return name.ends_with(end); });
 }
 
 /// Refuses a config that asks for much more than the files hold, before its tensors are listed.

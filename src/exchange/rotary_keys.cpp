@@ -18,6 +18,10 @@ constexpr const char* kShare = "partial_rotary_factor";
 constexpr const char* kOutsideWindow = "full_attention";
 constexpr const char* kInWindow = "sliding_attention";
 
+bool has_share(RotaryForm form) {
+  return form == RotaryForm::kShare || form == RotaryForm::kNeox;
+}
+
 /// Whether whole pairs of a head's elements turn.
 bool turns_pairs(const nn::TransformerOptions& options) {
   return std::fmod(static_cast<double>(nn::head_size_of(options)) * options.family.rotary_share,
@@ -67,7 +71,7 @@ bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& opt
   const double base = value.contains(kTheta) ? number_at(kTheta) : options.rotary_base;
   const double share = value.contains(kShare) ? number_at(kShare) : options.family.rotary_share;
   if (!read || !(base > 0.0) || !(share > 0.0) || share > 1.0 ||
-      (form != RotaryForm::kShare && share != 1.0)) {
+      (!has_share(form) && share != 1.0)) {
     return false;
   }
   options.rotary_scaling = *read;
@@ -119,7 +123,7 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
       "high_freq_factor, original_max_position_embeddings) and yarn (factor, "
       "original_max_position_embeddings, beta_fast, beta_slow, attention_factor), of {}, with "
       "rope_theta above 0",
-      form == RotaryForm::kShare ? "an even number of a head's elements" : "whole heads");
+      has_share(form) ? "an even number of a head's elements" : "whole heads");
   const auto read = [=](const Json* value, const Json&, PublishedModel& model) -> Computed {
     nn::TransformerOptions& o = model.options;
     if (!is_given(value)) {
@@ -139,18 +143,20 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
     return std::nullopt;
   };
   ConfigKey share = fixed(kShare, 1.0, "rotary positions of whole heads, 1");
-  if (form == RotaryForm::kShare) {
-    share = positive(kShare, &nn::FamilyOptions::rotary_share);
+  if (has_share(form)) {
+    share = positive(form == RotaryForm::kNeox ? "rotary_pct" : kShare,
+                     &nn::FamilyOptions::rotary_share);
     share.read = [read_number = share.read](const Json* value, const Json& config,
                                             PublishedModel& model) -> Computed {
       const bool fits = !read_number(value, config, model) &&
                         model.options.family.rotary_share <= 1.0 && turns_pairs(model.options);
       return fits ? Computed() : "rotary positions of an even number of a head's elements";
     };
-    share.written = Written::kWhereNeeded;
+    share.written = form == RotaryForm::kNeox ? Written::kAlways : Written::kWhereNeeded;
   }
   std::vector<ConfigKey> keys{
-      positive(kTheta, &nn::TransformerOptions::rotary_base),
+      positive(form == RotaryForm::kNeox ? "rotary_emb_base" : kTheta,
+               &nn::TransformerOptions::rotary_base),
       share,
       {.name = "rope_scaling",
        .read = read,

@@ -160,6 +160,7 @@ TransformerOptions pythia(std::int64_t blocks, std::int64_t width, std::int64_t 
   o.vocabulary = vocabulary;
   o.tied = Switch::kOff;
   o.family.rotary_share = 0.25;
+  o.mlp = MlpChoice::kGeluErf;
   o.family.parallel_residual = Switch::kOn;
   return o;
 }

@@ -173,7 +173,16 @@ std::vector<FamilyCase> published_cases() {
            "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 100352})",
        {"attention 40 kv_heads=10 rotary=250000 norm"},
        243,
-       14'659'507'200}};
+       14'659'507'200},
+      {"EleutherAI/pythia-1b",
+       R"({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu",
+           "hidden_size": 2048, "intermediate_size": 8192, "layer_norm_eps": 1e-05,
+           "max_position_embeddings": 2048, "num_attention_heads": 8, "num_hidden_layers": 16,
+           "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+           "use_parallel_residual": true, "vocab_size": 50304})",
+       {"attention 8 rotary=10000 rotary_share=0.25", "mlp 8192 gelu_erf parallel_residual=on"},
+       196,
+       1'011'781'632}};
 }
 
 /// Reads a config.json of these values.
@@ -230,10 +239,6 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilies, testing::ValuesIn(published_
 TEST(FamilyTensors, AreTheParametersOfTheLayers) {
   for (const FamilyCase& published : published_cases()) {
     const PublishedModel model = model_read(json::parse(published.config));
-    const std::string& family = model.family;
-    if (family != "gpt2" && family != "llama" && family != "mistral" && family != "smollm3") {
-      continue;
-    }
     const nn::Model network({.layers = layer_lines(model),
                              .input_shape = {model.options.context},
                              .outputs = model.options.vocabulary,
@@ -348,7 +353,8 @@ TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
 TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
   const json windowed = "sliding_attention";
   const json whole = "full_attention";
-  const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}};
+  const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}};
+  const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
   const std::vector<std::pair<json, std::string>> cases{
       {{{"model_type", "gemma2"}, {"num_hidden_layers", 3}, {"layer_types", {windowed, whole}}},
        "layer_types"},
@@ -374,6 +380,7 @@ TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
        "rope_scaling"},
       {{{"model_type", "phi3"}, {"partial_rotary_factor", 0.71}}, "partial_rotary_factor"},
       {{{"model_type", "qwen2"}, {"rope_scaling", yarn}}, "rope_scaling"},
+      {{{"model_type", "qwen2"}, {"rope_scaling", dynamic}}, "rope_scaling"},
       {{{"model_type", "gemma3_text"},
         {"rope_parameters", {{whole, {{"rope_type", "default"}}}, {windowed, yarn}}}},
        "rope_parameters"},
@@ -410,6 +417,16 @@ TEST(FamilyKeys, OfOtherFormsSayTheSame) {
   EXPECT_EQ(
       lines_of({{"model_type", "mistral"}}, {{"sliding_window", nullptr}}),
       lines_of({{"model_type", "mistral"}}, {{"sliding_window", nullptr}, {"head_dim", 128}}));
+  json yarn{{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  const auto short_form = lines_of(qwen, {{"rope_scaling", yarn}});
+  EXPECT_THAT(short_form[1], testing::HasSubstr(" rotary_scaling=yarn:4:32768"));
+  yarn.update({{"beta_fast", 32.0}, {"beta_slow", 1}, {"attention_factor", nullptr}});
+  EXPECT_EQ(lines_of(qwen, {{"rope_scaling", yarn}}), short_form);
+  yarn.erase("original_max_position_embeddings");
+  EXPECT_EQ(lines_of(qwen, {{"rope_scaling", yarn}, {"max_position_embeddings", 32768}}),
+            short_form);
+  EXPECT_THAT(lines_of({{"model_type", "gpt_neox"}}, {{"use_parallel_residual", false}})[2],
+              testing::Not(testing::HasSubstr("parallel_residual")));
   EXPECT_THAT(lines_of({{"model_type", "gemma2"}}, {{"query_pre_attn_scalar", 144}})[1],
               testing::HasSubstr(" scale=0.08333333333333333 "));
   EXPECT_THAT(lines_of({{"model_type", "phi3"}}, {{"partial_rotary_factor", 0.75}})[1],
