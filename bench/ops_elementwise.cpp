@@ -248,10 +248,12 @@ void adagrad(benchmark::State& state) {
 
 BENCHMARK_CAPTURE(activation_forward, relu, ops::Activation::kRelu);
 BENCHMARK_CAPTURE(activation_forward, gelu, ops::Activation::kGelu);
+BENCHMARK_CAPTURE(activation_forward, gelu_erf, ops::Activation::kGeluErf);
 BENCHMARK_CAPTURE(activation_forward, tanh, ops::Activation::kTanh);
 BENCHMARK_CAPTURE(activation_forward, sigmoid, ops::Activation::kSigmoid);
 BENCHMARK_CAPTURE(activation_backward, relu, ops::Activation::kRelu);
 BENCHMARK_CAPTURE(activation_backward, gelu, ops::Activation::kGelu);
+BENCHMARK_CAPTURE(activation_backward, gelu_erf, ops::Activation::kGeluErf);
 BENCHMARK_CAPTURE(activation_backward, tanh, ops::Activation::kTanh);
 BENCHMARK_CAPTURE(activation_backward, sigmoid, ops::Activation::kSigmoid);
 BENCHMARK(softmax);

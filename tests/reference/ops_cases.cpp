@@ -197,6 +197,7 @@ void run(const std::string& name) {
       {"dense", [&] { dense<T>(context); }},
       {"relu", activation_of(Activation::kRelu)},
       {"gelu", activation_of(Activation::kGelu)},
+      {"gelu_erf", activation_of(Activation::kGeluErf)},
       {"tanh", activation_of(Activation::kTanh)},
       {"sigmoid", activation_of(Activation::kSigmoid)},
       {"softmax", [&] { softmax<T>(context); }},

@@ -30,6 +30,7 @@ def layer_cases(generator, dtype):
     elementwise = {
         "relu": torch.relu,
         "gelu": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu_erf": F.gelu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "softmax": lambda x: torch.softmax(x, dim=-1),

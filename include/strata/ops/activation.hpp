@@ -8,20 +8,26 @@ namespace strata::ops {
 class Context;
 
 /// Elementwise functions between layers.
-enum class Activation { kNone, kRelu, kGelu, kTanh, kSigmoid };
+enum class Activation { kNone, kRelu, kGelu, kGeluErf, kTanh, kSigmoid };
 
 constexpr auto enum_names(Activation) {
-  return names_in_order("none", "relu", "gelu", "tanh", "sigmoid");
+  return names_in_order("none", "relu", "gelu", "gelu_erf", "tanh", "sigmoid");
 }
 
 /// y = f(x), element by element. In place (y is x) is allowed.
-/// gelu is 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+/// gelu is 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); gelu_erf is x Phi(x) with the normal
+/// distribution's Phi(x) = 0.5 (1 + erf(x / sqrt(2))), which gelu approximates.
 /// Shapes: x, y equal. Source: Hendrycks, Gimpel, "Gaussian error linear units", arXiv 1606.08415.
 void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
                         const TensorView& y);
 
-/// dx = f'(x) dy, element by element. In place (dx is dy) is allowed. GELU reads x, the others read
-/// y; the unread tensor may be empty.
+/// Whether an activation's gradient reads x; else it reads y.
+constexpr bool gradient_reads_x(Activation activation) {
+  return activation == Activation::kGelu || activation == Activation::kGeluErf;
+}
+
+/// dx = f'(x) dy, element by element. In place (dx is dy) is allowed. Of x and y the tensor that
+/// the gradient does not read may be empty.
 /// Shapes: x, y, dy, dx equal.
 void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
                          const ConstTensorView& y, const ConstTensorView& dy, const TensorView& dx);

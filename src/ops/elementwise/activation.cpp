@@ -51,6 +51,17 @@ template <typename T>
 }
 
 template <typename T>
+[[gnu::always_inline]] inline T gelu_erf(T x) {
+  return x * normal_at(x).below;
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T gelu_erf_slope(T x) {
+  const NormalAt<T> at = normal_at(x);
+  return fused(x, at.density, at.below);
+}
+
+template <typename T>
 [[gnu::always_inline]] inline T silu(T x) {
   return x * fast_sigmoid(x);
 }
@@ -119,6 +130,9 @@ void activation_forward(Context& context, Activation activation, const ConstTens
       case Activation::kGelu:
         map<T>(context, x, y, [](C value) { return gelu(value); });
         break;
+      case Activation::kGeluErf:
+        map<T>(context, x, y, [](C value) { return gelu_erf(value); });
+        break;
       case Activation::kTanh:
         map<T>(context, x, y, [](C value) { return fast_tanh(value); });
         break;
@@ -138,7 +152,7 @@ void activation_backward(Context& context, Activation activation, const ConstTen
     copy(context, dy, dx);
     return;
   }
-  const ConstTensorView& read = activation == Activation::kGelu ? x : y;
+  const ConstTensorView& read = gradient_reads_x(activation) ? x : y;
   require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
   if (observed.handled_by<cuda::activation_backward>(activation, x, y, dy, dx)) {
     return;
@@ -153,6 +167,9 @@ void activation_backward(Context& context, Activation activation, const ConstTen
         break;
       case Activation::kGelu:
         map_slope<T>(context, read, dy, dx, [](C in, C d) { return gelu_slope(in) * d; });
+        break;
+      case Activation::kGeluErf:
+        map_slope<T>(context, read, dy, dx, [](C in, C d) { return gelu_erf_slope(in) * d; });
         break;
       case Activation::kTanh:
         map_slope<T>(context, read, dy, dx, [](C out, C d) { return (C{1} - out * out) * d; });

@@ -53,6 +53,26 @@ struct Gelu {
   }
 };
 
+/// x Phi(x) of the normal distribution.
+struct GeluErf {
+  static constexpr double kRootOfHalf = 0.70710678118654752440;
+  static constexpr double kDensityAtZero = 0.39894228040143267794;
+
+  __device__ static float below(float x) {
+    return 0.5F * erfcf(x * -static_cast<float>(kRootOfHalf));
+  }
+  __device__ static double below(double x) { return 0.5 * erfc(x * -kRootOfHalf); }
+  template <typename C>
+  __device__ static C forward(C x) {
+    return x * below(x);
+  }
+  template <typename C>
+  __device__ static C backward(C x, C d) {
+    const C density = static_cast<C>(kDensityAtZero) * exponential(C{-0.5} * x * x);
+    return fused(x, density, below(x)) * d;
+  }
+};
+
 struct Silu {
   template <typename C>
   __device__ static C forward(C x) {
@@ -138,6 +158,8 @@ void with_formula(Activation activation, const Function& function) {
       return function(Relu{});
     case Activation::kGelu:
       return function(Gelu{});
+    case Activation::kGeluErf:
+      return function(GeluErf{});
     case Activation::kTanh:
       return function(Tanh{});
     case Activation::kSigmoid:
@@ -160,7 +182,7 @@ void activation_forward(Context& context, Activation activation, const ConstTens
 void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
                          const ConstTensorView& y, const ConstTensorView& dy,
                          const TensorView& dx) {
-  const ConstTensorView& read = activation == Activation::kGelu ? x : y;
+  const ConstTensorView& read = gradient_reads_x(activation) ? x : y;
   with_device_type(dy.dtype(), [&]<typename T>(T) {
     with_formula(activation, [&]<typename Formula>(Formula) {
       map(context, "activation_backward", dy.count(), Backward<Formula>{}, In<T>{read.device<T>()},

@@ -11,8 +11,8 @@ namespace {
 
 using namespace test;
 
-constexpr Activation kAll[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
-                               Activation::kTanh, Activation::kSigmoid};
+constexpr Activation kAll[] = {Activation::kNone,    Activation::kRelu, Activation::kGelu,
+                               Activation::kGeluErf, Activation::kTanh, Activation::kSigmoid};
 
 double reference(Activation activation, double x) {
   switch (activation) {
@@ -24,6 +24,8 @@ double reference(Activation activation, double x) {
       // 1 + tanh(u) as 2 / (1 + exp(-2 u)), which does not cancel.
       return x / (1.0 +
                   std::exp(-2.0 * std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
     case Activation::kTanh:
       return std::tanh(x);
     case Activation::kSigmoid:
@@ -49,13 +51,14 @@ TEST(Activation, FloatIsWithinAFewUnitsInTheLastPlace) {
   for (const Activation activation : kAll) {
     activation_forward(context, activation, x.view(), y.view());
     for (std::int64_t i = 0; i < kCount; ++i) {
-      const double expected = reference(activation, static_cast<double>(x[i]));
+      const auto argument = static_cast<double>(x[i]);
+      const double expected = reference(activation, argument);
       // gelu's and sigmoid's tails are powers with large exponents, whose argument is itself
-      // rounded to float.
-      const double tail = activation == Activation::kGelu || activation == Activation::kSigmoid
-                              ? std::fabs(static_cast<double>(x[i])) *
-                                    (activation == Activation::kGelu ? 20.0 : 1.0)
-                              : 0.0;
+      // rounded to float; gelu_erf's is a product of several factors.
+      const double tail = activation == Activation::kGelu      ? 20.0 * std::fabs(argument)
+                          : activation == Activation::kSigmoid ? std::fabs(argument)
+                          : activation == Activation::kGeluErf ? 2.0
+                                                               : 0.0;
       ASSERT_NEAR(static_cast<double>(y[i]), expected,
                   (3.0 + tail) * 0x1p-23 * std::fabs(expected) + 1e-37)
           << name_of(activation) << " of " << x[i];
@@ -142,6 +145,34 @@ TYPED_TEST(ActivationTyped, BitsDependOnNeitherThreadsNorSlicesNorPlace) {
       activation_forward(context, activation, in.view(), in.view());
       EXPECT_TRUE(y.values() == in.values()) << name_of(activation);
     }
+  }
+}
+
+TYPED_TEST(ActivationTyped, GeluErfAndItsSlopeAreThoseOfTheNormalDistribution) {
+  using T = TypeParam;
+  Context context(2);
+  constexpr std::int64_t kCount = 90001;
+  Tensor<T> x({kCount});
+  Tensor<T> ones({kCount});
+  Tensor<T> y({kCount});
+  Tensor<T> dx({kCount});
+  // Down to results that are no longer normal numbers.
+  const double least = std::is_same_v<T, float> ? -12.9 : -37.2;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    x[i] = static_cast<T>(least + 5e-4 * static_cast<double>(i));
+    ones[i] = T{1};
+  }
+  activation_forward(context, Activation::kGeluErf, x.view(), y.view());
+  activation_backward(context, Activation::kGeluErf, x.view(), {}, ones.view(), dx.view());
+  constexpr long double kAllowed = 5.0L * std::numeric_limits<T>::epsilon();
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const long double at = x[i];
+    const long double below = 0.5L * std::erfc(-at / std::numbers::sqrt2_v<long double>);
+    const long double steep = at * std::exp(-0.5L * at * at) *
+                              std::numbers::inv_sqrtpi_v<long double> /
+                              std::numbers::sqrt2_v<long double>;
+    ASSERT_LE(std::fabs(y[i] - at * below), kAllowed * std::fabs(at * below)) << at;
+    ASSERT_LE(std::fabs(dx[i] - (below + steep)), kAllowed * (below + std::fabs(steep))) << at;
   }
 }
 

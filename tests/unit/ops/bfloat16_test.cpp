@@ -50,8 +50,9 @@ TEST(Bfloat16, ActivationsRoundOnce) {
   const auto wide_x = widened(x);
   const auto wide_dy = widened(dy);
   with_threads([&](Context& context) {
-    for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu,
-                                        Activation::kTanh, Activation::kSigmoid}) {
+    for (const Activation activation :
+         {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluErf,
+          Activation::kTanh, Activation::kSigmoid}) {
       Tensor<BFloat16> y(kShape, 3);
       Tensor<float> wide_y(kShape);
       activation_forward(context, activation, x.view(), y.view());
