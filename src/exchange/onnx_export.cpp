@@ -174,6 +174,7 @@ class Builder {
         {"end", &Builder::add_end},
         {"flatten", [](Builder& it, nn::LayerLine&) { it.add_on_axis("Flatten"); }},
         {"gelu", &Builder::add_gelu},
+        {"gelu_erf", &Builder::add_gelu_erf},
         {"global_avg_pool",
          [](Builder& it, nn::LayerLine&) {
            it.add("GlobalAveragePool", it.layer_->name() + ".mean");
@@ -321,6 +322,20 @@ class Builder {
     add("Add", name("inner"), {x});
     add("Mul", name("scaled"), {scalar("scale", 1.5957691216057308)});
     add("Sigmoid", name("sigmoid"));
+    add("Mul", layer_->name(), {x});
+  }
+
+  /// x (1 + erf(x / sqrt(2))) / 2.
+  void add_gelu_erf(nn::LayerLine& /*line*/) {
+    const std::string x = last_;
+    const auto name = [&](const char* part) { return layer_->name() + "." + part; };
+    const auto scalar = [&](const char* part, double value) {
+      return constant(name(part), {1}, {value});
+    };
+    add("Mul", name("scaled"), {scalar("scale", 0.7071067811865476)});
+    add("Erf", name("erf"));
+    add("Add", name("sum"), {scalar("one", 1.0)});
+    add("Mul", name("phi"), {scalar("half", 0.5)});
     add("Mul", layer_->name(), {x});
   }
 
