@@ -73,7 +73,7 @@ class RandomCase {
       }
     }
   }
-  void add_elementwise() { add(one_of("relu;gelu;tanh;sigmoid;dropout 0.2", ";")); }
+  void add_elementwise() { add(one_of("relu;gelu;gelu_erf;tanh;sigmoid;dropout 0.2", ";")); }
 
   std::string sublayer_options() {
     std::ostringstream options;
@@ -83,7 +83,8 @@ class RandomCase {
   }
   void add_mlp() {
     std::ostringstream line;
-    line << "mlp " << width() << " " << one_of("gelu relu swiglu geglu") << sublayer_options();
+    line << "mlp " << width() << " " << one_of("gelu gelu_erf relu swiglu geglu")
+         << sublayer_options();
     add(line.str());
   }
   void add_attention() {

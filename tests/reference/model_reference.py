@@ -97,7 +97,8 @@ def dense_relu(inputs, outputs):
 CASES = [
     Case("classifier", "cross_entropy", 37, 10, [
         dense_relu(37, 64), ("layer_norm", lambda: [nn.LayerNorm(64)]), dense(64, 48),
-        ("gelu", lambda: [nn.GELU(approximate="tanh")]), dense(48, 10)]),
+        ("gelu", lambda: [nn.GELU(approximate="tanh")]), dense(48, 16),
+        ("gelu_erf", lambda: [nn.GELU()]), dense(16, 10)]),
     Case("regression", "mean_squared_error", 21, 3, [
         dense(21, 50), ("tanh", lambda: [nn.Tanh()]), dense(50, 30, bias=False),
         ("sigmoid", lambda: [nn.Sigmoid()]), dense(30, 3)]),

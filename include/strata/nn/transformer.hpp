@@ -18,10 +18,10 @@ enum class NormChoice { kAuto, kLayerNorm, kRmsNorm };
 constexpr auto enum_names(NormChoice) {
   return names_in_order("auto", "layer_norm", "rms_norm");
 }
-enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu, kGeglu };
+enum class MlpChoice { kAuto, kGelu, kGeluErf, kRelu, kSwiglu, kGeglu };
 
 constexpr auto enum_names(MlpChoice) {
-  return names_in_order("auto", "gelu", "relu", "swiglu", "geglu");
+  return names_in_order("auto", "gelu", "gelu_erf", "relu", "swiglu", "geglu");
 }
 enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
 

@@ -9,10 +9,10 @@
 namespace strata::nn {
 namespace {
 
-enum class MlpKind { kGelu, kRelu, kSwiglu, kGeglu };
+enum class MlpKind { kGelu, kGeluErf, kRelu, kSwiglu, kGeglu };
 
 constexpr auto enum_names(MlpKind) {
-  return names_in_order("gelu", "relu", "swiglu", "geglu");
+  return names_in_order("gelu", "gelu_erf", "relu", "swiglu", "geglu");
 }
 
 /// The function of a gate; nothing where the kind has no gate.
@@ -71,6 +71,8 @@ class Mlp final : public Sublayer {
     switch (kind_) {
       case MlpKind::kGelu:
         return ops::Activation::kGelu;
+      case MlpKind::kGeluErf:
+        return ops::Activation::kGeluErf;
       case MlpKind::kRelu:
         return ops::Activation::kRelu;
       case MlpKind::kSwiglu:

@@ -22,6 +22,7 @@ const std::map<std::string, Maker>& layer_makers() {
   static const std::map<std::string, Maker> kMakers{{"dense", make_dense},
                                                     {"relu", make_activation},
                                                     {"gelu", make_activation},
+                                                    {"gelu_erf", make_activation},
                                                     {"tanh", make_activation},
                                                     {"sigmoid", make_activation},
                                                     {"softmax", make_softmax},

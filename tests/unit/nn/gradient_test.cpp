@@ -24,6 +24,7 @@ INSTANTIATE_TEST_SUITE_P(
                     GradientCase{"dense_on_rows", {"dense 4 relu", "flatten"}, Shape{3, 5}, 12},
                     GradientCase{"relu", {"relu"}, Shape{7}, 7},
                     GradientCase{"gelu", {"gelu"}, Shape{7}, 7},
+                    GradientCase{"gelu_erf", {"gelu_erf"}, Shape{7}, 7},
                     GradientCase{"tanh", {"tanh"}, Shape{7}, 7},
                     GradientCase{"sigmoid", {"sigmoid"}, Shape{7}, 7},
                     GradientCase{"softmax", {"softmax"}, Shape{7}, 7},

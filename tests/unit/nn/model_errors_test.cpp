@@ -120,7 +120,7 @@ TEST(ModelErrors, OfHeads) {
 
 TEST(ModelErrors, OfSublayers) {
   expect_words(tokens({"embedding 8", "mlp 12 silu", "head"}),
-               {"gelu, relu, swiglu, geglu", "not \"silu\""});
+               {"gelu, gelu_erf, relu, swiglu, geglu", "not \"silu\""});
   expect_words(tokens({"embedding 8", "mlp", "head"}), {"the number of hidden units"});
   expect_words(tokens({"embedding 8", "mlp 12 dropout=1", "head"}), {"dropout is 1", "below 1"});
   expect_words(tokens({"embedding 8", "mlp 12 dropout=nan", "head"}), {"dropout is \"nan\""});
@@ -177,8 +177,8 @@ TEST(ModelErrors, OfTheEmbedding) {
 }
 
 TEST(ModelErrors, OfTokenIdsWhereNumbersBelong) {
-  for (const char* line : {"dense 8", "relu", "gelu", "softmax", "dropout 0.1", "flatten",
-                           "layer_norm", "rms_norm", "mlp 12", "attention 2", "head"}) {
+  for (const char* line : {"dense 8", "relu", "gelu", "gelu_erf", "softmax", "dropout 0.1",
+                           "flatten", "layer_norm", "rms_norm", "mlp 12", "attention 2", "head"}) {
     expect_words(tokens({line, "head"}), {std::string("\"") + line, "token ids", "embedding 128"});
   }
 }

@@ -28,11 +28,12 @@ void expect_refusal(const std::string& line, const std::string& why) {
 }
 
 TEST(LayerLine, NamesTheNearestKindAndAllKinds) {
-  expect_refusal("dennse 3",
-                 "there is no layer \"dennse\"; the nearest is \"dense\", and there are "
-                 "attention, avg_pool, batch_norm, conv, dense, dropout, embedding, flatten, gelu, "
-                 "global_avg_pool, group_norm, head, layer_norm, max_pool, mlp, relu, residual, "
-                 "rms_norm, sigmoid, softmax, tanh, zero_channels, zero_pad");
+  expect_refusal(
+      "dennse 3",
+      "there is no layer \"dennse\"; the nearest is \"dense\", and there are "
+      "attention, avg_pool, batch_norm, conv, dense, dropout, embedding, flatten, gelu, gelu_erf, "
+      "global_avg_pool, group_norm, head, layer_norm, max_pool, mlp, relu, residual, "
+      "rms_norm, sigmoid, softmax, tanh, zero_channels, zero_pad");
 }
 
 TEST(LayerLine, NamesTheNearestOption) {

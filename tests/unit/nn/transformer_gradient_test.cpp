@@ -43,6 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("attention_dropout", "attention 4 dropout=0.3"),
         sublayer("attention_without_residual_dropout", "attention 4 dropout=0.3 residual=off"),
         sublayer("mlp_gelu", "mlp 12"), sublayer("mlp_relu", "mlp 12 relu epsilon=0.01"),
+        sublayer("mlp_gelu_erf", "mlp 12 gelu_erf"),
         sublayer("mlp_swiglu", "mlp 12 swiglu norm=rms_norm"),
         sublayer("mlp_geglu", "mlp 12 geglu norm=rms_norm bias=off"),
         sublayer("mlp_without_bias", "mlp 12 gelu bias=off"),
