@@ -162,7 +162,10 @@ ConfigKey positive(const std::string& name, Member<double> member, Null null) {
           }};
 }
 
-ConfigKey switched(const std::string& name, Member<std::optional<Switch>> member, Written written) {
+namespace {
+
+template <typename S>
+ConfigKey true_or_false(const std::string& name, Member<S> member, Written written) {
   return {.name = name,
           .read = [=](const Json* value, const Json&, PublishedModel& model) -> Computed {
             if (is_given(value)) {
@@ -177,6 +180,16 @@ ConfigKey switched(const std::string& name, Member<std::optional<Switch>> member
             return member.of(model) == Switch::kOn;
           },
           .written = written};
+}
+
+}  // namespace
+
+ConfigKey switched(const std::string& name, Member<std::optional<Switch>> member, Written written) {
+  return true_or_false(name, member, written);
+}
+
+ConfigKey switched(const std::string& name, Member<Switch> member) {
+  return true_or_false(name, member, Written::kAlways);
 }
 
 ConfigKey activation(const std::string& name,

@@ -93,6 +93,7 @@ class Member {
 /// True or false.
 [[nodiscard]] ConfigKey switched(const std::string& name, Member<std::optional<Switch>> member,
                                  Written written = Written::kAlways);
+[[nodiscard]] ConfigKey switched(const std::string& name, Member<Switch> member);
 /// The MLP's activation; of several names of one the first is written.
 [[nodiscard]] ConfigKey activation(const std::string& name,
                                    std::vector<std::pair<std::string, nn::MlpChoice>> choices);

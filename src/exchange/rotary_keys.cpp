@@ -161,7 +161,8 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
       {.name = "rope_scaling",
        .read = read,
        .write = [](const PublishedModel& model,
-                   const Json*) { return scaling_json(model.options.rotary_scaling); }},
+                   const Json*) { return scaling_json(model.options.rotary_scaling); },
+       .written = form == RotaryForm::kNeox ? Written::kWhereNeeded : Written::kAlways},
       {.name = "rope_parameters",
        .read = read,
        .write =

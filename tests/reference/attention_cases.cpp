@@ -86,7 +86,7 @@ void attention(Context& context, Positions positions, bool masked = false) {
 
 template <typename T>
 void head_norm(Context& context, WeightOffset offset) {
-  const AttentionShape shape = read_shape();
+  const AttentionShape shape = read_case().shape;
   auto qkv = read_tensor<T>();
   auto query_weight = read_tensor<T>();
   auto key_weight = read_tensor<T>();

@@ -109,7 +109,7 @@ def cases(generator, dtype):
                               for extents in ((rows, kv_heads * (queries + 2) * size), (query_weights,), (key_weights,))]
                 inputs, expected = backward(lambda *given: head_norm(*given, shape, one), parameters,
                                             normals(generator, dtype, *parameters[0].shape))
-                yield name, [torch.tensor(shape), *inputs], expected
+                yield name, [torch.tensor(shape + PLAIN, dtype=torch.float64), *inputs], expected
 
     for shards, rows, ids, uncounted, smoothing, factor in (
             (1, 768, 65, 0, 0, 0), (4, 50, 13, 0, 0, 0), (3, 9, 5000, 0, 0, 0), (1, 99, 65, 40, 0, 0), (3, 50, 13, 9, 0, 0),

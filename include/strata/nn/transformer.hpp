@@ -62,8 +62,8 @@ struct FamilyOptions {
   double local_rotary_base = 0.0;
   /// Each so-manieth block has no rotary positions; 0: none.
   std::int64_t unrotated_every = 0;
-  /// Whether the MLP of a block reads what its attention reads; nothing: it does not.
-  std::optional<Switch> parallel_residual;
+  /// Whether the MLP of a block reads what its attention reads.
+  Switch parallel_residual = Switch::kOff;
 
   friend bool operator==(const FamilyOptions&, const FamilyOptions&) = default;
 };

@@ -317,7 +317,7 @@ std::string refusal_of(const json& config) {
 }
 
 TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
-  const std::set<std::string> switches{"tie_word_embeddings", "bias"};
+  const std::set<std::string> switches{"tie_word_embeddings", "bias", "use_parallel_residual"};
   for (const Family& family : families()) {
     SCOPED_TRACE(family.model_type);
     const json usual = usual_config(family);

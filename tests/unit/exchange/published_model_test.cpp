@@ -95,10 +95,10 @@ TEST(PublishedNames, OtherModelsAreRefusedByTheirLine) {
                              ExitCode::kUsage),
       testing::AllOf(testing::HasSubstr(lines[3]), testing::HasSubstr("safetensors")));
   PublishedModel model = preset_model(nn::Preset::kGpt2M124);
-  model.options.positions = nn::PositionChoice::kRotary;
+  model.options.positions = nn::PositionChoice::kNone;
   EXPECT_THAT(
       strata::test::error_of([&] { static_cast<void>(family_of(model)); }, ExitCode::kUsage),
-      testing::AllOf(testing::HasSubstr("model.positions = rotary"),
+      testing::AllOf(testing::HasSubstr("model.positions = none"),
                      testing::HasSubstr("gpt2, llama, qwen2")));
 }
 
