@@ -287,11 +287,17 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
   require(is_first() && is_last(), "generation needs a stage with all layers");
   const std::int64_t tokens = ids.count();
   const std::int64_t context = model_.input_shape()[0];
-  ConstTensorView input = ids;
+  std::vector<ConstTensorView> made;
+  const auto read = [&](std::int64_t tensor) {
+    return tensor == kModelInput ? ids : made[static_cast<std::size_t>(tensor)];
+  };
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
     const Layer& layer = model_.layer(i);
     LayerPass pass = pass_of(i, {.input = ids}, Mode::kEvaluation);
-    pass.input = input;
+    pass.input = read(model_.sources(i).input);
+    if (const auto added = model_.sources(i).added) {
+      pass.added = read(*added);
+    }
     // One sequence, of at most as many tokens as the stage has memory for.
     pass.output =
         pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
@@ -303,9 +309,9 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
         .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
     pass.decoding = &decoding;
     layer.forward(pass);
-    input = pass.output;
+    made.emplace_back(pass.output);
   }
-  return input;
+  return made.back();
 }
 
 }  // namespace strata::nn

@@ -125,6 +125,16 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{"rotary",
                    {"embedding 8", "attention 4 rotary=10000 norm=rms_norm",
                     "mlp 12 swiglu norm=rms_norm", "rms_norm", "head tied=off"}},
+        DecodeCase{"parallel_residuals",
+                   {"embedding 8", "attention 4 rotary=100 head_size=4 rotary_share=0.5",
+                    "mlp 12 gelu_erf parallel_residual=on", "attention 4",
+                    "mlp 12 parallel_residual=on", "layer_norm", "head tied=off"}},
+        DecodeCase{"windows_caps_and_norms",
+                   {"embedding 8 scale=3",
+                    "attention 4 head_size=4 kv_heads=2 rotary=100 norm=rms_norm "
+                    "post_norm=rms_norm unit_offset=on qk_norm=head scale=0.4 softcap=2 window=3",
+                    "mlp 12 geglu norm=none post_norm=rms_norm", "rms_norm unit_offset=on",
+                    "head softcap=4"}},
         DecodeCase{
             "grouped_rotary",
             {"embedding 8", "attention 6 kv_heads=2 head_size=4 rotary=100 norm=rms_norm bias=off",
