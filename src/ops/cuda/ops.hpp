@@ -54,6 +54,8 @@ decltype(ops::row_norm_backward_weight) row_norm_backward_weight;
 decltype(ops::row_norm_backward) row_norm_backward;
 decltype(ops::head_norm_forward) head_norm_forward;
 decltype(ops::head_norm_backward) head_norm_backward;
+decltype(ops::head_norm_squares) head_norm_squares;
+decltype(ops::head_norm_products) head_norm_products;
 
 decltype(ops::cross_entropy) cross_entropy;
 decltype(ops::mean_squared_error) mean_squared_error;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "strata/ops/attention.hpp"
+#include "strata/ops/head_norm.hpp"
 
 namespace strata::ops {
 
@@ -43,8 +45,46 @@ constexpr HeadGroups query_groups(const AttentionShape& shape, std::int64_t elem
 constexpr HeadGroups key_groups(const AttentionShape& shape, std::int64_t elements) {
   return head_groups(shape, shape.queries, shape.queries + 1, elements);
 }
+/// All in one group.
+constexpr HeadGroups all_queries(const AttentionShape& shape) {
+  return query_groups(shape, shape.width());
+}
+constexpr HeadGroups all_keys(const AttentionShape& shape) {
+  return key_groups(shape, shape.kv_heads * shape.head_size);
+}
 constexpr HeadGroups value_heads(const AttentionShape& shape) {
   return head_groups(shape, shape.queries + 1, shape.queries + 2, shape.head_size);
+}
+
+/// The queries or the keys, and what their root mean squares are of.
+template <typename C>
+struct HeadKind {
+  HeadGroups heads;
+  std::int64_t elements = 0;  ///< of a group, on all shards
+  double epsilon = 0.0;
+  /// HeadSums, those of row r at 2 r; null where qkv has all heads.
+  const C* squares = nullptr;
+  const C* products = nullptr;
+};
+
+/// Queries, then keys. address(tensor) is null for an empty tensor.
+template <typename C, typename Address>
+std::array<HeadKind<C>, 2> head_kinds(const AttentionShape& shape,
+                                      const ConstTensorView& query_weight,
+                                      const ConstTensorView& key_weight, const HeadNorm& norm,
+                                      const HeadSums& sums, const Address& address) {
+  const bool is_whole = sums.squares.empty();
+  const C* const squares = address(sums.squares);
+  const C* const products = address(sums.products);
+  const auto kind = [&](const HeadGroups& heads, std::int64_t width, std::int64_t place) {
+    return HeadKind<C>{.heads = heads,
+                       .elements = is_whole ? heads.elements() : width,
+                       .epsilon = norm.epsilon,
+                       .squares = squares == nullptr ? nullptr : squares + place,
+                       .products = products == nullptr ? nullptr : products + place};
+  };
+  return {kind(query_groups(shape, query_weight.count()), sums.query_width, 0),
+          kind(key_groups(shape, key_weight.count()), sums.key_width, 1)};
 }
 
 }  // namespace strata::ops

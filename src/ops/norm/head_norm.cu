@@ -32,46 +32,60 @@ struct RowGroups {
   }
 };
 
-/// The normalised elements of the group that begins at x; the same bits in each thread.
-template <typename T, int kSize>
-__device__ Normalise<Compute<T>> normalised_group(const RowThreads<kSize>& threads,
-                                                  const RowGroups& groups, const T* x,
-                                                  double epsilon) {
+/// The queries or the keys of all rows.
+template <typename T>
+struct RowKind {
   using C = Compute<T>;
-  C part{0};
-  groups.for_each_chunk<T>(threads, [&](std::int64_t at, int, int left) {
-    const Wide<T> values = operand_at(x + at, left, 0);
+
+  HeadKind<C> kind;
+  RowGroups groups;
+  const T* x;
+
+  /// The sum of squares of the group that begins at `from`; the same bits in each thread.
+  template <int kSize>
+  __device__ double squares(const RowThreads<kSize>& threads, const T* from) const {
+    C part{0};
+    groups.for_each_chunk<T>(threads, [&](std::int64_t at, int, int left) {
+      const Wide<T> values = operand_at(from + at, left, 0);
 #pragma unroll
-    for (int i = 0; i < kWide<T>; ++i) {
-      part = fused(value_of(values.at[i]), value_of(values.at[i]), part);
-    }
-  });
-  const double squares = threads.sum(static_cast<double>(part));
-  const double mean = squares / static_cast<double>(groups.heads.elements());
-  return {C{0}, static_cast<C>(1.0 / sqrt(mean + epsilon))};
-}
+      for (int i = 0; i < kWide<T>; ++i) {
+        part = fused(value_of(values.at[i]), value_of(values.at[i]), part);
+      }
+    });
+    return threads.sum(static_cast<double>(part));
+  }
+  /// The normalised elements of a group; the same bits in each thread.
+  template <int kSize>
+  __device__ Normalise<C> normalised(const RowThreads<kSize>& threads, std::int64_t index) const {
+    // A group whose sums are given is a row.
+    const double sum = kind.squares == nullptr ? squares(threads, x + groups.begin(index))
+                                               : static_cast<double>(kind.squares[2 * index]);
+    const double mean = sum / static_cast<double>(kind.elements);
+    return {C{0}, static_cast<C>(1.0 / sqrt(mean + kind.epsilon))};
+  }
+};
 
 /// y = xhat factor.
 template <typename T>
 struct HeadForward {
-  RowGroups groups;
-  const T* x;
+  RowKind<T> rows;
   const T* weight;
-  HeadNorm norm;
+  WeightOffset offset;
   T* y;
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
-    const T* const from = x + groups.begin(index);
+    const RowGroups& groups = rows.groups;
+    const T* const from = rows.x + groups.begin(index);
     T* const to = y + groups.begin(index);
-    const Normalise<Compute<T>> xhat = normalised_group(threads, groups, from, norm.epsilon);
+    const Normalise<Compute<T>> xhat = rows.normalised(threads, index);
     groups.for_each_chunk<T>(threads, [&](std::int64_t at, int in_weight, int left) {
       Wide<T> values = operand_at(from + at, left, 0);
       const Wide<T> weights = operand_at(weight + in_weight, left, 0);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
         values.at[i] = to_storage<T>(xhat(value_of(values.at[i])) *
-                                     factor_of(value_of(weights.at[i]), norm.offset));
+                                     factor_of(value_of(weights.at[i]), offset));
       }
       store_chunk(to + at, left, 0, values);
     });
@@ -94,41 +108,94 @@ struct HeadCopy {
   }
 };
 
-/// dx = rstd (g - xhat mean(g xhat)), where g = dx factor.
+/// The sums of squares of groups.
+template <typename T>
+struct HeadSquares {
+  RowKind<T> rows;
+  Compute<T>* sums;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
+    const double sum = rows.squares(threads, rows.x + rows.groups.begin(index));
+    if (threads.lane == 0) {
+      sums[2 * index] = static_cast<Compute<T>>(sum);
+    }
+  }
+};
+
+/// What backward reads: g = dy factor.
+template <typename T>
+struct HeadGradient {
+  using C = Compute<T>;
+
+  RowKind<T> rows;
+  const T* weight;
+  WeightOffset offset;
+  const T* dy;
+
+  /// The sum of g xhat of a group; the same bits in each thread.
+  template <int kSize>
+  __device__ double products(const RowThreads<kSize>& threads, std::int64_t index,
+                             const Normalise<C>& xhat) const {
+    const RowGroups& groups = rows.groups;
+    const std::int64_t begin = groups.begin(index);
+    C part{0};
+    groups.for_each_chunk<T>(threads, [&](std::int64_t at, int in_weight, int left) {
+      const Wide<T> values = operand_at(rows.x + begin + at, left, 0);
+      const Wide<T> gradients = operand_at(dy + begin + at, left, 0);
+      const Wide<T> weights = operand_at(weight + in_weight, left, 0);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), offset);
+        part = fused(g, xhat(value_of(values.at[i])), part);
+      }
+    });
+    return threads.sum(static_cast<double>(part));
+  }
+};
+
+/// The sums of g x of groups.
+template <typename T>
+struct HeadProducts {
+  HeadGradient<T> gradient;
+  Compute<T>* sums;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
+    using C = Compute<T>;
+    const double sum = gradient.products(threads, index, {C{0}, C{1}});
+    if (threads.lane == 0) {
+      sums[2 * index] = static_cast<C>(sum);
+    }
+  }
+};
+
+/// dx = rstd (g - xhat mean(g xhat)); dx is dy.
 template <typename T>
 struct HeadBackward {
-  RowGroups groups;
-  const T* x;
-  const T* weight;
-  HeadNorm norm;
+  HeadGradient<T> gradient;
   T* dx;
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
     using C = Compute<T>;
-    const T* const from = x + groups.begin(index);
+    const RowKind<T>& rows = gradient.rows;
+    const RowGroups& groups = rows.groups;
+    const T* const from = rows.x + groups.begin(index);
     T* const to = dx + groups.begin(index);
-    const Normalise<C> xhat = normalised_group(threads, groups, from, norm.epsilon);
-    C part{0};
+    const Normalise<C> xhat = rows.normalised(threads, index);
+    const double sum =
+        rows.kind.products == nullptr
+            ? gradient.products(threads, index, xhat)
+            : static_cast<double>(xhat.rstd) * static_cast<double>(rows.kind.products[2 * index]);
+    const C mean = static_cast<C>(sum / static_cast<double>(rows.kind.elements));
     groups.for_each_chunk<T>(threads, [&](std::int64_t at, int in_weight, int left) {
       const Wide<T> values = operand_at(from + at, left, 0);
-      const Wide<T> gradients = operand_at(to + at, left, 0);
-      const Wide<T> weights = operand_at(weight + in_weight, left, 0);
-#pragma unroll
-      for (int i = 0; i < kWide<T>; ++i) {
-        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), norm.offset);
-        part = fused(g, xhat(value_of(values.at[i])), part);
-      }
-    });
-    const C mean = static_cast<C>(threads.sum(static_cast<double>(part)) /
-                                  static_cast<double>(groups.heads.elements()));
-    groups.for_each_chunk<T>(threads, [&](std::int64_t at, int in_weight, int left) {
-      const Wide<T> values = operand_at(from + at, left, 0);
-      const Wide<T> weights = operand_at(weight + in_weight, left, 0);
+      const Wide<T> weights = operand_at(gradient.weight + in_weight, left, 0);
       Wide<T> gradients = operand_at(to + at, left, 0);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), norm.offset);
+        const C g = value_of(gradients.at[i]) * factor_of(value_of(weights.at[i]), gradient.offset);
         gradients.at[i] = to_storage<T>(xhat.rstd * (g - xhat(value_of(values.at[i])) * mean));
       }
       store_chunk(to + at, left, 0, gradients);
@@ -138,14 +205,12 @@ struct HeadBackward {
 
 template <typename T>
 struct HeadStatistics {
-  RowGroups groups;
-  const T* x;
-  double epsilon;
+  RowKind<T> rows;
   Compute<T>* rstds;
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
-    const auto xhat = normalised_group(threads, groups, x + groups.begin(index), epsilon);
+    const Normalise<Compute<T>> xhat = rows.normalised(threads, index);
     if (threads.lane == 0) {
       rstds[index] = xhat.rstd;
     }
@@ -185,45 +250,61 @@ void for_each_group(Context& context, const char* name, const AttentionShape& sh
   for_each_row(context, name, shape.rows() * heads.groups, heads.elements(), function);
 }
 
+/// Queries, then keys.
+template <typename T>
+std::array<RowKind<T>, 2> row_kinds(const AttentionShape& shape, const ConstTensorView& qkv,
+                                    const ConstTensorView& query_weight,
+                                    const ConstTensorView& key_weight, const HeadNorm& norm = {},
+                                    const HeadSums& sums = {}) {
+  using C = Compute<T>;
+  const auto [queries, keys] =
+      head_kinds<C>(shape, query_weight, key_weight, norm, sums,
+                    [](const ConstTensorView& tensor) { return device_or_null<C>(tensor); });
+  const auto rows = [&](const HeadKind<C>& kind) {
+    return RowKind<T>{kind, {kind.heads, shape.qkv_width()}, qkv.device<T>()};
+  };
+  return {rows(queries), rows(keys)};
+}
+
 /// `dweight` may be empty.
 template <typename T>
-void sum_head_weights(Context& context, const AttentionShape& shape, const RowGroups& groups,
-                      const T* x, double epsilon, const T* dy, Accumulate accumulate,
-                      const TensorView& dweight) {
+void sum_head_weights(Context& context, const AttentionShape& shape, const RowKind<T>& of,
+                      const T* dy, Accumulate accumulate, const TensorView& dweight) {
   using C = Compute<T>;
   using Term = HeadWeightTerm<T>;
   if (dweight.empty()) {
     return;
   }
   constexpr const char* kName = "head_norm_backward";
-  const Rows rows{shape.rows() * groups.heads.groups, groups.heads.elements()};
+  const HeadGroups& heads = of.groups.heads;
+  const Rows rows{shape.rows() * heads.groups, heads.elements()};
   // Sums of parts, then statistics.
   const std::int64_t sums = sums_of_parts<Term>(rows);
   double* const of_parts = scratch_of<double>(context, sums + rows.rows);
   C* const rstds = reinterpret_cast<C*>(of_parts + sums);
-  for_each_group(context, kName, shape, groups.heads, HeadStatistics<T>{groups, x, epsilon, rstds});
+  for_each_group(context, kName, shape, heads, HeadStatistics<T>{of, rstds});
   // The third operand has the alignment of every head.
-  sum_over_rows_in<C>(context, kName, rows, Term{groups, x, dy, rstds},
+  sum_over_rows_in<C>(context, kName, rows, Term{of.groups, of.x, dy, rstds},
                       StoreSums<C>{dweight.device<C>(), nullptr, accumulate == Accumulate::kAdd},
-                      of_parts, x, dy, x + shape.head_size);
+                      of_parts, of.x, dy, of.x + shape.head_size);
 }
 
 }  // namespace
 
 void head_norm_forward(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                        const ConstTensorView& query_weight, const ConstTensorView& key_weight,
-                       const HeadNorm& norm, const TensorView& y) {
+                       const HeadNorm& norm, const TensorView& y, const HeadSums& sums) {
   constexpr const char* kName = "head_norm_forward";
   with_device_type(qkv.dtype(), [&]<typename T>(T) {
-    const T* const x = qkv.device<T>();
     T* const to = y.device<T>();
-    const auto run = [&](const HeadGroups& heads, const ConstTensorView& weight) {
-      for_each_group(context, kName, shape, heads,
-                     HeadForward<T>{{heads, shape.qkv_width()}, x, weight.device<T>(), norm, to});
+    const auto kinds = row_kinds<T>(shape, qkv, query_weight, key_weight, norm, sums);
+    const auto run = [&](const RowKind<T>& rows, const ConstTensorView& weight) {
+      for_each_group(context, kName, shape, rows.groups.heads,
+                     HeadForward<T>{rows, weight.device<T>(), norm.offset, to});
     };
-    run(query_groups(shape, query_weight.count()), query_weight);
-    run(key_groups(shape, key_weight.count()), key_weight);
-    if (to != x) {
+    run(kinds[0], query_weight);
+    run(kinds[1], key_weight);
+    if (const T* const x = qkv.device<T>(); to != x) {
       const HeadGroups values = value_heads(shape);
       for_each_group(context, kName, shape, values,
                      HeadCopy<T>{{values, shape.qkv_width()}, x, to});
@@ -235,20 +316,49 @@ void head_norm_backward(Context& context, const AttentionShape& shape, const Con
                         const ConstTensorView& query_weight, const ConstTensorView& key_weight,
                         const HeadNorm& norm, const TensorView& dqkv,
                         const TensorView& dquery_weight, const TensorView& dkey_weight,
-                        Accumulate accumulate) {
+                        Accumulate accumulate, const HeadSums& sums) {
   with_device_type(qkv.dtype(), [&]<typename T>(T) {
-    const T* const x = qkv.device<T>();
     T* const dx = dqkv.device<T>();
-    const auto run = [&](const HeadGroups& heads, const ConstTensorView& weight,
+    const auto kinds = row_kinds<T>(shape, qkv, query_weight, key_weight, norm, sums);
+    const auto run = [&](const RowKind<T>& rows, const ConstTensorView& weight,
                          const TensorView& dweight) {
-      const RowGroups groups{heads, shape.qkv_width()};
       // In place: the sums read what the gradient of qkv overwrites.
-      sum_head_weights<T>(context, shape, groups, x, norm.epsilon, dx, accumulate, dweight);
-      for_each_group(context, "head_norm_backward", shape, heads,
-                     HeadBackward<T>{groups, x, weight.device<T>(), norm, dx});
+      sum_head_weights<T>(context, shape, rows, dx, accumulate, dweight);
+      for_each_group(context, "head_norm_backward", shape, rows.groups.heads,
+                     HeadBackward<T>{{rows, weight.device<T>(), norm.offset, dx}, dx});
     };
-    run(query_groups(shape, query_weight.count()), query_weight, dquery_weight);
-    run(key_groups(shape, key_weight.count()), key_weight, dkey_weight);
+    run(kinds[0], query_weight, dquery_weight);
+    run(kinds[1], key_weight, dkey_weight);
+  });
+}
+
+void head_norm_squares(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                       const TensorView& squares) {
+  with_device_type(qkv.dtype(), [&]<typename T>(T) {
+    const auto run = [&](const HeadGroups& heads, std::int64_t place) {
+      const RowKind<T> rows{{.heads = heads}, {heads, shape.qkv_width()}, qkv.device<T>()};
+      for_each_group(context, "head_norm_squares", shape, heads,
+                     HeadSquares<T>{rows, squares.device<Compute<T>>() + place});
+    };
+    run(all_queries(shape), 0);
+    run(all_keys(shape), 1);
+  });
+}
+
+void head_norm_products(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                        const ConstTensorView& query_weight, const ConstTensorView& key_weight,
+                        const HeadNorm& norm, const ConstTensorView& dqkv,
+                        const TensorView& products) {
+  with_device_type(qkv.dtype(), [&]<typename T>(T) {
+    const auto kinds = row_kinds<T>(shape, qkv, query_weight, key_weight, norm);
+    const auto run = [&](const RowKind<T>& rows, const ConstTensorView& weight,
+                         std::int64_t place) {
+      for_each_group(context, "head_norm_products", shape, rows.groups.heads,
+                     HeadProducts<T>{{rows, weight.device<T>(), norm.offset, dqkv.device<T>()},
+                                     products.device<Compute<T>>() + place});
+    };
+    run(kinds[0], query_weight, 0);
+    run(kinds[1], key_weight, 1);
   });
 }
 

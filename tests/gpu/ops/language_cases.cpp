@@ -117,6 +117,24 @@ void add_head_norms(std::vector<Case>& cases, const AttentionShape& shape, Weigh
              [=](Context& context, const Tensors& t) {
                head_norm_backward(context, shape, t[0], t[1], t[2], norm, t[3], {}, {});
              });
+    if (!all) {
+      continue;
+    }
+    // As one shard of two.
+    const Shape sums{shape.rows(), 2};
+    const auto twice = [=](const TensorView& squares, const TensorView& products) {
+      return HeadSums{squares, products, 2 * shape.width(), 2 * shape.kv_heads * shape.head_size};
+    };
+    add_case(cases, "head_norm_shard" + of,
+             {read(qkv), read(queries), read(keys), written(qkv), updated(qkv),
+              computed(Role::kWritten, sums), computed(Role::kWritten, sums)},
+             [=](Context& context, const Tensors& t) {
+               head_norm_squares(context, shape, t[0], t[5]);
+               head_norm_forward(context, shape, t[0], t[1], t[2], norm, t[3], twice(t[5], {}));
+               head_norm_products(context, shape, t[0], t[1], t[2], norm, t[4], t[6]);
+               head_norm_backward(context, shape, t[0], t[1], t[2], norm, t[4], {}, {},
+                                  Accumulate::kOverwrite, twice(t[5], t[6]));
+             });
   }
 }
 
