@@ -98,9 +98,15 @@ std::string numbered(std::string name, std::int64_t block) {
   return name;
 }
 
-/// The words that weights depend on, in one order.
+/// The words that weights depend on, in one order and each number in one form.
 std::vector<std::string> words_of_weights(const std::string& line) {
   std::vector<std::string> words = split_words(nn::line_of_weights(line));
+  for (std::string& word : words) {
+    const std::size_t value = word.find('=') + 1;
+    if (double number = 0.0; value > 0 && parse_double(word.substr(value), number)) {
+      word = fmt::format("{}{}", word.substr(0, value), number);
+    }
+  }
   std::ranges::sort(words);
   return words;
 }

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -257,6 +258,59 @@ class Chat(harness.StrataTest):
         # Another packing is another run.
         self.assert_refused(self.train(config, (1, 1, 1), "whole", "--run.resume=auto", "--train.steps=160", expect=None),
                             USAGE, "data.packing", "best-fit")
+
+    def test_a_published_model_is_tuned(self):
+        """A Qwen3 comes in with its template, is tuned by adapters, killed and resumed on other grids, answers, and goes out."""
+        names, colours = list(COLOURS), list(COLOURS.values())
+        self.write_lines("qwen.jsonl", [dialogue(f"{names[i % 8]}?", colours[i % 8]) for i in range(800)])
+        self.write_lines("other.jsonl", [dialogue(f"{names[i % 8]}?", colours[(i + 3) % 8]) for i in range(800)])
+        for data in ("qwen", "other"):
+            self.alone(*self.arguments(data, "chatml"), expect=DONE)
+        options = "norm=rms_norm bias=off epsilon=1e-6"
+        attention = f"attention 4 kv_heads=2 head_size=24 qk_norm=head rotary=10000 {options}"
+        layers = ["embedding 64 name=embedding"]
+        for block in range(2):
+            layers += [f"{attention} name=blocks.{block}.attention", f"mlp 128 swiglu {options} name=blocks.{block}.mlp"]
+        layers += ["rms_norm epsilon=1e-6 name=norm", "head name=head"]
+        steps = {"steps": 100, "metrics_every": 1}
+        config = self.write_config("qwen.ini", harness.config_text(
+            layers, model={"context": 64}, data="qwen", batch={"global": 16, "micro": 2},
+            numerics={"lanes": 2, "shards": 2}, optimizer={"kind": "adamw", "learning_rate": 0.004},
+            schedule={"kind": "cosine", "warmup_steps": 10, "decay_steps": 100}, train=steps))
+        self.train(config, (1, 1, 1), "base")
+        self.alone("checkpoint", "export", "base", "--format=huggingface", "--output=published", expect=DONE)
+        published = self.directory / "published"
+        self.assertEqual(json.loads((published / "config.json").read_text())["model_type"], "qwen3")
+        (published / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+        self.alone("checkpoint", "import", "published", "--output=tuned", expect=DONE)
+
+        tune = ["train", "tuned/config.ini", "--run.dir=tuned", "--run.resume=must", "--data.train=other/train.h5",
+                "--data.test=other/test.h5", "--model.context=64", "--lora.rank=8", "--optimizer.kind=adamw",
+                "--optimizer.learning_rate=0.01", "--batch.global=16", "--batch.micro=2", "--numerics.lanes=2",
+                "--numerics.shards=2", "--train.steps=120", "--checkpoint.every=10", "--train.metrics_every=1"]
+        job = self.start(8, *tune, "--parallel.data=2", "--parallel.pipeline=2", "--parallel.tensor=2")
+        job.wait_until(lambda: len(harness.checkpoints(self.directory / "tuned")) > 2, 60)
+        job.signal_all(signal.SIGKILL)
+        job.wait(30)
+        resumed = self.launch(3, *tune, "--parallel.pipeline=3", expect=DONE)
+        self.assertIn("continuing after step", resumed.text)
+
+        def answers(run):
+            return [self.alone("generate", run, f"--prompt=<|im_start|>user\n{name}?<|im_end|>\n<|im_start|>assistant\n",
+                               "--tokens=8", "--temperature=0", expect=DONE).text for name in names[:3]]
+
+        for answer, colour in zip(answers("tuned"), colours[3:]):
+            self.assertIn(f"assistant\n{colour}\n", answer)
+        for how in ("merged", "apart"):
+            check = ["--check-logits"] if how == "merged" else []
+            self.alone("checkpoint", "export", "tuned", "--format=huggingface", f"--adapters={how}", f"--output={how}", *check,
+                       expect=DONE)
+        self.assertEqual((self.directory / "merged/tokenizer_config.json").read_text(),
+                         (published / "tokenizer_config.json").read_text())
+        adapters = json.loads((self.directory / "apart/adapter_config.json").read_text())
+        self.assertEqual((adapters["peft_type"], adapters["r"]), ("LORA", 8))
+        self.alone("checkpoint", "import", "merged", "--output=again", expect=DONE)
+        self.assertEqual(answers("again"), answers("tuned"))
 
 
 if __name__ == "__main__":

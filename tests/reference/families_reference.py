@@ -30,7 +30,11 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-5}  # of the largest logit
 TOKENS, PROMPT = 64, "amber brook "
 STEPS, GRID = 4, (2, 2, 2)
 # Presets whose plan a family's card has, and what is planned.
-PRESETS = {"gpt2": ["gpt2-124m", "gpt2-1558m"], "llama": ["llama3-8b"]}
+PRESETS = {"gpt2": ["gpt2-124m", "gpt2-1558m"], "gpt_neox": ["pythia-1.4b", "pythia-6.9b"],
+           "llama": ["llama3.2-1b", "llama3-8b"], "mistral": ["mistral-7b", "mistral-nemo-12b"],
+           "qwen2": ["qwen2.5-1.5b", "qwen2.5-7b"], "qwen3": ["qwen3-1.7b", "qwen3-8b"], "smollm3": ["smollm3-3b"],
+           "gemma2": ["gemma2-2b", "gemma2-9b"], "gemma3_text": ["gemma3-1b", "gemma3-12b"],
+           "olmo2": ["olmo2-1b", "olmo2-7b"], "phi3": ["phi3-mini-4k", "phi4-14b"]}
 PLANNED = {"samples": 64, "tokens": 4096, "nodes": (1, 2, 4, 8, 16, 32)}
 
 

@@ -87,6 +87,19 @@ TEST(PublishedNames, AreThoseOfTheirFiles) {
   }
 }
 
+TEST(PublishedNames, NumbersOfLinesMayHaveOtherForms) {
+  const PublishedModel model = preset_model(nn::Preset::kLlama3B8);
+  std::vector<std::string> lines = layer_lines(model);
+  for (std::string& line : lines) {
+    const std::string number = "rotary=500000";
+    if (const std::size_t at = line.find(number); at != std::string::npos) {
+      line.replace(at, number.size(), "rotary=5e5");
+    }
+  }
+  EXPECT_NE(lines, layer_lines(model));
+  EXPECT_EQ(published_model_of(lines, model.options.context, model.options.vocabulary), model);
+}
+
 TEST(PublishedNames, OtherModelsAreRefusedByTheirLine) {
   std::vector<std::string> lines = layer_lines(preset_model(nn::Preset::kGpt2M124));
   lines[3] = "attention 12 norm=rms_norm name=blocks.1.attention";
