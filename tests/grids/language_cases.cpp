@@ -198,12 +198,12 @@ std::vector<Case> language_cases() {
                                "& model.layer=attention 4 rotary=1000" + gemma +
                                "& model.layer=rms_norm unit_offset=on & model.layer=head softcap=3";
   const std::string olmo = " norm=none post_norm=rms_norm bias=off lora=2";
-  const Settings neox_lines = lines + "& model.layer=embedding 16 dropout=0.1" +
-                              "& model.layer=attention 4 rotary=100 rotary_share=0.5 dropout=0.1" +
-                              "& model.layer=mlp 12 parallel_residual=on dropout=0.1" +
-                              "& model.layer=attention 8 kv_heads=4 head_size=2 dropout=0.1" +
-                              olmo + "& model.layer=mlp 12 swiglu" + olmo +
-                              "& model.layer=layer_norm & model.layer=head tied=off";
+  const Settings neox_lines =
+      lines + "& model.layer=embedding 16 dropout=0.1" +
+      "& model.layer=attention 4 rotary=100 rotary_share=0.5 dropout=0.1" +
+      "& model.layer=mlp 12 parallel_residual=on dropout=0.1" +
+      "& model.layer=attention 8 kv_heads=4 head_size=2 qk_norm=width dropout=0.1" + olmo +
+      "& model.layer=mlp 12 swiglu" + olmo + "& model.layer=layer_norm & model.layer=head tied=off";
   const Settings few = two + "& numerics.lanes=2";
   const Settings bfloat16 = "& numerics.dtype=bfloat16";
   // Chunks, and the table of token vectors tied to the head.

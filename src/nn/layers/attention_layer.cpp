@@ -33,15 +33,19 @@ std::vector<ParameterSpec> qk_norm_weights(const std::string& layer,
                                            const AttentionOptions& attention,
                                            const NormOptions& norms) {
   std::vector<ParameterSpec> weights;
+  // `heads`: of a key-value head.
   const auto add = [&](std::string_view part, std::int64_t heads) {
-    const std::int64_t of = attention.qk_norm == QkNorm::kWidth ? heads : 1;
+    const bool all = attention.qk_norm == QkNorm::kWidth;
+    const std::int64_t unit = (all ? heads : 1) * attention.head_size;
     weights.push_back({.name = parameter_name(parameter_name(layer, part), "weight"),
-                       .shape = {of * attention.head_size},
-                       .initializer = norm_initializer(norms)});
+                       .shape = {all ? attention.kv_heads * unit : unit},
+                       .initializer = norm_initializer(norms),
+                       .split = all ? 0 : kNotSplit,
+                       .unit = unit});
   };
   if (attention.qk_norm != QkNorm::kNone) {
-    add("q_norm", attention.kv_heads * attention.queries);
-    add("k_norm", attention.kv_heads);
+    add("q_norm", attention.queries);
+    add("k_norm", 1);
   }
   return weights;
 }
@@ -93,7 +97,7 @@ class Attention final : public Sublayer {
     const TensorView qkv = heads_of(inner);
     if (norms_heads()) {
       ops::head_norm_forward(inner.pass.context, shape, inner.product(Product::kQkv),
-                             inner.weights[0], inner.weights[1], qk_norm_, qkv);
+                             inner.weights[0], inner.weights[1], qk_norm_, qkv, sums_of(inner));
     }
     if (attention_.rotary) {
       ops::rotary(inner.pass.context, shape, *attention_.rotary,
@@ -113,20 +117,33 @@ class Attention final : public Sublayer {
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
                       const TensorSlots& product_gradients) const override {
-    const ops::AttentionShape shape = shape_of(inner);
-    ops::causal_attention_backward(inner.pass.context, shape, heads_of(inner), inner.result,
-                                   inner.extras.at(Extra::kLogSums), result_gradient,
-                                   product_gradients.at(Product::kQkv), mask_of(inner.pass));
-    if (attention_.rotary) {
-      ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kBackward,
-                  product_gradients.at(Product::kQkv));
+    if (inner.backward_sums.empty()) {
+      heads_backward(inner, result_gradient, product_gradients);
     }
     if (norms_heads()) {
-      ops::head_norm_backward(inner.pass.context, shape, inner.product(Product::kQkv),
+      ops::head_norm_backward(inner.pass.context, shape_of(inner), inner.product(Product::kQkv),
                               inner.weights[0], inner.weights[1], qk_norm_,
                               product_gradients.at(Product::kQkv), inner.weight_gradients[0],
-                              inner.weight_gradients[1]);
+                              inner.weight_gradients[1], ops::Accumulate::kOverwrite,
+                              sums_of(inner));
     }
+  }
+
+  // Of queries and of keys, where one root mean square is of all heads.
+  std::int64_t row_sums() const override { return attention_.qk_norm == QkNorm::kWidth ? 2 : 0; }
+
+  void forward_terms(const Inner& inner, const TensorView& terms) const override {
+    ops::head_norm_squares(inner.pass.context, shape_of(inner), inner.product(Product::kQkv),
+                           terms);
+  }
+
+  void backward_terms(const Inner& inner, const TensorView& result_gradient,
+                      const TensorSlots& product_gradients,
+                      const TensorView& terms) const override {
+    heads_backward(inner, result_gradient, product_gradients);
+    ops::head_norm_products(inner.pass.context, shape_of(inner), inner.product(Product::kQkv),
+                            inner.weights[0], inner.weights[1], qk_norm_,
+                            product_gradients.at(Product::kQkv), terms);
   }
 
   std::vector<TensorSpec> cache(const PassShape& pass, std::int64_t capacity) const override {
@@ -160,6 +177,26 @@ class Attention final : public Sublayer {
                                    ? pass.places.document_starts
                                    : ConstTensorView(),
             .window = attention_.window < tokens_ ? attention_.window : 0};
+  }
+
+  /// Computes the gradient of what attention reads, turned back to before rotary positions.
+  void heads_backward(const Inner& inner, const TensorView& result_gradient,
+                      const TensorSlots& product_gradients) const {
+    const ops::AttentionShape shape = shape_of(inner);
+    ops::causal_attention_backward(inner.pass.context, shape, heads_of(inner), inner.result,
+                                   inner.extras.at(Extra::kLogSums), result_gradient,
+                                   product_gradients.at(Product::kQkv), mask_of(inner.pass));
+    if (attention_.rotary) {
+      ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kBackward,
+                  product_gradients.at(Product::kQkv));
+    }
+  }
+
+  ops::HeadSums sums_of(const Inner& inner) const {
+    return {.squares = inner.forward_sums,
+            .products = inner.backward_sums,
+            .query_width = inner_width(),
+            .key_width = attention_.kv_heads * attention_.head_size};
   }
 
   bool norms_heads() const { return attention_.qk_norm != QkNorm::kNone; }
@@ -228,7 +265,7 @@ std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_
 }
 
 /// Takes what a family's attention computes besides. `options`: the sublayer's.
-void take_family_options(LayerLine& line, const LayerSite& site, const SublayerOptions& options,
+void take_family_options(LayerLine& line, const SublayerOptions& options,
                          AttentionOptions& attention) {
   attention.qkv_bias = line.take_enum("qkv_bias", options.bias);
   attention.qk_norm = line.take_enum("qk_norm", QkNorm::kNone);
@@ -237,12 +274,6 @@ void take_family_options(LayerLine& line, const LayerSite& site, const SublayerO
   if (attention.scale < 0.0 || attention.softcap < 0.0) {
     line.refuse(fmt::format("scale is {} and softcap {}; give numbers above 0, or leave them out",
                             attention.scale, attention.softcap));
-  }
-  if (attention.qk_norm == QkNorm::kWidth && site.shards > 1) {
-    line.refuse(
-        fmt::format("qk_norm=width measures all heads together, but numerics.shards = {} divides "
-                    "them; set numerics.shards = 1 and parallel.tensor = 1",
-                    site.shards));
   }
 }
 
@@ -285,7 +316,7 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
   const SublayerOptions options = take_sublayer_options(line, site, {"qkv", "output"});
-  take_family_options(line, site, options, attention);
+  take_family_options(line, options, attention);
   return std::make_unique<Attention>(site, options, attention);
 }
 

@@ -14,8 +14,7 @@ ShardParts<TensorSpec> shard_parts(const PassShape& pass, std::int64_t elements)
           .own_shards = {{pass.shards.own.count(), part}, dtype}};
 }
 
-void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
-                     std::span<const SharedGradient> gradients) {
+TensorView sum_blocks(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made) {
   if (made == PartsMade::kOwnShards) {
     pass.shards.all_gather_parts(parts.own_shards, parts.all_shards);
   }
@@ -26,15 +25,23 @@ void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts,
     blocks.push_back(parts.all_shards.flat_slice(s * elements, elements));
   }
   ops::fold(pass.context, blocks, pass.shards.steps());
+  return blocks.front();
+}
+
+void add_gradient(const LayerPass& pass, const TensorView& sum, const TensorView& gradient) {
+  if (pass.accumulate == ops::Accumulate::kAdd) {
+    ops::add(pass.context, sum, gradient);
+  } else {
+    ops::copy(pass.context, sum, gradient);
+  }
+}
+
+void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
+                     std::span<const SharedGradient> gradients) {
+  const TensorView sum = sum_blocks(pass, parts, made);
   for (const auto& [gradient, first_element] : gradients) {
-    if (gradient.empty()) {
-      continue;
-    }
-    const TensorView sum = blocks.front().flat_slice(first_element, gradient.count());
-    if (pass.accumulate == ops::Accumulate::kAdd) {
-      ops::add(pass.context, sum, gradient);
-    } else {
-      ops::copy(pass.context, sum, gradient);
+    if (!gradient.empty()) {
+      add_gradient(pass, sum.flat_slice(first_element, gradient.count()), gradient);
     }
   }
 }

@@ -26,8 +26,14 @@ struct SharedGradient {
 /// The blocks that a rank has written.
 enum class PartsMade { kAllShards, kOwnShards };
 
-/// Sums the blocks over the shards into the gradients, as pass.accumulate says. Communication: with
-/// kOwnShards one all-gather over the tensor group.
+/// Sums the blocks over the shards, in the first of all_shards, and returns that. Communication:
+/// with kOwnShards one all-gather over the tensor group.
+TensorView sum_blocks(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made);
+
+/// gradient = (or +=, as pass.accumulate says) sum.
+void add_gradient(const LayerPass& pass, const TensorView& sum, const TensorView& gradient);
+
+/// Sums the blocks over the shards into the gradients, by sum_blocks() and add_gradient().
 void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
                      std::span<const SharedGradient> gradients);
 

@@ -140,6 +140,8 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
                                                               : keep_unless(Recompute::kFull);
   const auto [mean, rstd] = norm_.statistics(rows, pass.dtype);
   const bool copies = norm_.kind() != NormKind::kNone || is_split_by_tokens();
+  const std::int64_t summed = pass.shards.count > 1 ? whole : 0;
+  const TensorSpec sums{{summed, row_sums()}, compute_dtype(pass.dtype)};
   const TensorSpec normed{{copies ? whole : 0, width()}, pass.dtype};
   // The mask is kept: it takes one byte an element and is slow to recompute.
   const TensorSpec mask{{options_.dropout > 0.0 ? rows : 0, width()}, DType::kUint8};
@@ -152,6 +154,7 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
                                    {Saved::kPostRstd, {post_rstd, Keep::kKept}},
                                    // To recompute it would take another sum over shards.
                                    {Saved::kProjected, {{{projected, width()}, pass.dtype}}},
+                                   {Saved::kSums, {sums, keep_unless(Recompute::kFull)}},
                                    {Saved::kResult, {split(inner_width(), inner_unit_), result}}});
   for (const Projection& product : products()) {
     specs.push_back({split(product.outputs(), product.unit()), keep_unless(Recompute::kFull)});
@@ -173,7 +176,9 @@ std::vector<TensorSpec> Sublayer::gradients(const PassShape& pass) const {
        {Gradient::kProjected, {{has_post_norm() ? rows : 0, width()}, pass.dtype}},
        {Gradient::kWhole, {{copies ? whole_rows(pass) : 0, width()}, pass.dtype}},
        {Gradient::kNormed, {{rows, width()}, pass.dtype}},
-       {Gradient::kOwn, {{pass.shards.own.count() * own_elements()}, compute_dtype(pass.dtype)}}});
+       {Gradient::kOwn,
+        {{(divides_own() ? 1 : pass.shards.own.count()) * own_elements()},
+         compute_dtype(pass.dtype)}}});
   for (const Projection& product : products()) {
     const Port port{{whole_rows(pass) / pass.microbatch, product.outputs()},
                     Placement::kFeatures,
@@ -192,6 +197,7 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   const auto [post_all_shards, post_own_shards] = post_norm_.workspace(pass);
   const ShardParts<TensorSpec> parts = shard_parts(pass, adapter_elements_);
   const std::int64_t whole = whole_rows(pass);
+  const ShardParts<TensorSpec> terms = shard_parts(pass, whole * row_sums());
   const Port result{{whole / pass.microbatch, inner_width()}, Placement::kFeatures, inner_unit_};
   // A product that applies GELU's gradient writes the gradient of the product before it directly.
   const Shape result_gradient = applies_gelu() ? Shape{0} : local_shape(result, pass);
@@ -204,7 +210,9 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
        {Workspace::kLow, {{is_adapted() ? whole : 0, options_.adapters.rank}, pass.dtype}},
        {Workspace::kAdapterAllShards, parts.all_shards},
        {Workspace::kAdapterOwnShards, parts.own_shards},
-       {Workspace::kOwnAllShards, shard_parts(pass, own_elements()).all_shards}});
+       {Workspace::kOwnAllShards, shard_parts(pass, divides_own() ? 0 : own_elements()).all_shards},
+       {Workspace::kTermsAllShards, terms.all_shards},
+       {Workspace::kTermsOwnShards, terms.own_shards}});
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());

@@ -66,7 +66,7 @@ class Sublayer : public Layer {
     std::optional<Switch> bias = {};  ///< nothing: as SublayerOptions::bias
   };
 
-  /// `own`: parameters of the inner part itself, which all shards share.
+  /// `own`: parameters of the inner part itself, which shards either all share or all divide.
   Sublayer(const LayerSite& site, const SublayerOptions& options,
            const std::vector<InnerProduct>& products, const std::string& output_name,
            std::int64_t inner_width, std::int64_t inner_unit,
@@ -84,8 +84,12 @@ class Sublayer : public Layer {
     TensorView result;
     /// As listed by extras().
     TensorSlots extras;
-    /// The inner part's own parameters, and in backward where this shard's part of their gradients
-    /// goes.
+    /// With several shards: the sums of forward_terms(), and in inner_backward() of
+    /// backward_terms(). Else empty.
+    TensorView forward_sums;
+    TensorView backward_sums;
+    /// The inner part's own parameters or this shard's part of them, and in backward where this
+    /// shard's part of their gradients goes.
     std::vector<TensorView> weights;
     std::vector<TensorView> weight_gradients;
 
@@ -112,6 +116,15 @@ class Sublayer : public Layer {
   /// called where products apply product_activation().
   virtual void inner_backward(const Inner& inner, const TensorView& result_gradient,
                               const TensorSlots& product_gradients) const = 0;
+  /// Numbers of each row that the inner part sums over shards before either pass, if there are
+  /// several.
+  [[nodiscard]] virtual std::int64_t row_sums() const { return 0; }
+  /// Computes this shard's terms of the sums that inner_forward() reads. Shape: rows x row_sums().
+  virtual void forward_terms(const Inner& /*inner*/, const TensorView& /*terms*/) const {}
+  /// The same for inner_backward(), which goes on with what this leaves in the gradients.
+  virtual void backward_terms(const Inner& /*inner*/, const TensorView& /*result_gradient*/,
+                              const TensorSlots& /*product_gradients*/,
+                              const TensorView& /*terms*/) const {}
   /// Floating-point operations of the inner part without the products, for one row, forward.
   [[nodiscard]] virtual double inner_flops() const = 0;
 
@@ -121,8 +134,8 @@ class Sublayer : public Layer {
   [[nodiscard]] std::int64_t inner_width() const { return output_projection().inputs(); }
 
  private:
-  /// kProjected: the argument of the post norm; kProducts: the products' results, then the extras
-  /// of each own shard.
+  /// kProjected: the argument of the post norm; kSums: of forward_terms(); kProducts: the products'
+  /// results, then the extras of each own shard.
   enum class Saved {
     kMean,
     kRstd,
@@ -131,15 +144,17 @@ class Sublayer : public Layer {
     kPostMean,
     kPostRstd,
     kProjected,
+    kSums,
     kResult,
     kProducts
   };
   /// kDropped: the gradient of dropout's argument, where a post norm makes that; kProjected: of the
   /// post norm's; kWhole: all rows of the output projection's, where it is not one of these or the
-  /// output's; kOwn: of the inner part's own parameters, a block for each own shard.
+  /// output's; kOwn: of the inner part's own parameters, a block for each own shard unless shards
+  /// divide them.
   enum class Gradient { kDropped, kProjected, kWhole, kNormed, kOwn, kProducts };
   /// kLow: rows x rank of one adapter; kAdapter...: ShardParts of the shared matrices' gradients;
-  /// kSum: a ShardSum.
+  /// kTerms...: ShardParts of forward_terms() or backward_terms(); kSum: a ShardSum.
   enum class Workspace {
     kNormAllShards,
     kNormOwnShards,
@@ -150,6 +165,8 @@ class Sublayer : public Layer {
     kAdapterAllShards,
     kAdapterOwnShards,
     kOwnAllShards,
+    kTermsAllShards,
+    kTermsOwnShards,
     kSum
   };
 
@@ -171,6 +188,7 @@ class Sublayer : public Layer {
   [[nodiscard]] bool is_adapted() const { return adapter_elements_ > 0; }
   /// Elements of the inner part's own parameters.
   [[nodiscard]] std::int64_t own_elements() const;
+  [[nodiscard]] bool divides_own() const { return !own_.empty() && own_[0].split != kNotSplit; }
   /// Where a shard's part of their gradients goes.
   [[nodiscard]] std::vector<TensorView> own_gradients(const LayerPass& pass,
                                                       std::int64_t shard) const;
@@ -194,6 +212,10 @@ class Sublayer : public Layer {
   /// Computes the norm of the rank's rows and starts to gather all rows.
   [[nodiscard]] RowGather begin_normed(const LayerPass& pass) const;
   void make_products(const LayerPass& pass, RowGather& normed) const;
+  /// The sums over shards of what make(shard, terms) writes, rows x row_sums(); empty with one
+  /// shard. Communication: an all-gather over the tensor group.
+  template <typename Make>
+  [[nodiscard]] TensorView summed_terms(const LayerPass& pass, const Make& make) const;
   /// What the sublayer adds to: its input, or that of a parallel residual; empty without one.
   [[nodiscard]] ConstTensorView residual(const LayerPass& pass) const;
   void make_output(const LayerPass& pass) const;

@@ -64,8 +64,13 @@ Sublayer::Inner Sublayer::inner_of(const LayerPass& pass, std::int64_t shard) co
   const std::size_t count = extras.size() / static_cast<std::size_t>(own.count());
   inner.extras =
       TensorSlots(extras.subspan(static_cast<std::size_t>(shard - own.begin) * count, count));
+  if (const TensorView& sums = pass.saved.at(Saved::kSums); !sums.empty()) {
+    inner.forward_sums = row_range(sums, {0, rows});
+  }
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    inner.weights.push_back(pass.weights[own_first_ + i][0]);
+    const ParameterViews& weights = pass.weights[own_first_ + i];
+    inner.weights.push_back(
+        weights[divides_own() ? static_cast<std::size_t>(shard - own.begin) : 0]);
   }
   return inner;
 }
@@ -83,13 +88,15 @@ std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
 }
 
 std::vector<TensorView> Sublayer::own_gradients(const LayerPass& pass, std::int64_t shard) const {
-  std::int64_t first = (shard - pass.shards.own().begin) * own_elements();
+  std::int64_t first = divides_own() ? 0 : (shard - pass.shards.own().begin) * own_elements();
   std::vector<TensorView> views;
   for (const ParameterSpec& parameter : own_) {
-    views.push_back(pass.gradients.at(Gradient::kOwn)
-                        .flat_slice(first, parameter.shape.count())
-                        .reshaped(parameter.shape));
-    first += parameter.shape.count();
+    const std::int64_t count = parameter.shape.count();
+    const grid::Range part = divides_own()
+                                 ? shard_part(count, parameter.unit, pass.shards.shards(), shard)
+                                 : grid::Range{0, count};
+    views.push_back(pass.gradients.at(Gradient::kOwn).flat_slice(first + part.begin, part.count()));
+    first += count;
   }
   return views;
 }
@@ -118,6 +125,27 @@ RowGather Sublayer::begin_normed(const LayerPass& pass) const {
   return gather;
 }
 
+template <typename Make>
+TensorView Sublayer::summed_terms(const LayerPass& pass, const Make& make) const {
+  if (row_sums() == 0 || pass.shards.shards() == 1) {
+    return {};
+  }
+  const grid::Range& own = pass.shards.own();
+  const Shape shape{whole_rows(pass), row_sums()};
+  const auto blocks = [&](Workspace slot, std::int64_t shards) {
+    return pass.workspace.at(slot).flat_slice(0, shards * shape.count());
+  };
+  const ShardParts<TensorView> parts{
+      .all_shards = blocks(Workspace::kTermsAllShards, pass.shards.shards()),
+      .own_shards = blocks(Workspace::kTermsOwnShards, own.count())};
+  const PartsMade made = pass.shards.ranks() > 1 ? PartsMade::kOwnShards : PartsMade::kAllShards;
+  const TensorView& terms = made == PartsMade::kOwnShards ? parts.own_shards : parts.all_shards;
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    make(s, terms.flat_slice((s - own.begin) * shape.count(), shape.count()).reshaped(shape));
+  }
+  return sum_blocks(pass, parts, made).reshaped(shape);
+}
+
 void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   // Selective recompute computes `result` from the products, so forward must too: a product that
   // also applies GELU may round once where two operations round twice.
@@ -142,6 +170,12 @@ void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
       }
     }
     pass.engine.progress();
+  }
+  const TensorView sums = summed_terms(pass, [&](std::int64_t s, const TensorView& terms) {
+    forward_terms(inner_of(pass, s), terms);
+  });
+  if (!sums.empty()) {
+    ops::copy(pass.context, sums, inner_of(pass, own.begin).forward_sums);
   }
   for (std::int64_t s = own.begin; s < own.end && !makes_result; ++s) {
     inner_forward(inner_of(pass, s));
@@ -283,8 +317,12 @@ void Sublayer::gradients_of_products(const LayerPass& pass) const {
     }
     pass.engine.progress();
   }
+  const TensorView sums = summed_terms(pass, [&](std::int64_t s, const TensorView& terms) {
+    backward_terms(inner_of(pass, s), d_result(s), TensorSlots(product_gradients(pass, s)), terms);
+  });
   for (std::int64_t s = own.begin; s < own.end && !applies_gelu(); ++s) {
     Inner inner = inner_of(pass, s);
+    inner.backward_sums = sums;
     inner.weight_gradients = own_gradients(pass, s);
     inner_backward(inner, d_result(s), TensorSlots(product_gradients(pass, s)));
   }
@@ -407,6 +445,17 @@ void Sublayer::adapter_gradients(const LayerPass& pass) const {
 }
 
 void Sublayer::own_weight_gradients(const LayerPass& pass) const {
+  const grid::Range& own = pass.shards.own();
+  for (std::int64_t s = own.begin; s < own.end && divides_own(); ++s) {
+    const std::vector<TensorView> made = own_gradients(pass, s);
+    for (std::size_t i = 0; i < own_.size(); ++i) {
+      add_gradient(pass, made[i],
+                   pass.weight_gradients[own_first_ + i][static_cast<std::size_t>(s - own.begin)]);
+    }
+  }
+  if (divides_own()) {
+    return;
+  }
   const TensorView& made = pass.gradients.at(Gradient::kOwn);
   const bool gathers = pass.shards.ranks() > 1;
   std::vector<SharedGradient> shared;

@@ -122,6 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{"adapters",
                    {"embedding 8", "attention 4 rotary=100 lora=2 lora_alpha=1",
                     "mlp 12 lora=3 lora_products=down", "head"}},
+        DecodeCase{"norm_of_all_heads",
+                   {"embedding 8", "attention 4 rotary=100 norm=none qk_norm=width", "head"}},
         DecodeCase{"rotary",
                    {"embedding 8", "attention 4 rotary=10000 norm=rms_norm",
                     "mlp 12 swiglu norm=rms_norm", "rms_norm", "head tied=off"}},

@@ -110,8 +110,6 @@ TEST(ModelErrors, OfHeads) {
            {"unit_offset=on", {"unit_offset=on is for RMS norms"}}}) {
     expect_words(tokens({"embedding 8", "attention 4 " + words, "head"}), expected);
   }
-  expect_words(tokens({"embedding 8", "attention 4 qk_norm=width", "head"}, 2),
-               {"all heads together", "numerics.shards = 1"});
   expect_words(tokens({"embedding 8", "attention", "head"}), {"the number of heads"});
   expect_words(tokens({"embedding 8", "attention 0", "head"}),
                {"the number of heads", "it has \"0\""});

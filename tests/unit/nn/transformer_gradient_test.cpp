@@ -71,6 +71,11 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("attention_as_in_gemma",
                  "attention 4 head_size=4 norm=rms_norm post_norm=rms_norm unit_offset=on "
                  "bias=off qk_norm=head softcap=1.5 window=2 dropout=0.2"),
+        sublayer("attention_norm_of_all_heads",
+                 "attention 8 kv_heads=4 head_size=2 rotary=10 norm=none post_norm=rms_norm "
+                 "bias=off qk_norm=width"),
+        sublayer("attention_uneven_norm_of_all_heads",
+                 "attention 22 kv_heads=11 head_size=2 norm=rms_norm unit_offset=on qk_norm=width"),
         sublayer("mlp_geglu_lora", "mlp 12 geglu norm=rms_norm unit_offset=on lora=2"),
         sublayer("rms_norm_unit_offset", "rms_norm unit_offset=on"),
         GradientCase{"mlp_of_one_row", {"mlp 12"}, Shape{6}, 6},
@@ -91,14 +96,6 @@ INSTANTIATE_TEST_SUITE_P(
                      8},
         GradientCase{"column_alone", {"dense 8 parallel=column"}, Shape{6}, 8}),
     [](const auto& test) { return test.param.name; });
-
-// All heads together need one shard.
-TEST(LayerGradients, OfNormsOfAllHeads) {
-  expect_layer_gradients(
-      sublayer("",
-               "attention 8 kv_heads=4 head_size=2 rotary=10 norm=none post_norm=rms_norm "
-               "bias=off qk_norm=width"));
-}
 
 struct LanguageCase {
   std::string name;
