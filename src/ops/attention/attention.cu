@@ -10,13 +10,14 @@ namespace {
 /// Online softmax of a warp's rows: the maximum and the total of each row, and its accumulators.
 template <int kChunks, typename C>
 struct OnlineSoftmax {
-  C largest[kRowsOfWarp];
-  C total[kRowsOfWarp];
-  C sums[kRowsOfWarp][kChunks];
+  static constexpr int kRows = kRowsOfWarp<kChunks, C>;
+  C largest[kRows];
+  C total[kRows];
+  C sums[kRows][kChunks];
 
   __device__ OnlineSoftmax() {
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       largest[r] = -static_cast<C>(INFINITY);
       total[r] = C{0};
 #pragma unroll
@@ -61,34 +62,36 @@ __global__ void __launch_bounds__(kThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale, Cap cap,
                    ForwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
-  const QueryTile tile(shape, tiles, kTileRows);
+  constexpr int kRows = kRowsOfWarp<kChunks, C>;
+  constexpr int kTile = kTileRows<kChunks, C>;
+  const QueryTile tile(shape, tiles, kTile);
   const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
-  constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const query_tile = shared_memory<C>();
-  C* const key_tile = query_tile + kTile;
-  C* const value_tile = key_tile + kTile;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first,
-                             shape.tokens, shape.head_size, scale, query_tile);
+  C* const key_tile = query_tile + kTile * kTileStride<kChunks>;
+  C* const value_tile = key_tile + kWarp * kTileStride<kChunks>;
+  load_tile<kChunks, kTile, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first,
+                                    shape.tokens, shape.head_size, scale, query_tile);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t queries =
-      tile.first + kTileRows < shape.tokens ? tile.first + kTileRows : shape.tokens;
+      tile.first + kTile < shape.tokens ? tile.first + kTile : shape.tokens;
   const std::int64_t key_count = tensors.past + queries;
   // Of the tile's queries the first one sees the first key.
   const std::int64_t begin = tensors.visible.first(tile.sequence, tensors.past + tile.first);
   OnlineSoftmax<kChunks, C> softmax;
-  for (std::int64_t key = begin / kTileRows * kTileRows; key < key_count; key += kTileRows) {
+  for (std::int64_t key = begin / kWarp * kWarp; key < key_count; key += kWarp) {
     // All threads have read the previous tiles.
     __syncthreads();
-    load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
-    load_tile<kChunks, Stored>(seen.values, key, key_count, shape.head_size, C{1}, value_tile);
+    load_tile<kChunks, kWarp, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
+    load_tile<kChunks, kWarp, Stored>(seen.values, key, key_count, shape.head_size, C{1},
+                                      value_tile);
     __syncthreads();
-    C weights[kRowsOfWarp];
+    C weights[kRows];
     dot_rows<kChunks>(query_tile, key_tile, weights);
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      const std::int64_t query = tensors.past + tile.first + warp * kRowsOfWarp + r;
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t query = tensors.past + tile.first + warp * kRows + r;
       const bool counts = key + lane <= query && key + lane < key_count &&
                           key + lane >= tensors.visible.first(tile.sequence, query);
       cap(weights[r]);
@@ -98,20 +101,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 
 #pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     const C inverse = C{1} / softmax.total[r];
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       softmax.sums[r][chunk] *= inverse;
     }
-    const std::int64_t query = tile.first + warp * kRowsOfWarp + r;
+    const std::int64_t query = tile.first + warp * kRows + r;
     if (tensors.log_sums != nullptr && lane == 0 && query < shape.tokens) {
       tensors.log_sums[row_index(shape, tile.sequence, tile.head, query)] =
           softmax.largest[r] + log(softmax.total[r]);
     }
   }
-  store_rows<kChunks, Stored>(output_rows(shape, tensors.y, tile.sequence, tile.head), tile.first,
-                              shape.tokens, shape.head_size, C{1}, softmax.sums);
+  store_rows<kChunks, kRows, Stored>(output_rows(shape, tensors.y, tile.sequence, tile.head),
+                                     tile.first, shape.tokens, shape.head_size, C{1}, softmax.sums);
 }
 
 template <typename Stored>
@@ -124,11 +127,11 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
       return;
     }
   }
-  const std::int64_t tiles = tiles_of(shape.tokens);
   with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
+    const std::int64_t tiles = tiles_of(shape.tokens, kTileRows<kChunks, C>);
     with_cap<C>(shape, 1.0, [&]<typename Cap>(const Cap& cap) {
       launch(context, name,
-             {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(3)},
+             {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(1)},
              forward_kernel<kChunks, Stored, Cap>, shape, tiles,
              static_cast<C>(shape.score_scale()), cap, tensors);
     });

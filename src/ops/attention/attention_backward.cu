@@ -56,14 +56,14 @@ __device__ Weight<C> weight_of(bool seen, const Cap& cap, C score, C dweight, C 
   return {weight, weight * (dweight - correction) * slope};
 }
 
-/// The tiles of keys, values, queries and dy in a block's shared memory, and a thread's place.
-template <int kChunks, typename C>
+/// The tiles of keys and values, of queries and dy in a block's shared memory, of so many rows, and
+/// a thread's place.
+template <int kChunks, int kKeys, int kQueries, typename C>
 struct BackwardTiles {
-  static constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const keys = shared_memory<C>();
-  C* const values = keys + kTile;
-  C* const queries = values + kTile;
-  C* const dy = queries + kTile;
+  C* const values = keys + kKeys * kTileStride<kChunks>;
+  C* const queries = values + kKeys * kTileStride<kChunks>;
+  C* const dy = queries + kQueries * kTileStride<kChunks>;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 };
@@ -76,32 +76,34 @@ __global__ void __launch_bounds__(kThreads)
   using C = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
-  const KeyTile tile(shape, tiles, kTileRows);
-  const BackwardTiles<kChunks, C> shared;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), tile.first, tokens,
-                             size, C{1}, shared.keys);
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first,
-                             tokens, size, C{1}, shared.values);
+  constexpr int kRows = kRowsOfWarp<kChunks, C>;
+  constexpr int kTile = kTileRows<kChunks, C>;
+  const KeyTile tile(shape, tiles, kTile);
+  const BackwardTiles<kChunks, kTile, kWarp, C> shared;
+  load_tile<kChunks, kTile, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), tile.first,
+                                    tokens, size, C{1}, shared.keys);
+  load_tile<kChunks, kTile, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1),
+                                    tile.first, tokens, size, C{1}, shared.values);
 
-  C dkeys[kRowsOfWarp][kChunks] = {};
-  C dvalues[kRowsOfWarp][kChunks] = {};
+  C dkeys[kRows][kChunks] = {};
+  C dvalues[kRows][kChunks] = {};
   for (std::int64_t query = 0; query < shape.queries; ++query) {
     const std::int64_t head = tile.kv_head * shape.queries + query;
     const std::int64_t sums = row_index(shape, tile.sequence, head, 0);
     // Of later tiles no query sees a key of this one.
     for (std::int64_t from = tile.first;
-         from < tokens && tensors.visible.first(tile.sequence, from) < tile.first + kTileRows;
-         from += kTileRows) {
+         from < tokens && tensors.visible.first(tile.sequence, from) < tile.first + kTile;
+         from += kWarp) {
       // All threads have read the previous tiles.
       __syncthreads();
       // Scaling the queries also scales the scores and the gradient of the keys.
-      load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, query), from, tokens, size,
-                                 scale, shared.queries);
-      load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, head), from, tokens,
-                                 size, C{1}, shared.dy);
+      load_tile<kChunks, kWarp, Stored>(qkv_rows(shape, tensors.qkv, tile, query), from, tokens,
+                                        size, scale, shared.queries);
+      load_tile<kChunks, kWarp, Stored>(output_rows(shape, tensors.dy, tile.sequence, head), from,
+                                        tokens, size, C{1}, shared.dy);
       __syncthreads();
-      C weights[kRowsOfWarp];
-      C dscores[kRowsOfWarp];
+      C weights[kRows];
+      C dscores[kRows];
       dot_rows<kChunks>(shared.keys, shared.queries, weights);
       dot_rows<kChunks>(shared.values, shared.dy, dscores);
       const std::int64_t token = from + shared.lane;
@@ -110,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
       const C correction = exists ? tensors.corrections[sums + token] : C{0};
       const std::int64_t first_seen = tensors.visible.first(tile.sequence, token);
 #pragma unroll
-      for (int r = 0; r < kRowsOfWarp; ++r) {
-        const std::int64_t key = tile.first + shared.warp * kRowsOfWarp + r;
+      for (int r = 0; r < kRows; ++r) {
+        const std::int64_t key = tile.first + shared.warp * kRows + r;
         const bool seen = exists && key <= token && key >= first_seen;
         const Weight<C> both = weight_of(seen, cap, weights[r], dscores[r], log_sum, correction);
         weights[r] = both.weight;
@@ -121,10 +123,10 @@ __global__ void __launch_bounds__(kThreads)
       add_weighted_rows<kChunks>(dscores, shared.queries, dkeys);
     }
   }
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries), tile.first,
-                              tokens, size, C{1}, dkeys);
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries + 1), tile.first,
-                              tokens, size, C{1}, dvalues);
+  store_rows<kChunks, kRows, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries), tile.first,
+                                     tokens, size, C{1}, dkeys);
+  store_rows<kChunks, kRows, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries + 1),
+                                     tile.first, tokens, size, C{1}, dvalues);
 }
 
 /// One block for each tile of queries of one head: rows are queries, lanes are keys.
@@ -135,50 +137,52 @@ __global__ void __launch_bounds__(kThreads)
   using C = Compute<Stored>;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
-  const QueryTile tile(shape, tiles, kTileRows);
-  const BackwardTiles<kChunks, C> shared;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first, tokens,
-                             size, scale, shared.queries);
-  load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, tile.head), tile.first,
-                             tokens, size, C{1}, shared.dy);
+  constexpr int kRows = kRowsOfWarp<kChunks, C>;
+  constexpr int kTile = kTileRows<kChunks, C>;
+  const QueryTile tile(shape, tiles, kTile);
+  const BackwardTiles<kChunks, kWarp, kTile, C> shared;
+  load_tile<kChunks, kTile, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first,
+                                    tokens, size, scale, shared.queries);
+  load_tile<kChunks, kTile, Stored>(output_rows(shape, tensors.dy, tile.sequence, tile.head),
+                                    tile.first, tokens, size, C{1}, shared.dy);
 
   const std::int64_t sums = row_index(shape, tile.sequence, tile.head, 0);
-  C log_sums[kRowsOfWarp];
-  C corrections[kRowsOfWarp];
-  std::int64_t first_seen[kRowsOfWarp];
+  C log_sums[kRows];
+  C corrections[kRows];
+  std::int64_t first_seen[kRows];
 #pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
-    const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t token = tile.first + shared.warp * kRows + r;
     log_sums[r] = token < tokens ? tensors.log_sums[sums + token] : C{0};
     corrections[r] = token < tokens ? tensors.corrections[sums + token] : C{0};
     first_seen[r] = tensors.visible.first(tile.sequence, token);
   }
-  C dqueries[kRowsOfWarp][kChunks] = {};
+  C dqueries[kRows][kChunks] = {};
   // Of the tile's queries the first one sees the first key.
   const std::int64_t begin = tensors.visible.first(tile.sequence, tile.first);
-  for (std::int64_t key = begin / kTileRows * kTileRows; key <= tile.first; key += kTileRows) {
+  for (std::int64_t key = begin / kWarp * kWarp; key <= tile.first; key += kWarp) {
     // All threads have read the previous tiles.
     __syncthreads();
-    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, tokens, size,
-                               C{1}, shared.keys);
-    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), key, tokens,
-                               size, C{1}, shared.values);
+    load_tile<kChunks, kWarp, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key,
+                                      tokens, size, C{1}, shared.keys);
+    load_tile<kChunks, kWarp, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), key,
+                                      tokens, size, C{1}, shared.values);
     __syncthreads();
-    C scores[kRowsOfWarp];
-    C dscores[kRowsOfWarp];
+    C scores[kRows];
+    C dscores[kRows];
     dot_rows<kChunks>(shared.queries, shared.keys, scores);
     dot_rows<kChunks>(shared.dy, shared.values, dscores);
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t token = tile.first + shared.warp * kRows + r;
       const bool seen =
           token < tokens && key + shared.lane <= token && key + shared.lane >= first_seen[r];
       dscores[r] = weight_of(seen, cap, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
     }
     add_weighted_rows<kChunks>(dscores, shared.keys, dqueries);
   }
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, tile.query), tile.first, tokens,
-                              size, scale, dqueries);
+  store_rows<kChunks, kRows, Stored>(qkv_rows(shape, tensors.dqkv, tile, tile.query), tile.first,
+                                     tokens, size, scale, dqueries);
 }
 
 }  // namespace
@@ -191,7 +195,6 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
     return;
   }
   const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;
-  const std::int64_t tiles = tiles_of(shape.tokens);
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
     using C = Compute<Stored>;
     const BackwardTensors<Stored> tensors{qkv.device<Stored>(),  y.device<Stored>(),
@@ -208,7 +211,8 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
       }
     }
     with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
-      const std::int64_t shared = tile_bytes<kChunks, C>(4);
+      const std::int64_t tiles = tiles_of(shape.tokens, kTileRows<kChunks, C>);
+      const std::int64_t shared = tile_bytes<kChunks, C>(2);
       const auto scale = static_cast<C>(shape.score_scale());
       with_cap<C>(shape, 1.0, [&]<typename Cap>(const Cap& cap) {
         launch(context, "attention's gradient of keys",

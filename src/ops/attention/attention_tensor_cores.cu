@@ -13,9 +13,11 @@ using Stored = __nv_bfloat16;
 
 constexpr int kStages = 2;
 
-/// Elements of a tile.
+/// Elements of a tile of queries, and of one of keys or values.
 template <int kHead>
-constexpr int kTile = kSide* kHead;
+constexpr int kQueryTile = kSide* kHead;
+template <int kHead>
+constexpr int kTile = kOtherRows<kHead>* kHead;
 
 /// Online softmax state of a lane's rows g and g + 8 of 16: the row maximum, and the lane's part of
 /// the row total.
@@ -103,16 +105,17 @@ template <int kHead, typename Cap, typename Queries>
 __device__ void attend(int behind, const int (&hidden)[2], float factor, const Cap& cap,
                        const Queries& queries, const Stored* keys, const Stored* values,
                        RowState& state, SumMatrix (&sums)[kHead / kSumColumns]) {
-  SumMatrix scores[kSide / kSumColumns] = {};
+  constexpr int kKeys = kOtherRows<kHead>;
+  SumMatrix scores[kKeys / kSumColumns] = {};
   add_dots<kHead>(queries, keys, scores);
 #pragma unroll
-  for (int j = 0; j < kSide / kSumColumns; ++j) {
+  for (int j = 0; j < kKeys / kSumColumns; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       cap(scores[j].sums[i]);
     }
   }
-  if (behind < kSide - 1) {
+  if (behind < kKeys - 1) {
     mask_keys(behind, scores);
   }
   if (hidden[0] > 0 || hidden[1] > 0) {
@@ -152,21 +155,22 @@ template <int kHead, typename Cap>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, float scale, Cap cap,
                    ForwardTensors<Stored> tensors, bool aligned) {
+  constexpr int kKeys = kOtherRows<kHead>;
   const QueryTile tile(shape, tiles, kSide);
   const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
   const std::int64_t end = tile.first + kSide < shape.tokens ? tile.first + kSide : shape.tokens;
   const std::int64_t key_count = tensors.past + end;
 
   Stored* const query_tile = shared_memory<Stored>();
-  Stored* const stages = query_tile + kTile<kHead>;
+  Stored* const stages = query_tile + kQueryTile<kHead>;
   // Of the tile's queries the first one sees the first key.
   const std::int64_t begin =
-      tensors.visible.first(tile.sequence, tensors.past + tile.first) / kSide * kSide;
+      tensors.visible.first(tile.sequence, tensors.past + tile.first) / kKeys * kKeys;
   const auto load = [&](int i, int stage) {
-    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kSide;
+    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kKeys;
     Stored* const keys = stages + stage * 2 * kTile<kHead>;
-    load_rows<kHead>(seen.keys, key, key_count, aligned, keys);
-    load_rows<kHead>(seen.values, key, key_count, aligned, keys + kTile<kHead>);
+    load_rows<kHead, kKeys>(seen.keys, key, key_count, aligned, keys);
+    load_rows<kHead, kKeys>(seen.values, key, key_count, aligned, keys + kTile<kHead>);
   };
   load_rows<kHead>(qkv_rows<const Stored>(shape, tensors.qkv, tile, tile.query), tile.first,
                    shape.tokens, aligned, query_tile);
@@ -186,9 +190,9 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
   const float factor = scale * static_cast<float>(M_LOG2E);
   RowState state;
   SumMatrix sums[kHead / kSumColumns] = {};
-  const int count = static_cast<int>(tiles_of(key_count - begin, kSide));
+  const int count = static_cast<int>(tiles_of(key_count - begin, kKeys));
   over_tiles<kStages>(count, load, [&](int i, int stage) {
-    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kSide;
+    const std::int64_t key = begin + static_cast<std::int64_t>(i) * kKeys;
     const std::int64_t behind = first_of_warp - key;
     const int hidden[2] = {keys_before(first_seen[0], key), keys_before(first_seen[1], key)};
     const Stored* const keys = stages + stage * 2 * kTile<kHead>;
@@ -204,7 +208,7 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
              const ForwardTensors<Stored>& tensors) {
   const std::int64_t tiles = tiles_of(shape.tokens, kSide);
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.keys, tensors.values, tensors.y});
-  constexpr std::int64_t kBytes = (1 + kStages * 2) * kTile<kHead> * sizeof(Stored);
+  constexpr std::int64_t kBytes = (kQueryTile<kHead> + kStages * 2 * kTile<kHead>)*sizeof(Stored);
   with_cap<float>(shape, shape.score_scale(), [&]<typename Cap>(const Cap& cap) {
     launch(context, name, {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, kBytes},
            forward_kernel<kHead, Cap>, shape, tiles, scale_after<Cap>(shape), cap, tensors,
@@ -216,11 +220,9 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
 
 void tensor_core_attention_forward(Context& context, const char* name, const AttentionShape& shape,
                                    const ForwardTensors<Stored>& tensors) {
-  if (shape.head_size == 64) {
-    forward<64>(context, name, shape, tensors);
-  } else {
-    forward<128>(context, name, shape, tensors);
-  }
+  with_matrix_head(shape.head_size, [&]<int kHead>(std::integral_constant<int, kHead>) {
+    forward<kHead>(context, name, shape, tensors);
+  });
 }
 
 }  // namespace strata::ops::cuda

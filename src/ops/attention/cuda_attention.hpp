@@ -8,15 +8,18 @@
 #include "cuda/kernel.hpp"
 
 // Shared by attention's GPU kernels. A block of kThreads threads holds a tile of kTileRows rows of
-// one head, kRowsOfWarp in each warp, and iterates over tiles of kTileRows rows of the other
-// operand (queries against keys, or keys against queries), one row for each lane. A head's columns
-// are zero-padded to kChunks warps' width; a lane holds every kWarp-th column. Included by .cu
-// files alone.
+// one head, kRowsOfWarp in each warp, and iterates over tiles of kWarp rows of the other operand
+// (queries against keys, or keys against queries), one row for each lane. A head's columns are
+// zero-padded to kChunks warps' width; a lane holds every kWarp-th column. Included by .cu files
+// alone.
 namespace strata::ops::cuda {
 
-inline constexpr int kTileRows = 32;
-static_assert(kTileRows == kWarp);
-inline constexpr int kRowsOfWarp = kTileRows / (kThreads / kWarp);
+/// Fewer for heads of more than 128 elements: the tiles of the backward pass then take 97 KiB in
+/// float32 (of at most 99 in compute capability 8.6) and 161 KiB in float64 (of 163 in 8.0).
+template <int kChunks, typename C>
+inline constexpr int kRowsOfWarp = kChunks <= 4 ? 4 : 8 / static_cast<int>(sizeof(C));
+template <int kChunks, typename C>
+inline constexpr int kTileRows = kRowsOfWarp<kChunks, C>*(kThreads / kWarp);
 
 /// Rows of one head, `stride` elements apart.
 template <typename Stored>
@@ -94,14 +97,18 @@ struct QueryTile {
   std::int64_t query;  ///< of the key-value head
 };
 
-/// The tile of keys that a block works on, from the first, which the most queries see, to the last.
+/// The tile of keys that a block works on, from the first, which the most queries see, to the last,
+/// and which part of it, where so many blocks share one.
 struct KeyTile {
-  __device__ KeyTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile)
-      : number(blockIdx.x % tiles),
+  __device__ KeyTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile,
+                     int parts = 1)
+      : part(static_cast<int>(blockIdx.x) % parts),
+        number(blockIdx.x / parts % tiles),
         first(number * rows_of_tile),
-        kv_head(blockIdx.x / tiles % shape.kv_heads),
-        sequence(blockIdx.x / tiles / shape.kv_heads) {}
+        kv_head(blockIdx.x / parts / tiles % shape.kv_heads),
+        sequence(blockIdx.x / parts / tiles / shape.kv_heads) {}
 
+  int part;
   std::int64_t number;
   std::int64_t first;
   std::int64_t kv_head;
@@ -173,21 +180,21 @@ __device__ T* shared_memory() {
 template <int kChunks>
 inline constexpr int kTileStride = kChunks* kWarp + 1;
 
-/// Bytes of `tiles` tiles.
+/// Bytes of `own` tiles of kTileRows rows and two of kWarp rows.
 template <int kChunks, typename C>
-constexpr std::int64_t tile_bytes(int tiles) {
-  return static_cast<std::int64_t>(tiles) * kTileRows * kTileStride<kChunks> *
+constexpr std::int64_t tile_bytes(int own) {
+  return static_cast<std::int64_t>(own * kTileRows<kChunks, C> + 2 * kWarp) * kTileStride<kChunks> *
          static_cast<std::int64_t>(sizeof(C));
 }
 
-/// tile = scale * rows [first, first + kTileRows), 0 for rows from `end` on and columns from
-/// head_size on.
-template <int kChunks, typename Stored>
+/// tile = scale * rows [first, first + kRows), 0 for rows from `end` on and columns from head_size
+/// on.
+template <int kChunks, int kRows, typename Stored>
 __device__ void load_tile(const HeadRows<const Stored>& rows, std::int64_t first, std::int64_t end,
                           std::int64_t head_size, Compute<Stored> scale, Compute<Stored>* tile) {
   using C = Compute<Stored>;
   constexpr int kWidth = kChunks * kWarp;
-  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kWidth; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kWidth; i += kThreads) {
     const std::int64_t row = first + i / kWidth;
     const int column = i % kWidth;
     const bool exists = row < end && column < head_size;
@@ -197,30 +204,30 @@ __device__ void load_tile(const HeadRows<const Stored>& rows, std::int64_t first
 }
 
 /// dots[r] = row r of this warp in `rows` times this lane's row in `lanes`, columns in order.
-template <int kChunks, typename C>
-__device__ void dot_rows(const C* rows, const C* lanes, C (&dots)[kRowsOfWarp]) {
+template <int kChunks, int kRows, typename C>
+__device__ void dot_rows(const C* rows, const C* lanes, C (&dots)[kRows]) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const C* const own = rows + warp * kRowsOfWarp * kTileStride<kChunks>;
+  const C* const own = rows + warp * kRows * kTileStride<kChunks>;
   const C* const other = lanes + lane * kTileStride<kChunks>;
 #pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     dots[r] = C{0};
   }
 #pragma unroll 8
   for (int c = 0; c < kChunks * kWarp; ++c) {
     const C value = other[c];
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       dots[r] = fused(own[r * kTileStride<kChunks> + c], value, dots[r]);
     }
   }
 }
 
 /// sums[r, .] += weights[r] of every lane times that lane's row in `lanes`, lanes in order.
-template <int kChunks, typename C>
-__device__ void add_weighted_rows(const C (&weights)[kRowsOfWarp], const C* lanes,
-                                  C (&sums)[kRowsOfWarp][kChunks]) {
+template <int kChunks, int kRows, typename C>
+__device__ void add_weighted_rows(const C (&weights)[kRows], const C* lanes,
+                                  C (&sums)[kRows][kChunks]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll 4
   for (int other = 0; other < kWarp; ++other) {
@@ -230,7 +237,7 @@ __device__ void add_weighted_rows(const C (&weights)[kRowsOfWarp], const C* lane
       values[chunk] = lanes[other * kTileStride<kChunks> + chunk * kWarp + lane];
     }
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const C weight = __shfl_sync(kWholeWarp, weights[r], other);
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -241,15 +248,15 @@ __device__ void add_weighted_rows(const C (&weights)[kRowsOfWarp], const C* lane
 }
 
 /// Row `first` + r of this warp = scale * sums[r, .], where it is before `end`.
-template <int kChunks, typename Stored>
+template <int kChunks, int kRows, typename Stored>
 __device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std::int64_t end,
                            std::int64_t head_size, Compute<Stored> scale,
-                           const Compute<Stored> (&sums)[kRowsOfWarp][kChunks]) {
+                           const Compute<Stored> (&sums)[kRows][kChunks]) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
-    const std::int64_t row = first + warp * kRowsOfWarp + r;
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t row = first + warp * kRows + r;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const int column = chunk * kWarp + lane;
@@ -260,8 +267,7 @@ __device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std
   }
 }
 
-__host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
-                                                 std::int64_t rows_of_tile = kTileRows) {
+__host__ __device__ inline std::int64_t tiles_of(std::int64_t rows, std::int64_t rows_of_tile) {
   return (rows + rows_of_tile - 1) / rows_of_tile;
 }
 
@@ -305,7 +311,7 @@ float scale_after(const AttentionShape& shape) {
 /// Calls function(std::integral_constant<int, kChunks>) for heads of this size.
 template <typename Function>
 void with_chunks(std::int64_t head_size, const Function& function) {
-  constexpr std::int64_t kLargest = 128;
+  constexpr std::int64_t kLargest = 256;
   if (head_size > kLargest) {
     refuse_head(kLargest, head_size);
   }
@@ -313,14 +319,16 @@ void with_chunks(std::int64_t head_size, const Function& function) {
     function(std::integral_constant<int, 1>());
   } else if (head_size <= 2 * kWarp) {
     function(std::integral_constant<int, 2>());
-  } else {
+  } else if (head_size <= 4 * kWarp) {
     function(std::integral_constant<int, 4>());
+  } else {
+    function(std::integral_constant<int, 8>());
   }
 }
 
 /// Whether heads of this size have kernels for tensor cores, in bfloat16.
 inline bool is_for_tensor_cores(std::int64_t head_size) {
-  return head_size == 64 || head_size == 128;
+  return head_size == 64 || head_size == 128 || head_size == 256;
 }
 
 /// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "attention/cuda_attention.hpp"
 #include "cuda/mma.hpp"
 
-// Attention's tiles for tensor cores: kSide rows of one head as bfloat16 in shared memory, and
-// products with them. A block of kTensorCoreThreads threads holds a tile, 16 rows in each warp, and
-// iterates over tiles of the other operand (queries against keys, or keys against queries). Tensor
-// cores accumulate in float32, 16 terms at a time, in order. Included by .cu files alone.
+// Attention's tiles for tensor cores: rows of one head as bfloat16 in shared memory, and products
+// with them. A block of kTensorCoreThreads threads holds a tile of kSide rows, 16 in each warp, and
+// iterates over tiles of kOtherRows rows of the other operand (queries against keys, or keys
+// against queries). Tensor cores accumulate in float32, 16 terms at a time, in order. Included by
+// .cu files alone.
 namespace strata::ops::cuda {
 
 inline constexpr int kMatrixWarps = 4;
@@ -18,13 +20,16 @@ inline constexpr int kTensorCoreThreads = kMatrixWarps * kWarp;
 /// Rows of a left factor, columns of two right factors, and their inner dimension.
 inline constexpr int kMatrixRows = 16;
 inline constexpr int kSide = kMatrixWarps * kMatrixRows;
+/// Limited by shared memory and registers.
+template <int kHead>
+inline constexpr int kOtherRows = kHead <= 128 ? kSide : kSide / 2;
 /// Columns of an accumulator.
 inline constexpr int kSumColumns = 8;
 /// Elements of a 16-byte piece.
 inline constexpr int kPiece = 8;
 
 /// Offset of a piece in a swizzled tile with rows of kHead elements: the same piece of 8
-/// consecutive rows lies in different banks.
+/// consecutive rows lies in different banks. Each 64 columns are swizzled by themselves.
 template <int kHead>
 __device__ int tile_offset(int row, int piece) {
   return row * kHead + (piece ^ row % 8) * kPiece;
@@ -34,33 +39,40 @@ __device__ inline int lane_number() {
   return static_cast<int>(threadIdx.x) % kWarp;
 }
 
-/// Starts the asynchronous load of rows [first, first + kSide) into a tile; rows from `end` on
-/// become 0. Pre: first < end. Unaligned rows are copied synchronously, element by element.
-template <int kHead>
+/// Starts the asynchronous load of rows [first, first + kRows) into a tile; rows from `end` on
+/// become 0. Unaligned rows are copied synchronously, element by element.
+template <int kHead, int kRows = kSide>
 __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_t first,
                           std::int64_t end, bool aligned, __nv_bfloat16* tile) {
-  constexpr int kPieces = kHead / kPiece;
-  // A thread copies the same piece of every kStep-th row.
+  // A thread copies the same piece of each kColumns columns of every kStep-th row.
+  constexpr int kColumns = std::min(kHead, 128);
+  constexpr int kPieces = kColumns / kPiece;
   constexpr int kStep = kTensorCoreThreads / kPieces;
-  static_assert(kStep % 8 == 0);
+  static_assert(kStep % 8 == 0 && kColumns % (8 * kPiece) == 0);
   const int row = static_cast<int>(threadIdx.x) / kPieces;
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
-  const int count = static_cast<int>(end - first < kSide ? end - first : kSide);
+  const int count = static_cast<int>(end - first < kRows ? end - first : kRows);
   const __nv_bfloat16* source = rows.data + (first + row) * rows.stride + piece * kPiece;
   __nv_bfloat16* const target = tile + tile_offset<kHead>(row, piece);
   if (aligned) {
 #pragma unroll 2
-    for (int i = 0; i < kSide; i += kStep) {
+    for (int i = 0; i < kRows; i += kStep) {
       const bool exists = row + i < count;
-      copy_async<kPiece * sizeof(__nv_bfloat16)>(target + i * kHead, exists ? source : rows.data,
-                                                 exists);
+#pragma unroll
+      for (int column = 0; column < kHead; column += kColumns) {
+        copy_async<kPiece * sizeof(__nv_bfloat16)>(target + i * kHead + column,
+                                                   exists ? source + column : rows.data, exists);
+      }
       source += kStep * rows.stride;
     }
     return;
   }
-  for (int i = 0; i < kSide; i += kStep) {
-    for (int e = 0; e < kPiece; ++e) {
-      target[i * kHead + e] = row + i < count ? source[e] : to_storage<__nv_bfloat16>(0.0F);
+  for (int i = 0; i < kRows; i += kStep) {
+    for (int column = 0; column < kHead; column += kColumns) {
+      for (int e = 0; e < kPiece; ++e) {
+        target[i * kHead + column + e] =
+            row + i < count ? source[column + e] : to_storage<__nv_bfloat16>(0.0F);
+      }
     }
     source += kStep * rows.stride;
   }
@@ -122,15 +134,16 @@ __device__ void add_dots(const Left& left, const __nv_bfloat16* tile, SumMatrix 
   }
 }
 
-/// sums += weights times a tile's first 8 kCount rows. The weights are rounded to bfloat16.
-template <int kHead, int kCount>
+/// sums += weights times the first 8 kCount rows and 8 kSums columns of a tile. The weights are
+/// rounded to bfloat16.
+template <int kHead, int kCount, int kSums>
 __device__ void add_weighted(const SumMatrix (&weights)[kCount], const __nv_bfloat16* tile,
-                             SumMatrix (&sums)[kHead / kSumColumns]) {
+                             SumMatrix (&sums)[kSums]) {
 #pragma unroll
   for (int k = 0; k < kCount / 2; ++k) {
     const LeftMatrix left = rounded_left(weights[2 * k], weights[2 * k + 1]);
 #pragma unroll
-    for (int j = 0; j < kHead / kSumColumns; j += 2) {
+    for (int j = 0; j < kSums; j += 2) {
       RightMatrix rights[2];
       load_transposed_rights<kHead>(tile, k * kMatrixRows, j * kSumColumns, rights);
       multiply_add(left, rights[0], sums[j]);
@@ -139,14 +152,14 @@ __device__ void add_weighted(const SumMatrix (&weights)[kCount], const __nv_bflo
   }
 }
 
-/// Row first + r = the 16 rows of sums in which row g is scaled by scales[0] and g + 8 by
-/// scales[1], where it is before `end`. The warp's own 16 rows of a tile serve as staging (their
-/// elements are lost), so that rows are written in 16-byte pieces.
-template <int kHead>
-__device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const float (&scales)[2],
+/// Row first + r = the 16 rows of kPieces pieces of sums in which row g is scaled by scales[0] and
+/// g + 8 by scales[1], where it is before `end`. The warp's own 16 rows of a tile serve as staging
+/// (their elements are lost), so that rows are written in 16-byte pieces.
+template <int kHead, int kPieces>
+__device__ void store_sums(const SumMatrix (&sums)[kPieces], const float (&scales)[2],
                            __nv_bfloat16* tile, const HeadRows<__nv_bfloat16>& rows,
                            std::int64_t first, std::int64_t end, bool aligned) {
-  constexpr int kPieces = kHead / kPiece;
+  static_assert(kSumColumns == kPiece);
   const int lane = lane_number();
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -203,6 +216,18 @@ __device__ void over_tiles(int count, const Load& load, const Use& use) {
     }
     wait_for_copies();
     __syncthreads();
+  }
+}
+
+/// Calls function(std::integral_constant<int, kHead>). Pre: is_for_tensor_cores(head_size).
+template <typename Function>
+void with_matrix_head(std::int64_t head_size, const Function& function) {
+  if (head_size == 64) {
+    function(std::integral_constant<int, 64>());
+  } else if (head_size == 128) {
+    function(std::integral_constant<int, 128>());
+  } else {
+    function(std::integral_constant<int, 256>());
   }
 }
 

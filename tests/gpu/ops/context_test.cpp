@@ -12,7 +12,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
+#include "strata/ops/attention.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/loss.hpp"
@@ -197,6 +199,26 @@ TEST(CudaContext, TensorsOfAnotherPlaceAreRefused) {
   EXPECT_THROW(fill_zero(gpu, here), std::logic_error);
   EXPECT_THROW(matmul(gpu, there, there, here), std::logic_error);
   EXPECT_THROW(matmul(cpu, there, here, here), std::logic_error);
+}
+
+TEST(CudaContext, HeadsOfMoreThan256ElementsAreRefused) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  constexpr AttentionShape kShape{.head_size = 257};
+  const Buffer memory(context.device(), 3 * 257 * 4);
+  const TensorView qkv = memory.view(0, {1, 3 * 257}, DType::kFloat32);
+  const TensorView y = memory.view(0, {1, 257}, DType::kFloat32);
+  const TensorView sums = memory.view(0, {1, 1, 1}, DType::kFloat32);
+  const TensorView cache = memory.view(0, {1, 1, 257}, DType::kFloat32);
+  const auto refuses = [](const auto& call) {
+    EXPECT_THAT(call, testing::ThrowsMessage<Error>(
+                          testing::HasSubstr("heads of at most 256 elements, these have 257")));
+  };
+  refuses([&] { causal_attention_forward(context, kShape, qkv, y, sums); });
+  refuses([&] { causal_attention_backward(context, kShape, qkv, y, sums, y, qkv); });
+  refuses([&] { cached_attention(context, kShape, qkv, cache, cache, 0, 0, y); });
 }
 
 TEST(CudaContext, MovesWithItsStreamAndLibraries) {

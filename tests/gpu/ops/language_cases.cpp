@@ -255,8 +255,8 @@ void add_attention_cases(std::vector<Case>& cases) {
   add_attention(
       cases,
       {.sequences = 1, .tokens = 90, .kv_heads = 2, .queries = 2, .head_size = 16, .scale = 0.4});
-  // Between 64 elements and the most.
-  for (const std::int64_t head_size : {65, 80, 96, 127}) {
+  // Between the sizes of tensor cores, up to the most.
+  for (const std::int64_t head_size : {65, 80, 96, 127, 129, 160, 256}) {
     add_attention(
         cases, {.sequences = 1, .tokens = 50, .kv_heads = 2, .queries = 2, .head_size = head_size});
   }
@@ -273,6 +273,14 @@ void add_attention_cases(std::vector<Case>& cases) {
   capped.softcap = 2.0;
   add_attention(cases, capped);
   add_attention(cases, capped, 100, 50);
+  AttentionShape large = capped;
+  large.tokens = 75;
+  large.head_size = 160;
+  add_attention(cases, large);
+  add_attention(cases, large, 40, 21);
+  add_attention(cases, large, 0, 50);
+  add_caches(cases, 40, 45, 160, 20, 0.3, 2.0);
+  add_caches(cases, 1, 45, 256);
   add_caches(cases, 40, 45, 24, 20);
   add_caches(cases, 1, 45, 24);
   add_caches(cases, 40, 0, 24);
@@ -289,6 +297,7 @@ void add_attention_cases(std::vector<Case>& cases) {
                  WeightOffset::kZero);
   add_matrix_attention(cases, 64);
   add_matrix_attention(cases, 128);
+  add_matrix_attention(cases, 256);
 }
 
 void add_language_cases(std::vector<Case>& cases) {

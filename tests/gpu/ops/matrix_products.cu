@@ -52,11 +52,10 @@ namespace strata::ops::test {
 
 void matrix_products(Context& context, const ConstTensorView& a, const ConstTensorView& b,
                      const TensorView& dots, const TensorView& weighted) {
-  if (a.shape().back() == 64) {
-    cuda::run<64>(context, a, b, dots, weighted);
-  } else {
-    cuda::run<128>(context, a, b, dots, weighted);
-  }
+  cuda::with_matrix_head(a.shape().back(),
+                         [&]<int kColumns>(std::integral_constant<int, kColumns>) {
+                           cuda::run<kColumns>(context, a, b, dots, weighted);
+                         });
 }
 
 }  // namespace strata::ops::test

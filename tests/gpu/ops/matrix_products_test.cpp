@@ -101,7 +101,7 @@ TEST(TensorCores, MultiplyMatricesAsPlainLoopsDo) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
-  for (const std::int64_t columns : {64, 128}) {
+  for (const std::int64_t columns : {64, 128, 256}) {
     for (const std::int64_t offset : {0, 1}) {
       SCOPED_TRACE(std::to_string(columns) + " columns, " + std::to_string(offset) +
                    " elements from an aligned address");
