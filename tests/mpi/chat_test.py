@@ -282,9 +282,9 @@ class Chat(harness.StrataTest):
         published = self.directory / "published"
         self.assertEqual(json.loads((published / "config.json").read_text())["model_type"], "qwen3")
         (published / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
-        self.alone("checkpoint", "import", "published", "--output=tuned", expect=DONE)
+        self.alone("checkpoint", "import", "published", "--output=brought", expect=DONE)
 
-        tune = ["train", "tuned/config.ini", "--run.dir=tuned", "--run.resume=must", "--data.train=other/train.h5",
+        tune = ["train", "brought/config.ini", "--checkpoint.init=brought", "--run.dir=tuned", "--run.resume=auto", "--data.train=other/train.h5",
                 "--data.test=other/test.h5", "--model.context=64", "--lora.rank=8", "--optimizer.kind=adamw",
                 "--optimizer.learning_rate=0.01", "--batch.global=16", "--batch.micro=2", "--numerics.lanes=2",
                 "--numerics.shards=2", "--train.steps=120", "--checkpoint.every=10", "--train.metrics_every=1"]
@@ -297,10 +297,10 @@ class Chat(harness.StrataTest):
 
         def answers(run):
             return [self.alone("generate", run, f"--prompt=<|im_start|>user\n{name}?<|im_end|>\n<|im_start|>assistant\n",
-                               "--tokens=8", "--temperature=0", expect=DONE).text for name in names[:3]]
+                               "--tokens=8", "--temperature=0", expect=DONE).text.rsplit("\n", 2)[0] for name in names[:3]]
 
         for answer, colour in zip(answers("tuned"), colours[3:]):
-            self.assertIn(f"assistant\n{colour}\n", answer)
+            self.assertTrue(answer.endswith(f"assistant\n{colour}"), answer)
         for how in ("merged", "apart"):
             check = ["--check-logits"] if how == "merged" else []
             self.alone("checkpoint", "export", "tuned", "--format=huggingface", f"--adapters={how}", f"--output={how}", *check,
