@@ -244,6 +244,9 @@ std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_
   if (base == 0.0 && scaling->kind != ops::RotaryScalingKind::kNone) {
     line.refuse("rotary_scaling needs rotary positions; give rotary=BASE, or leave it out");
   }
+  if (scaling->kind == ops::RotaryScalingKind::kYarn && base <= 1.0) {
+    line.refuse(fmt::format("rotary is {}, but yarn needs a base above 1", base));
+  }
   const double share = line.take_option_number("rotary_share", 1.0);
   if (base == 0.0) {
     if (share != 1.0) {

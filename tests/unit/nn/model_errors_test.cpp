@@ -101,6 +101,7 @@ TEST(ModelErrors, OfHeads) {
                {"rotary=BASE"});
   for (const auto& [words, expected] : std::vector<std::pair<std::string, Words>>{
            {"rotary_share=0.5", {"rotary_share needs rotary", "rotary=BASE"}},
+           {"rotary=0.5 rotary_scaling=yarn:4:32", {"rotary is 0.5", "above 1"}},
            {"rotary=10 rotary_share=0", {"rotary_share is 0", "above 0"}},
            {"rotary=10 rotary_share=1.5", {"rotary_share is 1.5", "at most 1"}},
            {"rotary=10 head_size=10 rotary_share=0.5", {"the share", "has 5", "even number"}},
