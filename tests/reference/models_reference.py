@@ -446,8 +446,8 @@ class Models(language.LanguageTest):
             ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
             ("gelu", {**GPT2, "activation_function": "quick_gelu"}, weights, ['is "quick_gelu"', "gelu_new", "gelu"]),
             *((f"rope-{kind}", {**LLAMA, key: {"rope_type": kind, "factor": factor}}, llama,
-               [key, kind, "default, linear (factor) and llama3"])
-              for key, kind, factor in (("rope_scaling", "yarn", 8.0), ("rope_parameters", "dynamic", 2.0),
+               [key, kind, "default, linear (factor), llama3", "and yarn (factor"])
+              for key, kind, factor in (("rope_scaling", "yarn", 0.5), ("rope_parameters", "dynamic", 2.0),
                                         ("rope_scaling", "longrope", 4.0), ("rope_scaling", "llama3", 8.0),
                                         ("rope_scaling", "linear", 0.5))),
             ("rope-none", {**LLAMA, "rope_scaling": "linear"}, llama, ["rope_scaling is \"linear\""]),
