@@ -77,7 +77,7 @@ ConfigKey count(const std::string& name, Member<std::int64_t> member, Null null,
 ConfigKey width(const std::string& name) {
   ConfigKey key = count(name, &nn::TransformerOptions::width);
   key.read = [read = key.read](const Json* value, const Json& config, PublishedModel& model) {
-    const Computed computed = read(value, config, model);
+    Computed computed = read(value, config, model);
     double& scale = model.options.family.embedding_scale;
     scale = scale == 1.0 ? 1.0 : std::sqrt(static_cast<double>(model.options.width));
     return computed;
@@ -193,7 +193,7 @@ ConfigKey switched(const std::string& name, Member<Switch> member) {
 }
 
 ConfigKey activation(const std::string& name,
-                     std::vector<std::pair<std::string, nn::MlpChoice>> choices) {
+                     const std::vector<std::pair<std::string, nn::MlpChoice>>& choices) {
   const auto read = [choices](const Json* value, const Json&, PublishedModel& model) -> Computed {
     if (!is_given(value)) {
       return kComputed;

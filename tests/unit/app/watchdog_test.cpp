@@ -97,7 +97,8 @@ TEST(Heartbeats, OneRankReportsAndFilesOfOtherJobsGo) {
   EXPECT_TRUE(Heartbeats("/dev/null/none", "job", 1, 2).first_to_report());
 }
 
-constexpr double kTimeout = 0.3;
+// So long a thread that looks at files may wait for a core.
+constexpr double kTimeout = 0.9;
 // So long other threads have for a look, and they may wait for a core.
 constexpr double kSecond = 0.4;
 
@@ -128,7 +129,7 @@ std::string report_of(const std::filesystem::path& run_directory, const comm::Ac
 }
 
 constexpr double kLong = 10.0;
-constexpr double kPastTimeout = 1.0;  // and a second
+constexpr double kPastTimeout = kTimeout + 2.0 * kSecond;
 
 TEST(Watchdog, EndsABlockedCallOfALibraryAndWritesAReport) {
   const io::test::TemporaryDirectory directory;
