@@ -1,6 +1,7 @@
 #include "strata/nn/loss.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "strata/core/error.hpp"
@@ -18,6 +19,11 @@ enum class Kept { kSums, kUnits, kSamples };
 /// Of one piece.
 std::int64_t piece_rows(const Port& output, const PassShape& pass) {
   return rows_at(output, pass.microbatch) / pass.loss_pieces;
+}
+
+/// The rows of a part of a sample that lies in one piece; the same of all parts.
+std::int64_t part_rows(const Port& output, const PassShape& pass) {
+  return std::gcd(piece_rows(output, pass), rows_at(output, 1));
 }
 
 /// Of a piece.
@@ -53,14 +59,14 @@ std::vector<TensorSpec> Loss::kept(const LossOptions& options, const Port& outpu
                                    const PassShape& pass, std::int64_t microbatches) {
   const bool values = options.kind == LossKind::kMeanSquaredError;
   static_assert(ops::kPairElements == ops::kSampleElements);
-  const bool samples =
-      options.compares_documents() ||
-      (options.per_sample && pass.loss_pieces == 1 && options.kind == LossKind::kCrossEntropy);
+  const bool samples = options.compares_documents() ||
+                       (options.per_sample && options.kind == LossKind::kCrossEntropy);
+  const std::int64_t parts = rows_at(output, pass.microbatch) / part_rows(output, pass);
   return slot_list<Kept, TensorSpec>(
       {{Kept::kSums, {{microbatches * pass.loss_pieces, ops::kLossElements}, DType::kInt64}},
        {Kept::kUnits, {{values ? output.shape.count() : 0}, DType::kFloat64}},
        {Kept::kSamples,
-        {{samples ? microbatches * pass.microbatch : 0, ops::kSampleElements}, DType::kFloat64}}});
+        {{samples ? microbatches * parts : 0, ops::kSampleElements}, DType::kFloat64}}});
 }
 
 Loss::Loss(ops::Context& context, comm::ShardGroup& shards, const LossOptions& options,
@@ -123,11 +129,11 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
       std::clamp<std::int64_t>(valid * rows_at(output_, 1) - piece * rows, 0, rows);
   const ConstTensorView targets = values.flat_slice(piece * rows, rows);
   const ops::LossTerms terms = gradient.empty() ? ops::LossTerms() : options_.terms;
+  const TensorView samples = keeps_samples() ? samples_of(number, piece) : TensorView();
   if (by_parts(output_, options_, terms)) {
-    cross_entropy_by_parts(output, targets, valid_rows, number, gradient, sums, terms);
+    cross_entropy_by_parts(output, targets, valid_rows, number, gradient, sums, samples, terms);
   } else {
-    ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums,
-                       keeps_samples() ? samples_of(number) : TensorView());
+    ops::cross_entropy(context_, output, targets, valid_rows, scale, gradient, sums, samples);
   }
 }
 
@@ -154,14 +160,19 @@ std::vector<MicrobatchLoss> Loss::sums() {
   }
   const std::span<const double> values =
       samples_.empty() ? std::span<const double>() : samples_on_host_.view().host<double>();
+  const auto parts = static_cast<std::size_t>(rows_at(output_, 1) / part_rows(output_, pass_));
   for (std::size_t i = 0; i < values.size(); i += ops::kSampleElements) {
-    const std::size_t sample = i / ops::kSampleElements;
-    MicrobatchLoss& of = losses[sample / static_cast<std::size_t>(pass_.microbatch)];
+    const std::size_t part = i / ops::kSampleElements;
+    MicrobatchLoss& of = losses[part / parts / static_cast<std::size_t>(pass_.microbatch)];
     if (options_.compares_documents()) {
       of.pairs.push_back({.difference = values[i], .margin = values[i + 1]});
-    } else {
-      of.samples.push_back({.loss = values[i], .counted = values[i + 1]});
+      continue;
     }
+    if (part % parts == 0) {
+      of.samples.emplace_back();
+    }
+    of.samples.back().loss += values[i];
+    of.samples.back().counted += values[i + 1];
   }
   return losses;
 }
@@ -169,7 +180,7 @@ std::vector<MicrobatchLoss> Loss::sums() {
 void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
                                   std::int64_t valid_rows, std::int64_t number,
                                   const TensorView& gradient, const TensorView& sums,
-                                  const ops::LossTerms& terms) {
+                                  const TensorView& samples, const ops::LossTerms& terms) {
   const Targets& own = targets_[static_cast<std::size_t>(first_piece(number))];
   const LogitBlocks blocks = blocks_of(output_, pass_);
   const bool split = output_.placement == Placement::kFeatures;
@@ -190,15 +201,14 @@ void Loss::cross_entropy_by_parts(const ConstTensorView& logits, const ConstTens
   }
   const std::span<const ReductionStep> one;
   ops::combine_cross_entropy(context_, split ? shards_.steps() : one, all_shards, targets,
-                             blocks.vocabulary, valid_rows, log_sums, sums, terms,
-                             keeps_samples() ? samples_of(number) : TensorView());
+                             blocks.vocabulary, valid_rows, log_sums, sums, terms, samples);
   TensorView row_scales;
   if (options_.compares_documents()) {
     row_scales = workspace.at(Workspace::kRowScales);
     ops::preference_loss(context_, all_shards, log_sums,
                          targets.reshaped({pass_.microbatch, blocks.rows / pass_.microbatch}),
                          own.document_starts, own.references, options_.preference_beta,
-                         blocks.vocabulary, own.valid, row_scales, samples_of(number), sums);
+                         blocks.vocabulary, own.valid, row_scales, samples_of(number, 0), sums);
   }
   for (std::int64_t s = blocks.own.begin; s < blocks.own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,

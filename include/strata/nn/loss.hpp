@@ -27,7 +27,7 @@ struct LossOptions {
   /// Of ops::preference_loss(), to which the cross-entropies of each sample's tokens then
   /// contribute; 0: they are the loss. Pre: else no terms, and one of PassShape::loss_pieces.
   double preference_beta = 0.0;
-  /// Whether MicrobatchLoss has samples, where the loss is one of tokens and in one piece.
+  /// Whether MicrobatchLoss has samples, where the loss is a cross-entropy.
   bool per_sample = false;
 
   [[nodiscard]] bool compares_documents() const { return preference_beta > 0.0; }
@@ -110,7 +110,7 @@ class Loss {
   void cross_entropy_by_parts(const ConstTensorView& logits, const ConstTensorView& targets,
                               std::int64_t valid_rows, std::int64_t number,
                               const TensorView& gradient, const TensorView& sums,
-                              const ops::LossTerms& terms);
+                              const TensorView& samples, const ops::LossTerms& terms);
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
@@ -125,14 +125,15 @@ class Loss {
   [[nodiscard]] bool keeps_samples() const {
     return !samples_.empty() && !options_.compares_documents();
   }
-  /// The samples of a microbatch, which is in one piece.
-  [[nodiscard]] TensorView samples_of(std::int64_t number) const {
+  /// The parts of samples in a piece of a microbatch.
+  [[nodiscard]] TensorView samples_of(std::int64_t number, std::int64_t piece) const {
     const std::int64_t elements = samples_.count() / std::ssize(targets_);
-    return samples_.flat_slice(first_piece(number) * elements, elements);
+    return samples_.flat_slice((first_piece(number) + piece) * elements, elements);
   }
 
-  /// Of each sample of each microbatch, two numbers, as ops::preference_loss() or
-  /// ops::cross_entropy() gives them; empty without.
+  /// Of each part of each sample of each microbatch, two numbers, as ops::preference_loss() or
+  /// ops::cross_entropy() gives them; empty without. Where a microbatch is one piece, a sample is
+  /// one part.
   TensorView samples_;
   /// By piece, those of a first one.
   std::vector<Targets> targets_;

@@ -103,6 +103,8 @@ class Model {
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
   [[nodiscard]] LossKind loss() const { return options_.loss.kind; }
   [[nodiscard]] const LossOptions& loss_options() const { return options_.loss; }
+  /// Sets LossOptions::per_sample.
+  void keep_sample_losses() { options_.loss.per_sample = true; }
   /// Whether any layer joins the lanes.
   [[nodiscard]] bool joins_lanes() const;
   /// Whether some layer reads RowPlaces::document_starts or positions.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/uncounted.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "error_of.hpp"
@@ -52,6 +53,46 @@ TEST(LossPieces, EvaluateToTheLossOfTrainingAndNameABadTarget) {
   run(1, Mode::kEvaluation, kMicrobatch);
   EXPECT_THAT(strata::test::error_of([&] { static_cast<void>(stage.losses()); }, ExitCode::kData),
               testing::HasSubstr("row 7 of a microbatch has the target 11"));
+}
+
+// Pieces of 6, 4, 3 and 1 rows: those of 4 lie in two samples.
+TEST(LossPieces, TellTheLossOfEachSample) {
+  for (const std::int64_t shards : {1, 2}) {
+    Model model = language_model({"embedding 8", "head"}, kContext, kVocabulary, shards);
+    model.keep_sample_losses();
+    Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
+    samples.targets[0][3] = samples.targets[0][8] = samples.targets[0][9] = kUncounted;
+    const ConstTensorView input{std::span(samples.ids[0]), {kMicrobatch, kContext}};
+    const ConstTensorView targets{std::span(samples.targets[0]), {kMicrobatch, kContext}};
+    std::vector<MicrobatchLoss::Sample> whole;
+    for (const std::int64_t pieces : {1, 2, 3, 4, 12}) {
+      SCOPED_TRACE(fmt::format("{} shards, {} pieces", shards, pieces));
+      StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
+      spec.order = BackwardOrder::kFused;
+      spec.pass.loss_pieces = pieces;
+      spec.slots.losses = 2;
+      StageBench<float> bench(model, spec);
+      for (const std::int64_t number : {0, 1}) {
+        const Alone alone(number, input, 0);
+        bench.stage().forward(alone, Mode::kEvaluation);
+        bench.stage().loss(alone.microbatch, targets, kMicrobatch - number, 1.0, Mode::kEvaluation);
+      }
+      const std::vector<MicrobatchLoss> losses = bench.stage().losses();
+      for (const MicrobatchLoss& one : losses) {
+        ASSERT_EQ(one.samples.size(), 2U);
+        EXPECT_NEAR(one.samples[0].loss + one.samples[1].loss, one.loss, 1e-5);
+      }
+      whole = whole.empty() ? losses[0].samples : whole;
+      EXPECT_EQ(losses[0].samples[0].counted, 5.0);
+      EXPECT_EQ(losses[0].samples[1].counted, 4.0);
+      EXPECT_NEAR(losses[0].samples[0].loss, whole[0].loss, 1e-5);
+      EXPECT_NEAR(losses[0].samples[1].loss, whole[1].loss, 1e-5);
+      // The second sample of the second microbatch is padding.
+      EXPECT_EQ(losses[1].samples[0].loss, losses[0].samples[0].loss);
+      EXPECT_EQ(losses[1].samples[1].loss, 0.0);
+      EXPECT_EQ(losses[1].samples[1].counted, 0.0);
+    }
+  }
 }
 
 std::int64_t bytes_of(const Model& model, const StageSpec& spec, const std::string& name) {
