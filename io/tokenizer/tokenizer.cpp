@@ -295,6 +295,18 @@ const DocumentFrame& Tokenizer::frame() const {
   return contents_->pairs ? contents_->pairs->tables().frame : contents_->pieces_frame;
 }
 
+std::vector<std::int64_t> begin_document(const Tokenizer& tokenizer,
+                                         std::vector<std::int64_t> ids) {
+  const std::vector<std::uint32_t>& before = tokenizer.frame().before;
+  if (std::ranges::mismatch(before, ids).in1 != before.end()) {
+    ids.insert(ids.begin(), before.begin(), before.end());
+  }
+  if (ids.empty() && tokenizer.separator() >= 0) {
+    ids.push_back(tokenizer.separator());
+  }
+  return ids;
+}
+
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, Markers markers) const {
   std::vector<std::uint32_t> ids;
   if (contents_->kind == TokenizerKind::kChars) {

@@ -104,6 +104,11 @@ class Tokenizer {
   std::unique_ptr<const TokenizerContents> contents_;
 };
 
+/// The ids of a text that begins a document, after DocumentFrame::before, which the text may spell
+/// out; without ids and a frame the separator, if there is one.
+[[nodiscard]] std::vector<std::int64_t> begin_document(const Tokenizer& tokenizer,
+                                                       std::vector<std::int64_t> ids);
+
 /// XXH3 of kind and tables; equal for equal tokenizers.
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 

@@ -50,28 +50,18 @@ train::SamplingOptions sampling_of(const config::CommandLine& line) {
   return sampling;
 }
 
-/// The prompt's ids, after those that the tokenizer puts before a document.
+/// The prompt's ids, as a document begins.
 std::vector<std::int64_t> prompt_ids(const std::optional<std::string>& prompt,
                                      const io::Tokenizer& tokenizer) {
-  std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
-                                   tokenizer.frame().before.end());
-  if (prompt) {
-    try {
-      std::vector<std::int64_t> ids = tokenizer.encode(*prompt);
-      // A prompt may spell them out.
-      if (std::ranges::mismatch(before, ids).in1 != before.end()) {
-        ids.insert(ids.begin(), before.begin(), before.end());
-      }
-      return ids;
-    } catch (const Error& error) {
-      fail(ExitCode::kUsage, "--prompt cannot be turned into tokens: {}", error.what());
-    }
+  std::vector<std::int64_t> ids;
+  try {
+    ids = tokenizer.encode(prompt.value_or(""));
+  } catch (const Error& error) {
+    fail(ExitCode::kUsage, "--prompt cannot be turned into tokens: {}", error.what());
   }
-  if (!before.empty()) {
-    return before;
-  }
-  if (tokenizer.separator() >= 0) {
-    return {tokenizer.separator()};
+  ids = io::begin_document(tokenizer, std::move(ids));
+  if (!ids.empty()) {
+    return ids;
   }
   try {
     return tokenizer.encode("\n");
