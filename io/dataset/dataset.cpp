@@ -53,6 +53,8 @@ struct Dataset::Contents : ReadMaster {
   std::once_flag documents_found;
   Documents documents;
   PackedSamples packed;
+  /// Of of_tokens(); empty for files.
+  std::vector<std::uint32_t> tokens;
   /// Of pairs; empty: all 0.
   std::vector<double> references;
   /// Of a mixture: the sets, whose tokens and samples follow each other, the weights that were
@@ -173,6 +175,29 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
   return Dataset(std::move(contents));
 }
 
+Dataset Dataset::of_tokens(std::vector<std::uint32_t> tokens, Documents documents,
+                           DatasetInfo like) {
+  require(!tokens.empty() && documents.ends.back() == std::ssize(tokens),
+          "documents that do not end with their {} tokens", tokens.size());
+  auto contents = std::make_unique<Contents>(ReadMaster());
+  DatasetInfo& info = contents->info = std::move(like);
+  info.task = Task::kNextToken;
+  info.tokens = std::ssize(tokens);
+  info.documents = std::ssize(documents.ends);
+  info.pairs = documents.pairs;
+  info.counted_tokens = documents.counted_tokens();
+  info.documents_checksum = 0;
+  info.shards.clear();
+  info.mixture.clear();
+  info.checksum =
+      hash_of(fmt::format("{:016x} {:016x} {:016x}", hash_of(std::as_bytes(std::span(tokens))),
+                          hash_of(std::as_bytes(std::span(documents.ends))),
+                          hash_of(std::as_bytes(std::span(documents.counted)))));
+  contents->tokens = std::move(tokens);
+  std::call_once(contents->documents_found, [&] { contents->documents = std::move(documents); });
+  return Dataset(std::move(contents));
+}
+
 const std::vector<Dataset>& Dataset::sets() const {
   return contents_->sets;
 }
@@ -192,7 +217,8 @@ std::string Dataset::warning() const {
       return text;
     }
   }
-  return contents_->manifest || !contents_->sets.empty() ? "" : no_manifest_text(info().path);
+  const bool is_file = contents_->sets.empty() && contents_->tokens.empty();
+  return contents_->manifest || !is_file ? "" : no_manifest_text(info().path);
 }
 
 const DatasetInfo& Dataset::info() const {
@@ -395,6 +421,10 @@ void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) co
   if (!contents_->sets.empty()) {
     const std::size_t set = set_at(contents_->first_tokens, first);
     contents_->sets[set].read_tokens(first - contents_->first_tokens[set], tokens);
+    return;
+  }
+  if (!contents_->tokens.empty()) {
+    std::copy_n(contents_->tokens.begin() + first, tokens.size(), tokens.begin());
     return;
   }
   io::read_tokens(info(), contents_->shards, first, tokens);

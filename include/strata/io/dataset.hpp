@@ -155,6 +155,12 @@ class Dataset {
   [[nodiscard]] static Dataset open_several(const std::vector<MixtureSet>& sets,
                                             const std::optional<MixtureRules>& rules);
 
+  /// A data set of tokens in memory, which is no file. `like`: what is known of it; its tokenizer
+  /// and vocabulary are kept, and its path names the data set in messages. Pre: the ids are in the
+  /// vocabulary, and the last document ends with the tokens.
+  [[nodiscard]] static Dataset of_tokens(std::vector<std::uint32_t> tokens, Documents documents,
+                                         DatasetInfo like);
+
   ~Dataset();
   Dataset(Dataset&& other) noexcept;
   Dataset& operator=(Dataset&& other) noexcept;
