@@ -227,8 +227,7 @@ class Settings(Errors):
         evaluate = ["evaluate", self.config, "--run.dir=nothing"]
         for ranks in (1, 2):
             finished = self.launch(ranks, *evaluate, "--confusion=absent/matrix.csv")
-            self.assert_refused(finished, USAGE, "cannot write the confusion matrix to",
-                                "absent/matrix.csv: No such file", "another --confusion")
+            self.assert_refused(finished, USAGE, "cannot write", "absent/matrix.csv: No such file", "another file")
         kept = self.directory / "kept.csv"
         kept.write_text("of yesterday")
         for file in ("kept.csv", "new.csv"):

@@ -59,10 +59,6 @@ class ClassCounts {
 [[nodiscard]] std::string class_table(const ClassCounts& counts,
                                       std::span<const std::string> names);
 
-/// Checks that write_confusion() can write the file, and leaves the file unchanged.
-/// Throws: Error(kUsage) where it cannot.
-void require_confusion_writable(const std::filesystem::path& file);
-
 /// Writes the confusion matrix as CSV: a row per class, a column per prediction, with class names
 /// in the first row and column. Throws: Error(kUsage) where the file cannot be written.
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,

@@ -2,15 +2,38 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "strata/core/error.hpp"
 #include "strata/io/text_file.hpp"
 
 namespace strata::app {
+namespace {
+
+[[noreturn]] void refuse_output(const std::string& path) {
+  fail(ExitCode::kUsage, "cannot write {}: {}; choose another file", path, std::strerror(errno));
+}
+
+}  // namespace
+
+void require_writable(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_other(path, error)) {
+    return;  // closing a pipe would end it for its reader
+  }
+  const bool absent = !std::filesystem::exists(std::filesystem::symlink_status(path, error));
+  if (!std::ofstream(path, std::ios::app)) {
+    refuse_output(path);
+  }
+  if (absent) {
+    std::filesystem::remove(path, error);
+  }
+}
 
 void write_file(const std::string& path, const std::string& text) {
   if (!io::write_output(path, text)) {
-    fail(ExitCode::kUsage, "cannot write {}: {}; choose another file", path, std::strerror(errno));
+    refuse_output(path);
   }
 }
 

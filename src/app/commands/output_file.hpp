@@ -4,6 +4,10 @@
 
 namespace strata::app {
 
+/// Checks that write_file() can write the file that a user named, and leaves it unchanged.
+/// Throws: Error(kUsage) where it cannot.
+void require_writable(const std::string& path);
+
 /// Writes a text into the file that a user named (io::write_output).
 /// Throws: Error(kUsage).
 void write_file(const std::string& path, const std::string& text);

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -44,11 +43,6 @@ std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
 /// The share in percent; 0 where `whole` is 0.
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
-
-[[noreturn]] void refuse_file(const std::filesystem::path& file) {
-  fail(ExitCode::kUsage, "cannot write the confusion matrix to {}: {}; choose another --confusion",
-       file.string(), std::strerror(errno));
 }
 
 }  // namespace
@@ -159,20 +153,6 @@ std::string class_table(const ClassCounts& counts, std::span<const std::string> 
   return table_text(rows);
 }
 
-void require_confusion_writable(const std::filesystem::path& file) {
-  std::error_code error;
-  if (std::filesystem::is_other(file, error)) {
-    return;  // closing a pipe would end it for its reader
-  }
-  const bool absent = !std::filesystem::exists(std::filesystem::symlink_status(file, error));
-  if (!std::ofstream(file, std::ios::app)) {
-    refuse_file(file);
-  }
-  if (absent) {
-    std::filesystem::remove(file, error);
-  }
-}
-
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,
                      const std::filesystem::path& file) {
   std::string text = "class";
@@ -188,7 +168,9 @@ void write_confusion(const ClassCounts& counts, std::span<const std::string> nam
     text += '\n';
   }
   if (!io::write_output(file, text)) {
-    refuse_file(file);
+    fail(ExitCode::kUsage,
+         "cannot write the confusion matrix to {}: {}; choose another --confusion", file.string(),
+         std::strerror(errno));
   }
 }
 

@@ -105,24 +105,5 @@ TEST(ClassCounts, AreWrittenAsCsv) {
               testing::HasSubstr("cannot write the confusion matrix"));
 }
 
-TEST(ClassCounts, CheckInAdvanceThatTheFileCanBeWritten) {
-  const io::test::TemporaryDirectory directory;
-  const auto refusal = [](const std::filesystem::path& file) {
-    return strata::test::error_of([&] { require_confusion_writable(file); }, ExitCode::kUsage);
-  };
-  EXPECT_THAT(refusal(directory.path()),
-              testing::AllOf(testing::HasSubstr("cannot write the confusion matrix to"),
-                             testing::HasSubstr("directory; choose another --confusion")));
-  EXPECT_THAT(refusal(directory / "none/confusion.csv"),
-              testing::HasSubstr("none/confusion.csv: No such file or directory"));
-  // What is there stays, and nothing comes into being.
-  const std::filesystem::path file = directory / "confusion.csv";
-  require_confusion_writable(file);
-  EXPECT_FALSE(std::filesystem::exists(file));
-  io::test::write_file(file, "of yesterday");
-  require_confusion_writable(file);
-  EXPECT_EQ(io::test::read_file(file), "of yesterday");
-}
-
 }  // namespace
 }  // namespace strata::train::class_counts_test

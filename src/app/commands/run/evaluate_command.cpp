@@ -16,6 +16,7 @@
 #include "strata/train/references.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/output_file.hpp"
 #include "commands/run/loaded_model.hpp"
 #include "environment/run_inputs.hpp"
 
@@ -102,7 +103,7 @@ ExitCode evaluate_model(const config::CommandLine& line, comm::MpiSession& mpi,
       fail(ExitCode::kUsage, "--confusion= names no file; give --confusion=FILE.csv");
     }
     if (line.has("confusion") && mpi.world().rank() == 0) {
-      train::require_confusion_writable(file);
+      require_writable(file);
     }
   });
   RunInputs inputs = open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kYes,
