@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -170,6 +171,13 @@ class Preferences(harness.StrataTest):
         self.assertLess(last["loss"], 0.4)
         said = self.launch(2, "evaluate", "dpo", expect=DONE).text
         self.assertIn(f'loss {last["loss"]}, accuracy {100 * last["accuracy"]:.4f} %, margin {last["margin"]}', said)
+        # What it prefers has the larger log-likelihood, also by itself.
+        self.lines("questions", [{"context": f"<|im_start|>user\n{pair['prompt']}<|im_end|>\n<|im_start|>assistant\n", "answer": 0,
+                                  "choices": [pair["chosen"] + "<|im_end|>", pair["rejected"] + "<|im_end|>"]}
+                                 for pair in self.pairs[:56]])
+        found = self.launch(2, "evaluate", "dpo", "--choices=questions.jsonl", expect=DONE).text
+        self.assertGreater(float(re.search(r"accuracy (\S+) %, .* over 56 questions", found)[1]), 80, found)
+        self.assert_refused(self.alone("evaluate", "dpo", "--documents=a.csv"), USAGE, "train.objective is dpo")
 
         for settings, code, words in (
                 (["--train.objective=targets"], USAGE, ["colours/train.h5", "train.objective = dpo"]),

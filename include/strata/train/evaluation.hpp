@@ -46,6 +46,17 @@ inline constexpr std::int64_t kMostAnswers = 16;
 /// units.
 using SampleObserver = std::function<void(std::int64_t sample, std::span<const double> outputs)>;
 
+/// What a model's loss is on one document.
+struct DocumentLoss {
+  double loss = 0.0;         ///< the sum over its targets
+  std::int64_t targets = 0;  ///< that count
+};
+
+/// The losses of a data set's documents, from those of its samples (EvaluationExtras::samples).
+/// Pre: each sample is of one document (io::Packing::kDocuments).
+[[nodiscard]] std::vector<DocumentLoss> document_losses(
+    const io::Dataset& dataset, std::span<const nn::MicrobatchLoss::Sample> samples);
+
 /// What evaluate() gives beside its result; nothing by default.
 struct EvaluationExtras {
   /// Receives the confusion matrix of all samples on every rank. Pre: empty.
@@ -55,18 +66,20 @@ struct EvaluationExtras {
   /// Receives what the weights say of all pairs (nn::MicrobatchLoss::Pair::difference), on every
   /// rank.
   std::vector<double>* differences = nullptr;
+  /// Receives the loss of each sample on every rank. Pre: nn::LossOptions::per_sample; no pairs.
+  std::vector<nn::MicrobatchLoss::Sample>* samples = nullptr;
   /// Can end the evaluation early.
   StopPolls* polls = nullptr;
   /// Is called on every rank, in the order of samples.
   SampleObserver observer;
 };
 
-/// Evaluates the samples of a data set in order: all of them, or without extras.differences
-/// train.evaluate_batches global batches; several data sets (Dataset::sets()) one after the other.
-/// Every rank gets the result, with the same bits on every grid. Returns: nothing where polls ended
-/// it, on all ranks. Communication: over the whole grid. Pre: require_fits(); with counts, answers
-/// or an observer gives_whole_outputs(), with counts or answers of a classifier. Throws:
-/// Error(kData) where a sample is damaged.
+/// Evaluates the samples of a data set in order: all of them, or without extras.differences and
+/// extras.samples train.evaluate_batches global batches; several data sets (Dataset::sets()) one
+/// after the other. Every rank gets the result, with the same bits on every grid. Returns: nothing
+/// where polls ended it, on all ranks. Communication: over the whole grid. Pre: require_fits();
+/// with counts, answers or an observer gives_whole_outputs(), with counts or answers of a
+/// classifier. Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] std::optional<EvaluationResult> evaluate(
     ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
     pipeline::Executor& executor, const io::Dataset& dataset, const EvaluationExtras& extras);

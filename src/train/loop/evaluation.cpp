@@ -68,6 +68,12 @@ class RoundOutputs {
     begin(m);
     std::ranges::transform(pairs, std::back_inserter(mine_), &nn::MicrobatchLoss::Pair::difference);
   }
+  void add(std::int64_t m, std::span<const nn::MicrobatchLoss::Sample> samples) {
+    begin(m);
+    for (const nn::MicrobatchLoss::Sample& sample : samples) {
+      mine_.insert(mine_.end(), {sample.loss, sample.counted});
+    }
+  }
 
   /// Calls use(index in the round, outputs, targets) for each sample, in order.
   /// Communication: over the data groups of the last stage.
@@ -234,6 +240,20 @@ bool gives_whole_outputs(const plan::Plan& plan) {
          plan.model->output().placement == nn::Placement::kReplicated;
 }
 
+std::vector<DocumentLoss> document_losses(const io::Dataset& dataset,
+                                          std::span<const nn::MicrobatchLoss::Sample> samples) {
+  const io::Documents& documents = dataset.documents();
+  std::vector<DocumentLoss> losses(documents.ends.size());
+  for (std::int64_t i = 0; i < std::ssize(samples); ++i) {
+    const auto [loss, counted] = samples[static_cast<std::size_t>(i)];
+    DocumentLoss& of =
+        losses[static_cast<std::size_t>(documents.index_of(dataset.pieces(i).front().first))];
+    of.loss += loss;
+    of.targets += static_cast<std::int64_t>(counted);
+  }
+  return losses;
+}
+
 bool counts_classes(const plan::Plan& plan) {
   return plan.train_data.task == io::Task::kClassification && gives_whole_outputs(plan);
 }
@@ -277,7 +297,8 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = job_batch(plan);
   // In global batches. A job that trains a part reads each in several rounds.
-  const std::int64_t limit = extras.differences != nullptr ? 0 : plan.config.train.evaluate_batches;
+  const bool whole = extras.differences != nullptr || extras.samples != nullptr;
+  const std::int64_t limit = whole ? 0 : plan.config.train.evaluate_batches;
   const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
                                    ? std::min(info.samples, limit * plan.config.batch.global)
                                    : info.samples;
@@ -289,6 +310,10 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
   RoundOutputs differences(plan, rank, 1, 0);
   if (extras.differences != nullptr) {
     extras.differences->assign(static_cast<std::size_t>(samples), 0.0);
+  }
+  RoundOutputs losses(plan, rank, 2, 0);
+  if (extras.samples != nullptr) {
+    extras.samples->assign(static_cast<std::size_t>(samples), {});
   }
 
   // The sum of losses, the numbers of correct predictions and of counted targets, and the sum of
@@ -303,6 +328,7 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
     const bool wanted = figures.need(first_sample);
     outputs.begin_round();
     differences.begin_round();
+    losses.begin_round();
     std::vector<double> mine;
     for (std::int64_t part = 0; part < plan.parts_per_rank; ++part) {
       const std::int64_t first = part * plan.microbatches;
@@ -331,8 +357,12 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
         mine.push_back(static_cast<double>(sums.counted));
         mine.push_back(sums.margins());
         if (extras.differences != nullptr) {
-          differences.add(m++, sums.pairs);
+          differences.add(m, sums.pairs);
         }
+        if (extras.samples != nullptr) {
+          losses.add(m, sums.samples);
+        }
+        ++m;
       }
     }
     const bool is_last = !mine.empty();
@@ -358,6 +388,15 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
         }
       });
     }
+    if (is_last && extras.samples != nullptr) {
+      losses.for_each(groups, [&](std::int64_t index, std::span<const double> given,
+                                  std::span<const double> /*none*/) {
+        if (first_sample + index < samples) {
+          (*extras.samples)[static_cast<std::size_t>(first_sample + index)] = {.loss = given[0],
+                                                                               .counted = given[1]};
+        }
+      });
+    }
     figures.end_round(groups, first_sample, std::min(round_samples, samples - first_sample));
   }
   groups.along(grid::Axis::kPipeline)
@@ -371,6 +410,10 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
   if (extras.differences != nullptr) {
     groups.along(grid::Axis::kPipeline)
         .broadcast(comm::payload_of(std::span(*extras.differences)), loss_stage(plan));
+  }
+  if (extras.samples != nullptr) {
+    groups.along(grid::Axis::kPipeline)
+        .broadcast(comm::payload_of(std::span(*extras.samples)), loss_stage(plan));
   }
   const double targets = std::max(1.0, totals[2]);
   EvaluationResult result{.loss = totals[0] / targets,
@@ -397,10 +440,13 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
           "several data sets are of tokens, which have no answers");
   EvaluationResult all;
   std::vector<double> differences;
+  std::vector<nn::MicrobatchLoss::Sample> samples;
   for (const io::Dataset& set : dataset.sets()) {
     EvaluationExtras own{.polls = extras.polls};
     std::vector<double> of_set;
     own.differences = extras.differences != nullptr ? &of_set : nullptr;
+    std::vector<nn::MicrobatchLoss::Sample> samples_of_set;
+    own.samples = extras.samples != nullptr ? &samples_of_set : nullptr;
     const std::optional<EvaluationResult> result =
         evaluate_one(context, plan, rank, groups, executor, set, own);
     if (!result) {
@@ -416,6 +462,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     }
     all.sets.emplace_back(set.info().path.string(), result->loss);
     differences.insert(differences.end(), of_set.begin(), of_set.end());
+    samples.insert(samples.end(), samples_of_set.begin(), samples_of_set.end());
   }
   const double targets = std::max(1.0, static_cast<double>(all.targets));
   all.loss /= targets;
@@ -425,6 +472,9 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   }
   if (extras.differences != nullptr) {
     *extras.differences = std::move(differences);
+  }
+  if (extras.samples != nullptr) {
+    *extras.samples = std::move(samples);
   }
   return all;
 }
