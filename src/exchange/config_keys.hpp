@@ -85,7 +85,7 @@ class Member {
 /// The context; the longer one of the model's and the given one is written, as no weight depends
 /// on it and training may have had shorter samples.
 [[nodiscard]] ConfigKey longest_context(const std::string& name);
-/// Every so-manieth block, from 2 on.
+/// The n of "every n-th block", from 2 on.
 [[nodiscard]] ConfigKey interval(const std::string& name, Member<std::int64_t> member);
 /// A number above 0; kNone: null is 0.
 [[nodiscard]] ConfigKey positive(const std::string& name, Member<double> member,

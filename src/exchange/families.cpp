@@ -269,7 +269,8 @@ std::vector<Family> make_families() {
                                 .tied = Switch::kOn}},
        .keys = gpt2_keys(),
        .silent = "reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
-                 "summary_proj_to_labels summary_first_dropout",
+                 "summary_proj_to_labels summary_first_dropout n_special predict_special_tokens "
+                 "output_past _num_labels",
        .tensors = gpt2_names(),
        .linear = MatrixOrder::kInputsFirst},
       {.model_type = "llama",
@@ -351,7 +352,7 @@ std::vector<Family> make_families() {
        .keys = gemma_keys(
            {positive("attn_logit_softcapping", &FamilyOptions::attention_softcap, Null::kNone)},
            RotaryForm::kWhole),
-       .silent = "",
+       .silent = "sliding_window_size",
        .tensors = decoder_names(DecoderNames::kPostNorms)},
       {.model_type = "gemma3_text",
        .architecture = "Gemma3ForCausalLM",
@@ -413,7 +414,7 @@ std::vector<Family> make_families() {
                                 .family = {.rotary_share = 0.25,
                                            .parallel_residual = Switch::kOn}}},
        .keys = neox_keys(),
-       .silent = "classifier_dropout hidden_dropout",
+       .silent = "hidden_dropout",
        .tensors = neox_names()}};
 }
 

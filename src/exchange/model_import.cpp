@@ -84,7 +84,7 @@ PublishedModel model_of_llmc(const fs::path& path, const io::LlmcHeader& header)
 }
 
 std::string without_base(const std::string& name) {
-  for (const std::string_view base : {"transformer.", "model."}) {
+  for (const std::string_view base : {"transformer.", "model.", "gpt_neox."}) {
     if (name.starts_with(base)) {
       return name.substr(base.size());
     }

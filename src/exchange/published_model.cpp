@@ -103,7 +103,11 @@ std::vector<std::string> words_of_weights(const std::string& line) {
   std::vector<std::string> words = split_words(nn::line_of_weights(line));
   for (std::string& word : words) {
     const std::size_t value = word.find('=') + 1;
-    if (double number = 0.0; value > 0 && parse_double(word.substr(value), number)) {
+    if (word.starts_with("rotary_scaling=")) {
+      word =
+          word.substr(0, value) +
+          nn::text_of(nn::parse_rotary_scaling(word.substr(value)).value_or(ops::RotaryScaling{}));
+    } else if (double number = 0.0; value > 0 && parse_double(word.substr(value), number)) {
       word = fmt::format("{}{}", word.substr(0, value), number);
     }
   }

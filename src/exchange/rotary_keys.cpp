@@ -94,7 +94,9 @@ Json scaling_json(const ops::RotaryScaling& scaling) {
     json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
     json["beta_fast"] = scaling.high;
     json["beta_slow"] = scaling.low;
-    json["attention_factor"] = scaling.magnitude();
+    if (scaling.attention_factor > 0.0) {
+      json["attention_factor"] = scaling.attention_factor;
+    }
   }
   return json;
 }
@@ -176,6 +178,13 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
              return json;
            },
        .written = Written::kWhereGiven}};
+  if (form == RotaryForm::kNeox) {
+    // Some versions write both names; they compute by these.
+    share.name = kShare;
+    ConfigKey theta = positive(kTheta, &nn::TransformerOptions::rotary_base);
+    share.written = theta.written = Written::kWhereGiven;
+    keys.insert(keys.begin() + 2, {theta, share});
+  }
   if (form == RotaryForm::kTwoBases) {
     ConfigKey local = positive("rope_local_base_freq", &nn::FamilyOptions::local_rotary_base);
     local.write = [](const PublishedModel& model, const Json*) -> Json {

@@ -54,13 +54,13 @@ struct FamilyOptions {
   double attention_scale = 0.0;    ///< of scores; 0: 1 / sqrt(head size)
   double attention_softcap = 0.0;  ///< bound of scores; 0: none
   double logit_softcap = 0.0;      ///< bound of logits; 0: none
-  double embedding_scale = 1.0;
-  /// Each so-manieth block attends to all earlier tokens, the others in attention_window; 0: all
-  /// in the window.
+  double embedding_scale = 1.0;    ///< resolved() sets another to the root of the width
+  /// Every n-th block, counted from 1, attends to all earlier tokens, the others in
+  /// attention_window; 0: all in the window.
   std::int64_t global_every = 0;
   /// Of the blocks in the window, without scaling; 0: as the others.
   double local_rotary_base = 0.0;
-  /// Each so-manieth block has no rotary positions; 0: none.
+  /// Every n-th block, counted from 1, has no rotary positions; 0: none.
   std::int64_t unrotated_every = 0;
   /// Whether the MLP of a block reads what its attention reads.
   Switch parallel_residual = Switch::kOff;

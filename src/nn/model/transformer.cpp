@@ -70,6 +70,9 @@ TransformerOptions resolved(const TransformerOptions& options) {
            &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base,
            &Options::rotary_scaling, &Options::attention_window, &Options::family);
   fill(result.rotary_base, 10000.0);
+  if (result.family.embedding_scale != 1.0) {
+    result.family.embedding_scale = std::sqrt(static_cast<double>(result.width));
+  }
   // The preset's hidden size holds for its own width only.
   fill(result.hidden, result.width == preset.width ? preset.hidden : 0);
   const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},

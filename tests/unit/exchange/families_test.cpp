@@ -174,6 +174,17 @@ std::vector<FamilyCase> published_cases() {
        {"attention 40 kv_heads=10 rotary=250000 norm"},
        243,
        14'659'507'200},
+      {"Qwen/Qwen2.5-1.5B with yarn",
+       R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu",
+           "hidden_size": 1536, "intermediate_size": 8960, "max_position_embeddings": 32768,
+           "max_window_layers": 28, "num_attention_heads": 12, "num_hidden_layers": 28,
+           "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_scaling": {"factor": 4.0,
+           "original_max_position_embeddings": 32768, "beta_fast": 32.0, "beta_slow": 1.0,
+           "rope_type": "yarn"}, "rope_theta": 1000000.0, "sliding_window": 32768,
+           "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})",
+       {"attention 12 kv_heads=2 qkv_bias=on rotary=1000000 rotary_scaling=yarn:4:32768"},
+       338,
+       1'543'714'304},
       {"EleutherAI/pythia-1b",
        R"({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu",
            "hidden_size": 2048, "intermediate_size": 8192, "layer_norm_eps": 1e-05,
@@ -402,6 +413,15 @@ TEST(FamilyKeys, OfOtherFormsSayTheSame) {
   const json qwen{{"model_type", "qwen2"}};
   const std::string local = "sliding_attention";
   const std::string global = "full_attention";
+  EXPECT_EQ(
+      lines_of({{"model_type", "gpt2"}}, {{"n_special", 0}, {"predict_special_tokens", true}}),
+      lines_of({{"model_type", "gpt2"}}, json::object()));
+  EXPECT_EQ(
+      lines_of({{"model_type", "gpt_neox"}},
+               {{"partial_rotary_factor", 0.5}, {"rope_theta", 20000}}),
+      lines_of({{"model_type", "gpt_neox"}}, {{"rotary_pct", 0.5}, {"rotary_emb_base", 20000}}));
+  EXPECT_EQ(lines_of({{"model_type", "gemma2"}}, {{"sliding_window_size", 4096}}),
+            lines_of({{"model_type", "gemma2"}}, json::object()));
   EXPECT_EQ(
       lines_of(gemma, {{"rope_parameters",
                         {{global, {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},

@@ -74,6 +74,8 @@ TEST(Resolved, FillsInWhatThePresetDecides) {
   EXPECT_EQ(llama.rotary_base, 10000.0);
   EXPECT_EQ(llama.bias, Switch::kOff);
   EXPECT_EQ(resolved({.preset = Preset::kLlama3B8}).rotary_base, 500000.0);
+  const TransformerOptions narrow = resolved({.preset = Preset::kGemma2B2, .width = 1024});
+  EXPECT_EQ(narrow.family.embedding_scale, 32.0);
 }
 
 TEST(Resolved, KeepsWhatIsGiven) {
