@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,8 @@
 
 namespace strata::train {
 
-/// How the next token is sampled from the model's probabilities.
+/// How the next token is sampled from the model's probabilities: first the penalty, then the
+/// temperature, then what top_k, top_p and min_p all keep.
 struct SamplingOptions {
   /// Divides the logits; 0: greedy decoding.
   double temperature = 1.0;
@@ -23,10 +25,21 @@ struct SamplingOptions {
   /// sampling). Source: Holtzman et al., "The curious case of neural text degeneration", arXiv
   /// 1904.09751.
   double top_p = 1.0;
+  /// Samples from the tokens at least min_p times as probable as the most likely one. Source:
+  /// Nguyen et al., "Turning up the heat: min-p sampling", arXiv 2407.01082.
+  double min_p = 0.0;
+  /// For penalize_repetitions().
+  double repetition_penalty = 1.0;
   std::uint64_t seed = 0;
   /// The number of the text; texts of the same seed differ by it.
   std::int64_t text = 0;
 };
+
+/// Divides the positive logits of the tokens by `penalty` and multiplies the others. Source: Keskar
+/// et al., "CTRL: a conditional transformer language model", arXiv 1909.05858, section 4.1, with
+/// the sign as in Hugging Face's transformers.
+void penalize_repetitions(std::span<float> logits, const std::set<std::int64_t>& tokens,
+                          double penalty);
 
 /// Samples the token at `position`. The result depends only on the logits, the options and the
 /// position. Shapes: logits of all ids; ids from `vocabulary` on are never sampled.
@@ -37,6 +50,10 @@ struct SamplingOptions {
 /// Throws: Error(kUsage) for a prompt that is empty or longer than the model's context.
 void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> prompt);
 
+/// Whether generate() keeps the keys and values of the tokens with which both its prompt and the
+/// text before begin. Logits then differ in the last bits from those of the whole prompt at once.
+enum class PastTokens { kDropped, kKept };
+
 /// A language model on one rank that continues sequences of tokens, with a key-value cache.
 class Generator {
  public:
@@ -46,10 +63,12 @@ class Generator {
             const io::Checkpoint& checkpoint);
 
   /// Continues `prompt` by up to `count` tokens. Calls `take` with each token; it returns whether
-  /// to continue. When the text exceeds the context, generation continues from its second half.
-  /// Throws: Error(kUsage) as require_prompt_fits(); Error(kDiverged) as sample_token().
+  /// to continue. The penalty is for the tokens of prompt and text so far. When the text exceeds
+  /// the context, generation continues from its second half. Throws: Error(kUsage) as
+  /// require_prompt_fits(); Error(kDiverged) as sample_token().
   void generate(std::span<const std::int64_t> prompt, std::int64_t count,
-                const SamplingOptions& options, const std::function<bool(std::int64_t)>& take);
+                const SamplingOptions& options, const std::function<bool(std::int64_t)>& take,
+                PastTokens past = PastTokens::kDropped);
 
   /// The logits after each token of a text. Shapes: tokens x vocabulary.
   /// Throws: Error(kUsage) as require_prompt_fits().
@@ -67,7 +86,7 @@ class Generator {
   StageState state_;
   device::Buffer cache_memory_;
   std::vector<nn::Stage::LayerCache> caches_;
-  std::int64_t past_ = 0;
+  std::vector<std::int64_t> past_;  ///< the tokens whose keys and values are in the caches
 };
 
 }  // namespace strata::train

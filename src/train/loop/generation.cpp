@@ -54,6 +54,14 @@ plan::RankPlan generating_rank(const plan::Plan& plan) {
 
 }  // namespace
 
+void penalize_repetitions(std::span<float> logits, const std::set<std::int64_t>& tokens,
+                          double penalty) {
+  for (const std::int64_t token : tokens) {
+    float& logit = logits[static_cast<std::size_t>(token)];
+    logit = static_cast<float>(logit > 0.0F ? logit / penalty : logit * penalty);
+  }
+}
+
 std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary,
                           const SamplingOptions& options, std::int64_t position) {
   require_finite(logits.first(static_cast<std::size_t>(vocabulary)));
@@ -67,17 +75,23 @@ std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary
     return static_cast<double>(logits[static_cast<std::size_t>(id)]);
   };
   const double largest = logit(ids.front());
+  const auto weight = [&](std::int64_t id) {
+    // Subtract first: a logit divided by a tiny temperature overflows.
+    return std::exp((logit(id) - largest) / options.temperature);
+  };
   std::vector<double> reached;
   double total = 0.0;
   for (const std::int64_t id : ids) {
-    // Subtract first: a logit divided by a tiny temperature overflows.
-    total += std::exp((logit(id) - largest) / options.temperature);
+    total += weight(id);
     reached.push_back(total);
   }
   const auto kept = std::find_if(reached.begin(), reached.end(),
                                  [&](double sum) { return sum >= options.top_p * total; });
-  const std::size_t last =
+  std::size_t last =
       kept == reached.end() ? reached.size() - 1 : static_cast<std::size_t>(kept - reached.begin());
+  while (weight(ids[last]) < options.min_p) {
+    --last;  // not below the first, whose weight is 1
+  }
   const RandomStream stream(options.seed, RandomPurpose::kSample,
                             static_cast<std::uint64_t>(options.text));
   const double drawn = stream.uniform(static_cast<std::uint64_t>(position)) * reached[last];
@@ -145,10 +159,10 @@ std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std:
     device::copy_tensor(ids, copy);
     input = copy;
   }
-  const device::HostView copy(state_.chunks().front()->decode(input, past_, caches_),
+  const device::HostView copy(state_.chunks().front()->decode(input, std::ssize(past_), caches_),
                               context_.stream());
   const ConstTensorView& output = copy.view();
-  past_ += count;
+  past_.insert(past_.end(), tokens.begin(), tokens.end());
   const nn::Port& port = plan_.model->output();
   const std::int64_t vocabulary = port.shape.back();
   const bool split = port.placement == nn::Placement::kFeatures;
@@ -176,7 +190,7 @@ std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std:
 
 std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
   require_prompt_fits(plan_, tokens);
-  past_ = 0;
+  past_.clear();
   return append(tokens, std::ssize(tokens));
 }
 
@@ -187,22 +201,32 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
 
 void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,
                          const SamplingOptions& options,
-                         const std::function<bool(std::int64_t)>& take) {
+                         const std::function<bool(std::int64_t)>& take, PastTokens past) {
   require_prompt_fits(plan_, prompt);
   const std::int64_t context = plan_.model->input_shape()[0];
-  past_ = 0;
+  // The last token gives the first logits.
+  const auto same = std::ranges::mismatch(past_, prompt.first(prompt.size() - 1)).in1;
+  past_.erase(past == PastTokens::kKept ? same : past_.begin(), past_.end());
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
-  std::vector<float> logits = next_logits(text);
+  std::set<std::int64_t> used;
+  if (options.repetition_penalty != 1.0) {
+    used.insert(text.begin(), text.end());
+  }
+  std::vector<float> logits = next_logits(prompt.subspan(past_.size()));
   for (std::int64_t i = 0; i < count; ++i) {
+    penalize_repetitions(logits, used, options.repetition_penalty);
     const std::int64_t token = sample_token(logits, plan_.train_data.classes, options, i);
     text.push_back(token);
+    if (options.repetition_penalty != 1.0) {
+      used.insert(token);
+    }
     if (!take(token) || i + 1 == count) {
       return;
     }
-    if (past_ == context) {
+    if (std::ssize(past_) == context) {
       // Restart the positions with the second half of the text.
       const std::int64_t kept = std::max<std::int64_t>(1, context / 2);
-      past_ = 0;
+      past_.clear();
       logits = next_logits(std::span(text).last(static_cast<std::size_t>(kept)));
     } else {
       logits = next_logits(std::span(text).last(1));

@@ -1,4 +1,4 @@
-// How the next token is chosen from logits.
+// How the next token is chosen from logits, and where a text ends.
 #include "strata/train/generation.hpp"
 
 #include <cmath>
@@ -6,10 +6,13 @@
 #include <limits>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "strata/train/stop_texts.hpp"
 
 #include "error_of.hpp"
 
@@ -82,6 +85,53 @@ TEST(SampleToken, IsOneOfTheLikeliestThatReachTopP) {
   EXPECT_THAT(drawn(kLogits, kVocabulary, {.top_p = 0.4}, 50), testing::Each(2));
   expect_shares({.top_p = 0.7}, {1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0, 0.0, 0.0});
   expect_shares({.top_p = 0.8}, {2.0 / 7.0, 1.0 / 7.0, 4.0 / 7.0, 0.0, 0.0, 0.0});
+}
+
+TEST(SampleToken, IsAtLeastMinPTimesAsLikelyAsTheLikeliest) {
+  expect_shares({.min_p = 0.3}, {1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0, 0.0, 0.0});
+  EXPECT_THAT(drawn(kLogits, kVocabulary, {.min_p = 1.0}, 50), testing::Each(2));
+  EXPECT_EQ(drawn(kLogits, kVocabulary, {.min_p = 0.2}), drawn(kLogits, kVocabulary, {}));
+  // The temperature comes first: the ratios are roots. top_p comes before: it keeps two of four.
+  EXPECT_EQ(drawn(kLogits, kVocabulary, {.temperature = 2.0, .min_p = 0.49}),
+            drawn(kLogits, kVocabulary, {.temperature = 2.0}));
+  EXPECT_EQ(drawn(kLogits, kVocabulary, {.top_p = 0.7, .min_p = 0.2}),
+            drawn(kLogits, kVocabulary, {.top_p = 0.7}));
+}
+
+TEST(PenalizeRepetitions, MakesTokensLessLikely) {
+  std::vector<float> logits{3.0F, -3.0F, 0.0F, 4.0F};
+  penalize_repetitions(logits, {0, 1, 2}, 1.5);
+  EXPECT_EQ(logits, (std::vector<float>{2.0F, -4.5F, 0.0F, 4.0F}));
+}
+
+TEST(StopTexts, EndATextThatEndsWithOneOfThem) {
+  struct Case {
+    std::vector<std::string> stops;
+    std::vector<std::string> pieces;
+    std::string text;
+    bool reached;
+  };
+  for (const Case& c : std::vector<Case>{{{}, {"ab", "c"}, "abc", false},
+                                         {{"x"}, {"ab", "c"}, "abc", false},
+                                         {{"bc"}, {"ab", "cd"}, "a", true},
+                                         {{"aab"}, {"a", "a", "a", "b"}, "a", true},
+                                         {{"aab"}, {"a", "a"}, "aa", false},
+                                         {{"abc", "b"}, {"abc"}, "a", true},
+                                         {{"abc", "bc"}, {"xa", "b", "c"}, "x", true},
+                                         {{"\xC3\xA9"}, {"e\xC3", "\xA9"}, "e", true}}) {
+    StopTexts stops(c.stops);
+    std::string text;
+    for (const std::string& piece : c.pieces) {
+      ASSERT_FALSE(stops.reached());
+      text += stops.take(piece);
+    }
+    EXPECT_EQ(stops.reached(), c.reached) << c.text;
+    EXPECT_EQ(text + stops.finish(), c.text);
+    EXPECT_EQ(stops.take("q") + stops.finish(), "q") << "the next text begins anew";
+  }
+  StopTexts stops({"###"});
+  EXPECT_EQ(stops.take("a#"), "a") << "what may begin a stop text waits";
+  EXPECT_EQ(stops.take("b"), "#b");
 }
 
 TEST(SampleToken, IsMoreUniformAtHigherTemperatures) {
