@@ -48,8 +48,6 @@ std::string_view usual_role(std::string_view role) {
   return role == "human" ? "user" : role == "gpt" || role == "model" ? "assistant" : role;
 }
 
-}  // namespace
-
 // Sources: the documentation of ChatML, Llama 3, Gemma, Phi-3, Zephyr and Mistral 7B Instruct.
 const std::vector<ChatTemplate>& chat_templates() {
   static const std::vector<ChatTemplate> kTemplates{
@@ -86,6 +84,19 @@ const std::vector<ChatTemplate>& chat_templates() {
        {{"user", "[INST] ", "", " [/INST]"}, {"assistant", " ", "^</s>$", ""}},
        true}};
   return kTemplates;
+}
+
+}  // namespace
+
+const ChatTemplate& chat_template(std::string_view name, std::string_view further) {
+  const auto found = std::ranges::find(chat_templates(), name, &ChatTemplate::name);
+  if (found == chat_templates().end()) {
+    std::vector<std::string_view> names;
+    std::ranges::transform(chat_templates(), std::back_inserter(names), &ChatTemplate::name);
+    fail(ExitCode::kUsage, "--template={} is not known; known are {}{}", name,
+         fmt::join(names, ", "), further);
+  }
+  return *found;
 }
 
 Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
@@ -128,6 +139,21 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
     add_text(found->end, counts, dialogue);
     add_text(found->after, false, dialogue);
   }
+  return dialogue;
+}
+
+Dialogue render_prompt(const ChatTemplate& chat, const nlohmann::json& object) {
+  Dialogue dialogue = render(chat, object, {});
+  const bool turns = !object.contains("messages");
+  const nlohmann::json& last = object.at(turns ? "conversations" : "messages").back();
+  if (usual_role(text_of(last, turns ? "from" : "role", "the last message")) == "assistant") {
+    fail(ExitCode::kData,
+         "the last message is the assistant's; leave it out: the model answers what is before it");
+  }
+  const auto answer = std::ranges::find(chat.roles, "assistant", &ChatRole::role);
+  add_text(answer->before, false, dialogue);
+  dialogue.push_back({ChatSegment::Kind::kText, "x", true});
+  add_text(answer->end, true, dialogue);
   return dialogue;
 }
 

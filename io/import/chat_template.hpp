@@ -38,8 +38,10 @@ struct ChatTemplate {
   bool trims = false;
 };
 
-/// The built-in templates.
-[[nodiscard]] const std::vector<ChatTemplate>& chat_templates();
+/// The built-in template of a name. Throws: Error(kUsage) that ends with `further`, other values
+/// that --template may have.
+[[nodiscard]] const ChatTemplate& chat_template(std::string_view name,
+                                                std::string_view further = "");
 
 /// Renders the messages of an object: "messages" of "role" and "content", or "conversations" of
 /// "from" and "value". Messages of `learned` roles count, with what ends them.
@@ -47,6 +49,11 @@ struct ChatTemplate {
 /// content no text or empty, or it calls tools.
 [[nodiscard]] Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
                               const std::vector<std::string>& learned);
+
+/// The same, then the begin of the assistant's answer, in whose place a letter and what ends it
+/// stand, and count alone. Throws: Error(kData) as render(), and where the last message is the
+/// assistant's.
+[[nodiscard]] Dialogue render_prompt(const ChatTemplate& chat, const nlohmann::json& object);
 
 /// The two answers of an object, each a dialogue of the same prompt and an answer: the "chosen" and
 /// the "rejected" one. An answer is a text, that of the assistant, or a list of messages, and

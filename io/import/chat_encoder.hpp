@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/io/documents.hpp"
+#include "strata/io/import.hpp"
+#include "strata/io/tokenizer.hpp"
+
+#include "import/chat_template.hpp"
+#include "tokenizer/text_encoder.hpp"
+
+namespace strata::io {
+
+/// Appends a run of tokens that count; one that goes on becomes longer.
+void add_run(std::vector<std::int64_t>& runs, std::int64_t begin, std::int64_t end);
+
+/// What becomes of a line.
+struct EncodedLine {
+  std::string text;  ///< of all its dialogues
+  std::vector<std::uint32_t> ids;
+  Documents documents;
+  bool is_cut = false;
+  bool is_left_out = false;  ///< for its length
+  std::exception_ptr error;  ///< of encoding, which counts where the line is imported
+};
+
+/// Throws: Error(kData) where the tokenizer lacks a token of the template.
+void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
+
+/// Makes tokens of dialogues, for one thread.
+class ChatEncoder {
+ public:
+  /// `chat`: null where dialogues are rendered. Pre: tokenizer and template outlive this.
+  ChatEncoder(const ImportOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat);
+
+  /// Throws: Error(kData) that begins with `place`.
+  [[nodiscard]] EncodedLine encode(const nlohmann::json& object, const std::string& place) const;
+  /// Appends a document. Throws: Error(kData).
+  void add(const Dialogue& dialogue, EncodedLine& line) const;
+
+ private:
+  using Ids = std::vector<std::uint32_t>;
+
+  /// The dialogue of a line, or the two of a pair.
+  [[nodiscard]] std::vector<Dialogue> dialogues_of(const nlohmann::json& object) const;
+  void add_all(const std::vector<Dialogue>& dialogues, const std::string& place,
+               EncodedLine& line) const;
+  /// Refuses an answer of a pair without a target: a first token is none.
+  void require_target(const Dialogue& dialogue, const EncodedLine& line) const;
+  /// Cuts a dialogue of too many tokens, or notes that it, or the pair, is left out.
+  void keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLine& line) const;
+  /// Calls act(segments, encoder) for the stretches that are one text to the tokenizer.
+  template <typename Function>
+  void for_each_text(std::span<const ChatSegment> dialogue, const Function& act) const;
+  [[nodiscard]] std::int64_t tokens_of(std::span<const ChatSegment> dialogue) const;
+  [[nodiscard]] bool spells_token(const std::string& text) const;
+  /// Texts are one text to the tokenizer. A token of two texts counts where one of them does.
+  void add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder, EncodedLine& line) const;
+  /// The end of each token in the text, in bytes; empty where the tokenizer changes the text.
+  [[nodiscard]] std::vector<std::size_t> ends_of(const Ids& ids, std::string_view text) const;
+
+  const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
+  bool pairs_;
+  std::vector<std::string> roles_;
+  DocumentRules rules_;
+  Markers markers_;
+  std::unique_ptr<TextEncoder> recognising_;
+  std::unique_ptr<TextEncoder> plain_;
+};
+
+}  // namespace strata::io
