@@ -31,12 +31,7 @@ PromptEncoder::~PromptEncoder() = default;
 PromptEncoder::PromptEncoder(PromptEncoder&& other) noexcept = default;
 
 std::vector<std::int64_t> PromptEncoder::of_text(std::string_view text) const {
-  std::vector<std::int64_t> ids = tokenizer_.encode(text);
-  const std::vector<std::uint32_t>& before = tokenizer_.frame().before;
-  if (std::ranges::mismatch(before, ids).in1 != before.end()) {
-    ids.insert(ids.begin(), before.begin(), before.end());
-  }
-  return ids;
+  return begin_document(tokenizer_, tokenizer_.encode(text));
 }
 
 std::vector<std::int64_t> PromptEncoder::of_dialogue(const nlohmann::json& object) const {

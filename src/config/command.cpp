@@ -51,18 +51,20 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
       options_(command.options),
       arguments_(arguments.begin(), arguments.end()) {
   const CommandOption* open = nullptr;  // that further values belong to
+  bool waits = false;                   // for its first value
   const auto require_value = [&] {
-    if (open != nullptr && !has(open->name)) {
+    if (waits) {
       fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open->name, open->name);
     }
   };
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const std::string& argument = arguments_[i];
     if (!argument.starts_with("--")) {
-      if (open == nullptr || (command.values == Values::kOne && has(open->name))) {
+      if (open == nullptr || (command.values == Values::kOne && !waits)) {
         positions_.push_back(argument);
       } else {
         add(*open, argument);
+        waits = false;
       }
       continue;
     }
@@ -95,10 +97,11 @@ CommandLine::CommandLine(const Command& command, Arguments arguments)
       continue;
     }
     open = &*option;
-    if (command.values == Values::kOne) {
+    waits = equals == std::string::npos;
+    if (command.values == Values::kOne && option->repeats == OptionRepeats::kLastCounts) {
       std::erase_if(pairs_, [&](const auto& pair) { return pair.first == name; });
     }
-    if (equals != std::string::npos) {
+    if (!waits) {
       add(*option, argument.substr(equals + 1));
     }
   }

@@ -95,8 +95,10 @@ std::vector<HelpTerm> synopses_of(const Command& command) {
 
 std::vector<HelpTerm> options_of(const Command& command) {
   std::vector<HelpTerm> terms;
-  for (const auto& [name, value, help] : command.options) {
-    terms.push_back({fmt::format("--{}{}{}", name, value.empty() ? "" : "=", value), help});
+  for (const CommandOption& option : command.options) {
+    terms.push_back(
+        {fmt::format("--{}{}{}", option.name, option.value.empty() ? "" : "=", option.value),
+         option.help});
   }
   return terms;
 }

@@ -1,6 +1,7 @@
 """Dialogues: imported with a template, masked, trained on, resumed on another grid, and answered."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -226,6 +227,64 @@ class Chat(harness.StrataTest):
         self.assert_refused(self.alone("data", "import", "--format=chat", "--tokenizer=bytes", "--template=chatml",
                                        "--files=bad.jsonl", "--output=bad"), DATA, "no token <|im_start|>")
 
+    def generated(self, *arguments, said=""):
+        """The standard output of strata generate, which reads `said`."""
+        done = subprocess.run([harness.STRATA, "generate", "whole", "--temperature=0", *arguments], cwd=self.directory,
+                              env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, input=said, capture_output=True, text=True,
+                              check=False, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def answers_prompts_and_chats(self):
+        lines = [{"id": 1, **dialogue("amber?")}, {"prompt": "<|im_start|>user\nbrook?<|im_end|>\n<|im_start|>assistant\n"},
+                 dialogue("Say cedar!")]
+        self.write_lines("prompts.jsonl", lines)
+        given = ["--prompts=prompts.jsonl", "--template=chatml"]
+        answers = [{**line, "text": text, "tokens": len(text) + 1} for line, text in zip(lines, ("gold", "blue", "brown"))]
+        code, spoken, said = self.generated(*given)
+        self.assertEqual(code, DONE, said)
+        self.assertEqual([json.loads(line) for line in spoken.splitlines()], answers)
+        code, spoken, said = self.generated(*given, "--output=answers.jsonl", "--samples=2", "--stop=l")
+        self.assertEqual((code, spoken), (DONE, ""), said)
+        self.assertEqual([json.loads(line)["text"] for line in (self.directory / "answers.jsonl").read_text().splitlines()],
+                         ["go", "go", "b", "b", "brown", "brown"])
+        # A dialogue goes on with the answers in it, and without the oldest ones where a quarter of the context would not stay free.
+        for system in ("", "Hi"):
+            asked, contents = ["amber?", "brook?", "Say dune!", "ember?"], [system] if system else []
+            opening, roles = len(contents), [*(["system"] if system else []), *("user", "assistant") * 4]
+            code, spoken, said = self.generated("--chat", "--template=chatml", "--tokens=40", *([f"--system={system}"] if system else []),
+                                                said=f"{asked[0]}\n\n {asked[1]} \n{asked[2]}\n{asked[3]}")
+            self.assertEqual(code, DONE, said)
+            expected = ""
+            for message in asked:
+                contents.append(message)
+                # A message has 4 tokens beside role and content; behind all of them is the begin of an answer.
+                while sum(len(role + content) + 4 for role, content in zip(roles, contents)) + 11 > 96:
+                    del contents[opening:opening + 2]
+                self.write_lines("turn.jsonl", [dialogue(*contents, roles=roles)])
+                answer = json.loads(self.generated("--prompts=turn.jsonl", "--template=chatml", "--tokens=40")[1])["text"]
+                contents.append(answer)
+                expected += answer + "\n"
+            self.assertEqual(spoken, expected)
+            self.assertTrue(system or expected.startswith("gold\n"), expected)
+        for name, code, more, words in (
+                ("wizard", DATA, {"messages": [{"role": "wizard", "content": "Hi"}]}, ['wizard.jsonl:4: message 1 has the role "wizard"']),
+                ("long", USAGE, {"prompt": "a" * 129}, ["long.jsonl:4: the prompt has 129 tokens", "1 to 128", "shorten it"]),
+                ("taken", DATA, {"prompt": "a", "text": "b"}, ['taken.jsonl:4: there is a "text"'])):
+            self.write_lines(f"{name}.jsonl", [*lines, more])
+            ended, spoken, said = self.generated(f"--prompts={name}.jsonl", "--template=chatml")
+            self.assertEqual((ended, spoken, len(said.splitlines())), (code, "", 1), said)
+            for word in words:
+                self.assertIn(word, said)
+        for code, words, arguments in (
+                (USAGE, ["prompts.jsonl:1: a dialogue needs the template", "--template=NAME"], given[:1]),
+                (USAGE, ["--output=prompts.jsonl is the file of --prompts"], [*given, "--output=prompts.jsonl"]),
+                (USAGE, ["cannot write none/a.jsonl", "choose another --output"], [*given, "--output=none/a.jsonl"]),
+                (USAGE, ["--system: message 1 has the role \"system\"", "gemma knows"], ["--chat", "--template=gemma", "--system=x"])):
+            ended, spoken, said = self.generated(*arguments, said="Hi\n")
+            self.assertEqual((ended, spoken), (code, ""), said)
+            for word in words:
+                self.assertIn(word, said)
+
     def test_a_model_learns_to_answer(self):
         names = list(COLOURS)
         talks = []
@@ -255,6 +314,7 @@ class Chat(harness.StrataTest):
             answer = self.alone("generate", "whole", f"--prompt=<|im_start|>user\n{name}?<|im_end|>\n<|im_start|>assistant\n",
                                 f"--tokens={len(colour) + 1}", "--temperature=0", expect=DONE)
             self.assertIn(f"{colour}<|im_end|>", answer.text)
+        self.answers_prompts_and_chats()
         # Another packing is another run.
         self.assert_refused(self.train(config, (1, 1, 1), "whole", "--run.resume=auto", "--train.steps=160", expect=None),
                             USAGE, "data.packing", "best-fit")

@@ -1,5 +1,6 @@
 """Language models and tensor grids that cannot be: each with its exit code and one report."""
 
+import json
 import os
 import subprocess
 
@@ -110,6 +111,20 @@ class Errors(language.LanguageTest):
                 (["--prompt=oak", "--seed=-1"], ['--seed is "-1"', "from 0 to"]),
                 (["--prompt=oak", "--batch.global=0"], ["batch.global"]),
                 (["--prompt=OAK"], ["--prompt", "the character", "is not among the 26"]),
+                (["--prompt=oak", "--min-p=1.5"], ['--min-p is "1.5"', "from 0 to 1"]),
+                (["--prompt=oak", "--repetition-penalty=0"], ["--repetition-penalty is", "from 0.01 to 100"]),
+                (["--prompt=oak", "--stop="], ["--stop is", "not empty"]),
+                (["--prompt=oak", "--stop=[]"], ["--stop is", "not empty"]),
+                (["--prompt=oak", '--stop=["a", 1]'], ["--stop is", "a list of such texts in JSON"]),
+                (["--prompt=oak", "--prompts=p.jsonl"], ["--prompts and --prompt exclude each other"]),
+                (["--prompt=oak", "--chat"], ["--chat and --prompt exclude each other"]),
+                (["--prompts=p.jsonl", "--chat"], ["--chat and --prompts exclude each other"]),
+                (["--samples=2", "--chat"], ["--chat and --samples exclude each other"]),
+                (["--prompt=oak", "--output=x"], ["--output does nothing without --prompts"]),
+                (["--prompt=oak", "--system=x"], ["--system does nothing without --chat"]),
+                (["--prompt=oak", "--template=chatml"], ["--template does nothing without --chat"]),
+                (["--chat"], ["--chat needs the template", "which no checkpoint names", "--template=NAME"]),
+                (["--chat", "--template=chat"], ["--template=chat is not known; known are chatml"]),
                 ([b"--prompt=oak\xff"], ["--prompt", "not valid UTF-8 at its byte 3"])]:
             self.generate_refused(USAGE, *words, arguments=arguments)
         self.generate_refused(CHECKPOINT, "there is no checkpoint", arguments=["--prompt=oak"],
@@ -122,6 +137,15 @@ class Errors(language.LanguageTest):
             self.assertEqual(code, DONE, said)
             self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
             self.assertNotIn("warning", said)
+        # A text ends before the first stop text, which may lie across tokens.
+        _, whole, _ = self.generate(prompt, "--tokens=12", "--temperature=0")
+        made = whole[len(language.WORDS[0]):-1]
+        for stops, ends in ((["--stop=" + made[3:6]], made.find(made[3:6])), (["--stop=" + json.dumps(["#", made[2]])], made.find(made[2])),
+                            (["--stop=#", "--stop=" + made[5:7]], made.find(made[5:7])), (["--stop=" + made + "#"], 12)):
+            _, spoken, _ = self.generate(prompt, "--tokens=12", "--temperature=0", *stops)
+            self.assertEqual(spoken, language.WORDS[0] + made[:ends] + "\n")
+        _, spoken, _ = self.generate(prompt, "--tokens=12", "--temperature=0", "--repetition-penalty=100")
+        self.assertGreater(len(set(spoken)), len(set(whole)), [spoken, whole])
         # The config file may follow the options.
         self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config, expect=DONE)
         self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt, expect=DONE)

@@ -20,6 +20,9 @@ namespace strata::config {
 
 using Arguments = std::span<const std::string>;
 
+/// What an option means that is given several times.
+enum class OptionRepeats { kLastCounts, kAllCount };
+
 /// An option of a command.
 struct CommandOption {
   std::string name;
@@ -27,6 +30,7 @@ struct CommandOption {
   /// switch.
   std::string value;
   std::string help;
+  OptionRepeats repeats = OptionRepeats::kLastCounts;
 
   /// The lower-case words to choose from; words in capitals stand for other values.
   [[nodiscard]] std::vector<std::string> words() const;
@@ -42,7 +46,8 @@ template <typename Enum>
 enum class TakesSettings { kNone, kTaken, kListed /* by its help */ };
 
 /// How many values an option takes. kList: further words without a name belong to the option before
-/// them. kOne: further words are positions, and the last of repeated values counts.
+/// them. kOne: further words are positions, and the last of repeated values counts, or as
+/// `Repeated` says.
 enum class Values { kOne, kList };
 
 /// Whether the ranks of a launch must have the same options.

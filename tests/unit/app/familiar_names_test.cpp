@@ -216,5 +216,19 @@ TEST(FamiliarNames, ASettingTakesTheNextWordAsItsValue) {
               HasSubstr("--train.steps has no value"));
 }
 
+TEST(FamiliarNames, AnOptionThatRepeatsKeepsAllItsValues) {
+  const config::CommandLine line = line_of(
+      {"generate", "--stop", "a", "--stop", "b", "run", "--stop=c", "--top-k=1", "--top-k=2"});
+  EXPECT_EQ(line.values("stop"), (Words{"a", "b", "c"}));
+  EXPECT_EQ(line.positions(), Words{"run"});
+  EXPECT_EQ(line.values("top-k"), Words{"2"});
+  EXPECT_EQ(strata::test::error_of(
+                [] {
+                  line_of({"generate", "run", "--stop=a", "--stop", "--top-k=1"});
+                },
+                ExitCode::kUsage),
+            "--stop has no value; give --stop=VALUE");
+}
+
 }  // namespace
 }  // namespace strata::app::familiar_names_test
