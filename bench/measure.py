@@ -121,14 +121,19 @@ def torch_options(description, **further):
     return options
 
 
-def torch_seconds(options, *arguments):
-    """The median step of the PyTorch script on one thread."""
+def torch_result(options, *arguments):
+    """The line of JSON of the PyTorch script on one thread."""
     variables = environment()
     if options.blas:
         variables["LD_LIBRARY_PATH"] = options.blas
     command = [options.python, options.baseline, *map(str, arguments), "--threads", "1"]
     result = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
-    return json.loads(result.stdout.splitlines()[-1])["step_s"]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def torch_seconds(options, *arguments):
+    """The median step of the PyTorch script on one thread."""
+    return torch_result(options, *arguments)["step_s"]
 
 
 def train_steps(run_dir):
