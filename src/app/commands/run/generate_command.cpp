@@ -1,3 +1,4 @@
+// Longer than 400 lines: a text, the prompts of a file and a dialogue share options and checks.
 #include <algorithm>
 #include <array>
 #include <cerrno>
