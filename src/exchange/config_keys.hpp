@@ -52,16 +52,12 @@ class Member {
  public:
   Member(T nn::TransformerOptions::*member) : place_(member) {}
   Member(T nn::FamilyOptions::*member) : place_(member) {}
-  Member(T PublishedModel::*member) : place_(member) {}
 
   [[nodiscard]] T& of(PublishedModel& model) const {
     if (const auto* option = std::get_if<T nn::TransformerOptions::*>(&place_)) {
       return model.options.*(*option);
     }
-    if (const auto* option = std::get_if<T nn::FamilyOptions::*>(&place_)) {
-      return model.options.family.*(*option);
-    }
-    return model.*std::get<T PublishedModel::*>(place_);
+    return model.options.family.*std::get<T nn::FamilyOptions::*>(place_);
   }
   [[nodiscard]] T of(const PublishedModel& model) const {
     PublishedModel copy = model;
@@ -69,7 +65,7 @@ class Member {
   }
 
  private:
-  std::variant<T nn::TransformerOptions::*, T nn::FamilyOptions::*, T PublishedModel::*> place_;
+  std::variant<T nn::TransformerOptions::*, T nn::FamilyOptions::*> place_;
 };
 
 /// A whole number from 1 to `most`; kNone: null is 0.

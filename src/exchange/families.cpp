@@ -5,6 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::exchange {
@@ -15,7 +19,7 @@ using nn::FamilyOptions;
 
 /// Of all families: token ids, dtypes, training, generation, heads of other tasks, and which
 /// program wrote the file.
-constexpr std::string_view kSilent = R"(
+constexpr std::string_view kIgnoredKeys = R"(
 architectures model_type transformers_version transformers.js_config unsloth_fixed unsloth_version
 _name_or_path name_or_path _commit_hash auto_map torch_dtype dtype torchscript use_bfloat16
 use_cache cache_implementation _attn_implementation _attn_implementation_autoset
@@ -58,7 +62,7 @@ Keys decoder_keys(Keys own, RotaryForm rotary = RotaryForm::kWhole) {
             count("intermediate_size", &Options::hidden),
             longest_context("max_position_embeddings"),
             count("vocab_size", &Options::vocabulary),
-            positive("rms_norm_eps", &PublishedModel::epsilon),
+            positive("rms_norm_eps", &Options::epsilon),
             switched("tie_word_embeddings", &Options::tied)};
   return joined(joined(joined(std::move(keys), rotary_keys(rotary)), std::move(own)), absent());
 }
@@ -104,7 +108,7 @@ Keys gpt2_keys() {
                                          {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
                                          {"gelu", nn::MlpChoice::kGeluErf},
                                          {"relu", nn::MlpChoice::kRelu}}),
-      positive("layer_norm_epsilon", &PublishedModel::epsilon),
+      positive("layer_norm_epsilon", &Options::epsilon),
       switched("tie_word_embeddings", &Options::tied),
       // Of nanoGPT's models, as torch_to_safetensors.py writes it; Hugging Face's have biases.
       switched("bias", &Options::bias, Written::kWhereNeeded), fixed("scale_attn_weights", true),
@@ -132,7 +136,7 @@ Keys neox_keys() {
                                       {"gelu_fast", nn::MlpChoice::kGelu},
                                       {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
                                       {"relu", nn::MlpChoice::kRelu}}),
-            positive("layer_norm_eps", &PublishedModel::epsilon),
+            positive("layer_norm_eps", &Options::epsilon),
             switched("tie_word_embeddings", &Options::tied),
             switched("use_parallel_residual", &FamilyOptions::parallel_residual),
             fixed("attention_bias", true)};
@@ -141,6 +145,7 @@ Keys neox_keys() {
 
 /// A family of RMS norms, rotary positions, gated MLPs and no biases but those of `options`.
 PublishedModel decoder(Options options, double epsilon = 1e-6) {
+  options.epsilon = epsilon;
   options.preset = nn::Preset::kGpt;
   options.norm = nn::NormChoice::kRmsNorm;
   options.positions = nn::PositionChoice::kRotary;
@@ -148,7 +153,7 @@ PublishedModel decoder(Options options, double epsilon = 1e-6) {
   options.rotary_base = options.rotary_base > 0.0 ? options.rotary_base : 10000.0;
   options.bias = Switch::kOff;
   options.tied = options.tied.value_or(Switch::kOff);
-  return {.options = options, .epsilon = epsilon};
+  return {.options = options};
 }
 
 /// Gemma 2's sizes, with what both generations compute.
@@ -268,9 +273,9 @@ std::vector<Family> make_families() {
                                 .bias = Switch::kOn,
                                 .tied = Switch::kOn}},
        .keys = gpt2_keys(),
-       .silent = "reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
-                 "summary_proj_to_labels summary_first_dropout n_special predict_special_tokens "
-                 "output_past _num_labels",
+       .ignored = "reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
+                  "summary_proj_to_labels summary_first_dropout n_special predict_special_tokens "
+                  "output_past _num_labels",
        .tensors = gpt2_names(),
        .linear = MatrixOrder::kInputsFirst},
       {.model_type = "llama",
@@ -284,7 +289,7 @@ std::vector<Family> make_families() {
        .keys = decoder_keys({silu(), no_window(), fixed("rope_interleaved", false),
                              fixed("attention_bias", false, Written::kAlways),
                              fixed("mlp_bias", false, Written::kAlways)}),
-       .silent = "is_llama_config",
+       .ignored = "is_llama_config",
        .tensors = decoder_names()},
       {.model_type = "qwen2",
        .architecture = "Qwen2ForCausalLM",
@@ -297,7 +302,7 @@ std::vector<Family> make_families() {
                             .vocabulary = 151936,
                             .family = {.qkv_bias = Switch::kOn}}),
        .keys = qwen_keys({fixed("use_mrope", false)}),
-       .silent = "sliding_window max_window_layers",
+       .ignored = "sliding_window max_window_layers",
        .tensors = decoder_names()},
       {.model_type = "qwen3",
        .architecture = "Qwen3ForCausalLM",
@@ -310,7 +315,7 @@ std::vector<Family> make_families() {
                             .vocabulary = 151936,
                             .family = {.head_size = 128, .qk_norm = nn::QkNorm::kHead}}),
        .keys = qwen_keys({fixed("attention_bias", false)}),
-       .silent = "sliding_window max_window_layers",
+       .ignored = "sliding_window max_window_layers",
        .tensors = decoder_names()},
       {.model_type = "mistral",
        .architecture = "MistralForCausalLM",
@@ -323,7 +328,7 @@ std::vector<Family> make_families() {
                             .vocabulary = 32000,
                             .attention_window = 4096}),
        .keys = decoder_keys({silu(), window(), fixed("attention_bias", false)}),
-       .silent = "",
+       .ignored = "",
        .tensors = decoder_names()},
       {.model_type = "smollm3",
        .architecture = "SmolLM3ForCausalLM",
@@ -341,7 +346,7 @@ std::vector<Family> make_families() {
                              interval("no_rope_layer_interval", &FamilyOptions::unrotated_every),
                              no_rope_layers(), fixed("use_sliding_window", false), layer_types(),
                              fixed("attention_bias", false), fixed("mlp_bias", false)}),
-       .silent = "sliding_window max_window_layers",
+       .ignored = "sliding_window max_window_layers",
        .tensors = decoder_names()},
       {.model_type = "gemma2",
        .architecture = "Gemma2ForCausalLM",
@@ -352,7 +357,7 @@ std::vector<Family> make_families() {
        .keys = gemma_keys(
            {positive("attn_logit_softcapping", &FamilyOptions::attention_softcap, Null::kNone)},
            RotaryForm::kWhole),
-       .silent = "sliding_window_size",
+       .ignored = "sliding_window_size",
        .tensors = decoder_names(DecoderNames::kPostNorms)},
       {.model_type = "gemma3_text",
        .architecture = "Gemma3ForCausalLM",
@@ -366,7 +371,7 @@ std::vector<Family> make_families() {
                            interval("sliding_window_pattern", &FamilyOptions::global_every),
                            interval("_sliding_window_pattern", &FamilyOptions::global_every)},
                           RotaryForm::kTwoBases),
-       .silent = "",
+       .ignored = "",
        .tensors = decoder_names(DecoderNames::kPostNorms)},
       {.model_type = "olmo2",
        .architecture = "Olmo2ForCausalLM",
@@ -380,7 +385,7 @@ std::vector<Family> make_families() {
             .family = {.qk_norm = nn::QkNorm::kWidth, .norm_places = nn::NormPlaces::kAfter}},
            1e-5),
        .keys = decoder_keys({silu(), fixed("attention_bias", false)}),
-       .silent = "",
+       .ignored = "",
        .tensors = decoder_names(DecoderNames::kPostNorms)},
       {.model_type = "phi3",
        .architecture = "Phi3ForCausalLM",
@@ -394,7 +399,7 @@ std::vector<Family> make_families() {
        .keys = decoder_keys({silu(), window(), fixed("attention_bias", false),
                              fixed("mlp_bias", false), fixed("lm_head_bias", false)},
                             RotaryForm::kShare),
-       .silent = "original_max_position_embeddings embd_pdrop resid_pdrop",
+       .ignored = "original_max_position_embeddings embd_pdrop resid_pdrop",
        .tensors = decoder_names(DecoderNames::kFused)},
       {.model_type = "gpt_neox",
        .architecture = "GPTNeoXForCausalLM",
@@ -414,7 +419,7 @@ std::vector<Family> make_families() {
                                 .family = {.rotary_share = 0.25,
                                            .parallel_residual = Switch::kOn}}},
        .keys = neox_keys(),
-       .silent = "hidden_dropout",
+       .ignored = "hidden_dropout",
        .tensors = neox_names()}};
 }
 
@@ -425,17 +430,31 @@ const std::vector<Family>& families() {
   return kTable;
 }
 
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const Family& family : families()) {
+    names.push_back(family.model_type);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Family& row_of(const PublishedModel& model) {
+  const Family* const row = find_family(model.family.empty() ? family_of(model) : model.family);
+  require(row != nullptr, "{} is no family", model.family);
+  return *row;
+}
+
 const Family* find_family(std::string_view model_type) {
   const auto found = std::ranges::find(families(), model_type, &Family::model_type);
   return found == families().end() ? nullptr : &*found;
 }
 
-bool is_silent(const Family& family, std::string_view key) {
+bool is_ignored(const Family& family, std::string_view key) {
   const auto has = [&](std::string_view words) {
     const std::vector<std::string> keys = split_words(words, " \n");
     return std::ranges::find(keys, key) != keys.end();
   };
-  return has(kSilent) || has(family.silent);
+  return has(kIgnoredKeys) || has(family.ignored);
 }
 
 }  // namespace strata::exchange

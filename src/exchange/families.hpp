@@ -34,7 +34,7 @@ struct Family {
   PublishedModel defaults;
   std::vector<ConfigKey> keys;
   /// Words: keys that say nothing about weights or logits, beside those of all families.
-  std::string silent;
+  std::string ignored;
   /// In the order of an export; the first is the embedding.
   std::vector<TensorName> tensors;
   /// Of matrices in blocks.
@@ -51,6 +51,6 @@ struct Family {
 [[nodiscard]] const Family& row_of(const PublishedModel& model);
 
 /// Whether a key of the family's config.json says nothing about weights or logits.
-[[nodiscard]] bool is_silent(const Family& family, std::string_view key);
+[[nodiscard]] bool is_ignored(const Family& family, std::string_view key);
 
 }  // namespace strata::exchange

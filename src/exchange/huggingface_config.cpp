@@ -77,15 +77,58 @@ nlohmann::json with_all_keys(const Family& family, const PublishedModel& model,
 
 /// Whether the row names the key.
 bool has_key(const Family& family, const std::string& key) {
-  return is_silent(family, key) ||
+  return is_ignored(family, key) ||
          std::ranges::find(family.keys, key, &ConfigKey::name) != family.keys.end();
+}
+
+/// A model's config.json of a family, read again; nothing where the row refuses a key.
+std::optional<PublishedModel> through(const Family& family, const PublishedModel& model) {
+  PublishedModel read;
+  const nlohmann::json config = with_all_keys(family, model, nlohmann::json::object());
+  return read_keys(family, config, read) ? std::nullopt : std::optional(std::move(read));
 }
 
 }  // namespace
 
-bool writes(const Family& family, const PublishedModel& model) {
-  return reads_to(layer_lines(model), family,
-                  with_all_keys(family, model, nlohmann::json::object()));
+std::string family_of(const PublishedModel& model, std::string_view came_as) {
+  std::vector<const Family*> rows;
+  for (const Family& family : families()) {
+    rows.insert(family.model_type == came_as ? rows.begin() : rows.end(), &family);
+  }
+  const std::vector<std::string> lines = layer_lines(model);
+  // The row that writes most of the lines, and the first line that it writes otherwise.
+  struct Nearest {
+    std::ptrdiff_t equal = -1;
+    std::string family;
+    std::string expected;
+    std::string line;
+  } nearest;
+  for (const Family* family : rows) {
+    const std::optional<PublishedModel> read = through(*family, model);
+    if (!read) {
+      continue;
+    }
+    const std::vector<std::string> others = layer_lines(*read);
+    std::optional<std::size_t> first;
+    std::ptrdiff_t equal = 0;
+    for (std::size_t i = 0; i < lines.size() && i < others.size(); ++i) {
+      if (have_same_weights({lines[i]}, {others[i]})) {
+        ++equal;
+      } else if (!first) {
+        first = i;
+      }
+    }
+    if (!first && lines.size() == others.size()) {
+      return family->model_type;
+    }
+    if (first && equal > nearest.equal) {
+      nearest = {equal, family->model_type, others[*first], lines[*first]};
+    }
+  }
+  fail(ExitCode::kUsage,
+       "the model is of none of the families {}: it has the layer \"{}\" where {} has \"{}\"; take "
+       "it out with --format=safetensors",
+       family_names(), nearest.line, nearest.family, nearest.expected);
 }
 
 PublishedModel read_huggingface_config(const fs::path& path) {

@@ -11,14 +11,9 @@
 
 namespace strata::exchange {
 
-struct Family;
-
 /// The model that a config.json describes, by the row of its model_type. Throws: Error(kData)
 /// naming the first key with a value that strata does not compute, or that the row does not have.
 [[nodiscard]] PublishedModel read_huggingface_config(const std::filesystem::path& path);
-
-/// Whether a config.json of the family can describe exactly this model.
-[[nodiscard]] bool writes(const Family& family, const PublishedModel& model);
 
 /// The model_type of the config.json that a checkpoint's model came with; empty without one.
 [[nodiscard]] std::string came_as(const train::ModelTexts& texts);

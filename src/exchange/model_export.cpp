@@ -167,7 +167,7 @@ class Exporter {
     if (options_.format == ModelFormat::kLlmc) {
       check(gpt2, fmt::format("a model of the family {}", model.family));
       check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width && o.tied == Switch::kOn &&
-                model.epsilon == 1e-5,
+                o.epsilon == 1e-5,
             "another GPT than one with gelu, hidden units of 4 times the width, a tied head and "
             "epsilon = 1e-5");
       if (type_ != io::StoredType::kFloat32 && type_ != io::StoredType::kBfloat16) {

@@ -94,9 +94,9 @@ std::string without_base(const std::string& name) {
 
 /// Buffers that published files hold beside weights: causal masks and rotary frequencies.
 bool is_buffer(const std::string& name) {
-  constexpr std::array kIgnored{".attn.bias", ".attn.masked_bias", ".attention.bias",
-                                ".attention.masked_bias", ".rotary_emb.inv_freq"};
-  return std::ranges::any_of(kIgnored, [&](const char* end) { return name.ends_with(end); });
+  constexpr std::array kEnds{".attn.bias", ".attn.masked_bias", ".attention.bias",
+                             ".attention.masked_bias", ".rotary_emb.inv_freq"};
+  return std::ranges::any_of(kEnds, [&](const char* end) { return name.ends_with(end); });
 }
 
 /// Refuses a config that asks for much more than the files hold, before its tensors are listed.

@@ -10,62 +10,32 @@
 #include "strata/core/text.hpp"
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/layer_line.hpp"
+#include "strata/nn/model.hpp"
 #include "strata/nn/rotary_scaling.hpp"
 
 #include "families.hpp"
-#include "huggingface_config.hpp"
 
 namespace strata::exchange {
 namespace {
 
-constexpr double kDefaultEpsilon = 1e-5;
 constexpr std::string_view kBlockNumber = ".N.";
 
 /// The shapes of a model's parameters, with "N" for a block's number.
-std::map<std::string, Shape> parameters_of(const nn::TransformerOptions& o) {
-  const nn::FamilyOptions& f = o.family;
+std::map<std::string, Shape> parameters_of(nn::TransformerOptions o) {
+  o.blocks = 1;
+  const nn::Model model({.layers = nn::transformer_layers(o),
+                         .input_shape = {o.context},
+                         .outputs = o.vocabulary,
+                         .input_kind = nn::InputKind::kTokenIds});
   std::map<std::string, Shape> shapes;
-  const auto add = [&](const std::string& name, const Shape& shape, bool biased) {
-    shapes[name + ".weight"] = shape;
-    if (biased) {
-      shapes[name + ".bias"] = {shape[0]};
+  for (const nn::ParameterSpec& parameter : model.parameters()) {
+    if (parameter.ownership == nn::Ownership::kOwned) {
+      std::string name = parameter.name;
+      if (const std::size_t at = name.find(".0."); at != std::string::npos) {
+        name.replace(at, kBlockNumber.size(), kBlockNumber);
+      }
+      shapes[name] = parameter.shape;
     }
-  };
-  const bool biased = o.bias == Switch::kOn;
-  const auto add_norms = [&](const std::string& sublayer) {
-    const bool norm_biased = biased && o.norm == nn::NormChoice::kLayerNorm;
-    if (f.norm_places != nn::NormPlaces::kAfter) {
-      add(sublayer + "norm", {o.width}, norm_biased);
-    }
-    if (f.norm_places != nn::NormPlaces::kBefore) {
-      add(sublayer + "post_norm", {o.width}, norm_biased);
-    }
-  };
-  const std::int64_t size = nn::head_size_of(o);
-  const std::string attention = "blocks.N.attention.";
-  const std::string mlp = "blocks.N.mlp.";
-  add("embedding.tokens", {o.vocabulary, o.width}, false);
-  if (o.positions == nn::PositionChoice::kLearned) {
-    add("embedding.positions", {o.context, o.width}, false);
-  }
-  add_norms(attention);
-  add(attention + "qkv", {(o.heads + 2 * o.kv_heads) * size, o.width},
-      f.qkv_bias.value_or(biased ? Switch::kOn : Switch::kOff) == Switch::kOn);
-  if (f.qk_norm != nn::QkNorm::kNone) {
-    const bool whole = f.qk_norm == nn::QkNorm::kWidth;
-    add(attention + "q_norm", {whole ? o.heads * size : size}, false);
-    add(attention + "k_norm", {whole ? o.kv_heads * size : size}, false);
-  }
-  add(attention + "output", {o.width, o.heads * size}, biased);
-  add_norms(mlp);
-  add(mlp + "up", {o.hidden, o.width}, biased);
-  if (o.mlp == nn::MlpChoice::kSwiglu || o.mlp == nn::MlpChoice::kGeglu) {
-    add(mlp + "gate", {o.hidden, o.width}, biased);
-  }
-  add(mlp + "down", {o.width, o.hidden}, biased);
-  add("norm", {o.width}, biased && o.norm == nn::NormChoice::kLayerNorm);
-  if (o.tied == Switch::kOff) {
-    add("head", {o.vocabulary, o.width}, false);
   }
   return shapes;
 }
@@ -167,52 +137,6 @@ bool is_in_block(const TensorName& named) {
 
 }  // namespace
 
-std::string family_names() {
-  std::vector<std::string_view> names;
-  for (const Family& family : families()) {
-    names.push_back(family.model_type);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-std::string family_of(const PublishedModel& model, std::string_view came_as) {
-  const Family* const own = find_family(came_as);
-  if (own != nullptr && writes(*own, model)) {
-    return own->model_type;
-  }
-  for (const Family& family : families()) {
-    if (writes(family, model)) {
-      return family.model_type;
-    }
-  }
-  const nn::TransformerOptions& o = model.options;
-  const std::vector<std::string> lines = layer_lines(model);
-  fail(
-      ExitCode::kUsage,
-      "a model with model.norm = {}, model.positions = {}, model.mlp = {}, model.bias = {} and the "
-      "layer \"{}\" is of none of the families {}; take it out with --format=safetensors",
-      name_of(o.norm), name_of(o.positions), name_of(o.mlp), name_of(*o.bias), lines[1],
-      family_names());
-}
-
-const Family& row_of(const PublishedModel& model) {
-  const Family* const row = find_family(model.family.empty() ? family_of(model) : model.family);
-  require(row != nullptr, "{} is no family", model.family);
-  return *row;
-}
-
-std::vector<std::string> layer_lines(const PublishedModel& model) {
-  std::vector<std::string> lines = nn::transformer_layers(model.options);
-  if (model.epsilon != kDefaultEpsilon) {
-    for (std::string& line : lines) {
-      if (!line.starts_with("embedding") && !line.starts_with("head")) {
-        line += fmt::format(" epsilon={}", model.epsilon);
-      }
-    }
-  }
-  return lines;
-}
-
 bool have_same_weights(const std::vector<std::string>& lines,
                        const std::vector<std::string>& others) {
   return std::ranges::equal(lines, others, {}, words_of_weights, words_of_weights);
@@ -261,7 +185,7 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
   o.norm = (norm == "none" ? post_norm : norm) == "rms_norm" ? nn::NormChoice::kRmsNorm
                                                              : nn::NormChoice::kLayerNorm;
   f.unit_offset = attention.take_enum("unit_offset", Switch::kOff);
-  model.epsilon = attention.take_option_number("epsilon", kDefaultEpsilon);
+  o.epsilon = attention.take_option_number("epsilon", 1e-5);
   o.bias = attention.take_option("bias", "on") == "off" ? Switch::kOff : Switch::kOn;
   o.hidden = mlp.take_count("the number of hidden units");
   o.mlp = enum_from_name<nn::MlpChoice>(mlp.take_value()).value_or(nn::MlpChoice::kGelu);

@@ -7,6 +7,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/nn/transformer.hpp"
 
 namespace strata::nn {
 
@@ -38,8 +39,11 @@ std::vector<std::string> adapted_layers(std::vector<std::string> lines,
     if (has("attention")) {
       own = {"qkv", "output"};
     } else if (has("mlp")) {
-      own = has("swiglu") || has("geglu") ? std::vector<std::string>{"up", "gate", "down"}
-                                          : std::vector<std::string>{"up", "down"};
+      const bool gated = std::ranges::any_of(words, [](const std::string& word) {
+        return is_gated(enum_from_name<MlpChoice>(word).value_or(MlpChoice::kAuto));
+      });
+      own = gated ? std::vector<std::string>{"up", "gate", "down"}
+                  : std::vector<std::string>{"up", "down"};
     }
     if (without_adapters(line) != fmt::format("{}", fmt::join(words, " "))) {
       fail(ExitCode::kUsage,

@@ -1,4 +1,4 @@
-"""Losses of documents, and questions with choices, against NumPy and against each other, on grids, and refused."""
+"""Losses of documents, and multiple-choice questions, against NumPy and against each other, on grids, and refused."""
 
 import csv
 import json

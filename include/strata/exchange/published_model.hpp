@@ -15,7 +15,6 @@ inline constexpr std::int64_t kMostBlocks = 10'000;
 /// A transformer with the names of a preset's layers.
 struct PublishedModel {
   nn::TransformerOptions options;  ///< resolved
-  double epsilon = 1e-5;           ///< of every norm
   /// The model_type of its config.json, which says the names of keys and tensors; empty: the first
   /// family that writes the model.
   std::string family = {};
@@ -31,7 +30,9 @@ struct PublishedModel {
 [[nodiscard]] std::string family_of(const PublishedModel& model, std::string_view came_as = {});
 
 /// Its `layer =` lines.
-[[nodiscard]] std::vector<std::string> layer_lines(const PublishedModel& model);
+[[nodiscard]] inline std::vector<std::string> layer_lines(const PublishedModel& model) {
+  return nn::transformer_layers(model.options);
+}
 
 /// The model of these lines, without a family. The context is the number of learned positions, or
 /// `context`. Throws: Error(kUsage) naming the first line that is not as transformer_layers()

@@ -43,7 +43,8 @@ constexpr auto enum_names(NormPlaces) {
 /// What some families of transformers have, and others not.
 struct FamilyOptions {
   std::int64_t head_size = 0;  ///< 0: width / heads
-  /// Of the products of queries, keys and values; nothing: as TransformerOptions::bias.
+  /// Whether the product of queries, keys and values has a bias; nothing: as
+  /// TransformerOptions::bias.
   std::optional<Switch> qkv_bias;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlaces norm_places = NormPlaces::kBefore;
@@ -68,6 +69,11 @@ struct FamilyOptions {
   friend bool operator==(const FamilyOptions&, const FamilyOptions&) = default;
 };
 
+/// Whether an MLP multiplies by a gate, a product of its own.
+[[nodiscard]] constexpr bool is_gated(MlpChoice mlp) {
+  return mlp == MlpChoice::kSwiglu || mlp == MlpChoice::kGeglu;
+}
+
 /// The dimensions of a decoder-only transformer; 0, kAuto and nothing stand for the preset's.
 struct TransformerOptions {
   Preset preset = Preset::kNone;
@@ -81,6 +87,7 @@ struct TransformerOptions {
   /// Number of token ids; 0: that of the data set.
   std::int64_t vocabulary = 0;
   NormChoice norm = NormChoice::kAuto;
+  double epsilon = 0.0;  ///< of every norm; 0: the preset's, else 1e-5
   MlpChoice mlp = MlpChoice::kAuto;
   PositionChoice positions = PositionChoice::kAuto;
   double rotary_base = 0.0;

@@ -72,12 +72,15 @@ class Attention final : public Sublayer {
         tokens_(site.input.shape[0]) {}
 
   std::string text() const override {
-    return fmt::format(
-        "attention {}{}{}{}{}{}", attention_.kv_heads * attention_.queries,
-        attention_.queries > 1 ? fmt::format(" kv_heads={}", attention_.kv_heads) : "",
-        attention_.rotary ? " rotary" : "",
-        attention_.mask == AttentionMaskKind::kDocument ? " mask=document" : "",
-        attention_.window > 0 ? fmt::format(" window={}", attention_.window) : "", adapter_text());
+    std::string text = fmt::format("attention {}", attention_.kv_heads * attention_.queries);
+    const auto add_if = [&](bool has, const std::string& word) { text += has ? " " + word : ""; };
+    add_if(attention_.queries > 1, fmt::format("kv_heads={}", attention_.kv_heads));
+    add_if(attention_.rotary.has_value(), "rotary");
+    add_if(norms_heads(), fmt::format("qk_norm={}", name_of(attention_.qk_norm)));
+    add_if(attention_.softcap > 0.0, fmt::format("softcap={}", attention_.softcap));
+    add_if(attention_.mask == AttentionMaskKind::kDocument, "mask=document");
+    add_if(attention_.window > 0, fmt::format("window={}", attention_.window));
+    return text + adapter_text();
   }
 
  protected:

@@ -29,8 +29,9 @@ class Head final : public Layer {
         softcap_(softcap) {}
 
   std::string text() const override {
-    return fmt::format("head {}{}", vocabulary(),
-                       table_.ownership == Ownership::kBorrowed ? " tied" : "");
+    return fmt::format("head {}{}{}", vocabulary(),
+                       table_.ownership == Ownership::kBorrowed ? " tied" : "",
+                       caps() ? fmt::format(" softcap={}", softcap_) : "");
   }
 
   std::vector<ParameterSpec> parameters() const override { return {table_}; }

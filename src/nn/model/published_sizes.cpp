@@ -63,6 +63,7 @@ TransformerOptions llama31(const Sizes& sizes, double factor, Switch tied) {
 /// Source: Qwen team, "Qwen2.5 technical report", arXiv 2412.15115.
 TransformerOptions qwen2(const Sizes& sizes, Switch tied) {
   TransformerOptions o = llama(sizes, 1e6, tied);
+  o.epsilon = 1e-6;
   o.context = 32768;
   o.family.qkv_bias = Switch::kOn;
   return o;
@@ -71,6 +72,7 @@ TransformerOptions qwen2(const Sizes& sizes, Switch tied) {
 /// Source: Qwen team, "Qwen3 technical report", arXiv 2505.09388.
 TransformerOptions qwen3(const Sizes& sizes, Switch tied) {
   TransformerOptions o = llama(sizes, 1e6, tied);
+  o.epsilon = 1e-6;
   o.context = 40960;
   o.vocabulary = 151936;
   o.family.head_size = 128;
@@ -88,6 +90,7 @@ TransformerOptions mistral(const Sizes& sizes) {
 /// Source: Bakouch et al., "SmolLM3", 2025: every fourth block without rotary positions.
 TransformerOptions smollm3(const Sizes& sizes) {
   TransformerOptions o = llama(sizes, 5e6, Switch::kOn);
+  o.epsilon = 1e-6;
   o.family.unrotated_every = 4;
   return o;
 }
@@ -96,6 +99,7 @@ TransformerOptions smollm3(const Sizes& sizes) {
 TransformerOptions gemma(const Sizes& sizes, std::int64_t head_size, double score_width,
                          std::int64_t window, double rotary_base) {
   TransformerOptions o = llama(sizes, rotary_base, Switch::kOn);
+  o.epsilon = 1e-6;
   o.mlp = MlpChoice::kGeglu;
   o.attention_window = window;
   o.family.head_size = head_size;
@@ -137,6 +141,7 @@ TransformerOptions gemma3_long(const Sizes& sizes, std::int64_t head_size, doubl
 /// Source: OLMo team, "2 OLMo 2 Furious", arXiv 2501.00656.
 TransformerOptions olmo2(const Sizes& sizes) {
   TransformerOptions o = llama(sizes, 500000.0);
+  o.epsilon = 1e-6;
   o.vocabulary = 100352;
   o.context = 4096;
   o.family.norm_places = NormPlaces::kAfter;

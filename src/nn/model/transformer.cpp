@@ -13,16 +13,15 @@
 namespace strata::nn {
 namespace {
 
+/// As layer lines have it.
+constexpr double kDefaultEpsilon = 1e-5;
+
 /// Sets `chosen` to the preset's value where it has its type's default.
 template <typename T>
 void fill(T& chosen, const T& preset) {
   if (chosen == T{}) {
     chosen = preset;
   }
-}
-
-bool is_gated(MlpChoice mlp) {
-  return mlp == MlpChoice::kSwiglu || mlp == MlpChoice::kGeglu;
 }
 
 /// Rejects head counts that do not divide the width or each other, or do not fit the positions.
@@ -68,7 +67,12 @@ TransformerOptions resolved(const TransformerOptions& options) {
   fill_all(&Options::blocks, &Options::width, &Options::heads, &Options::kv_heads,
            &Options::context, &Options::vocabulary, &Options::norm, &Options::mlp,
            &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base,
-           &Options::rotary_scaling, &Options::attention_window, &Options::family);
+           &Options::attention_window, &Options::epsilon, &Options::family);
+  // Another choice of positions is without the preset's scaling.
+  if (result.positions == preset.positions) {
+    fill(result.rotary_scaling, preset.rotary_scaling);
+  }
+  fill(result.epsilon, kDefaultEpsilon);
   fill(result.rotary_base, 10000.0);
   if (result.family.embedding_scale != 1.0) {
     result.family.embedding_scale = std::sqrt(static_cast<double>(result.width));
@@ -182,6 +186,10 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   }
   lines.push_back(fmt::format("{}{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias,
                               f.unit_offset == Switch::kOn ? " unit_offset=on" : ""));
+  // Behind the embedding each line has a norm.
+  for (std::size_t i = 1; o.epsilon != kDefaultEpsilon && i < lines.size(); ++i) {
+    lines[i] += fmt::format(" epsilon={}", o.epsilon);
+  }
   lines.push_back(
       fmt::format("head{}{} name=head", o.tied == Switch::kOff ? " tied=off" : "",
                   f.logit_softcap > 0.0 ? fmt::format(" softcap={}", f.logit_softcap) : ""));

@@ -36,7 +36,7 @@ TEST_P(Published, TensorsAreThePublishedOnesAndHoldEveryRowOnce) {
 
 TEST_P(Published, LinesReadBackToTheModel) {
   PublishedModel model = preset_model(GetParam().preset);
-  model.epsilon = 1e-6;
+  model.options.epsilon = 1e-6;
   model.options.preset = nn::Preset::kGpt;
   EXPECT_EQ(published_model_of(layer_lines(model), model.options.context, model.options.vocabulary),
             model);
@@ -112,8 +112,10 @@ TEST(PublishedNames, OtherModelsAreRefusedByTheirLine) {
   model.options.positions = nn::PositionChoice::kNone;
   EXPECT_THAT(
       strata::test::error_of([&] { static_cast<void>(family_of(model)); }, ExitCode::kUsage),
-      testing::AllOf(testing::HasSubstr("model.positions = none"),
-                     testing::HasSubstr("gpt2, llama, qwen2")));
+      testing::AllOf(
+          testing::HasSubstr("gpt2, llama, qwen2"),
+          testing::HasSubstr("the layer \"embedding 768 vocabulary=50257 name=embedding\" where "
+                             "gpt2 has \"embedding 768 vocabulary=50257 positions=1024")));
 }
 
 }  // namespace

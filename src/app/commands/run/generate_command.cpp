@@ -286,6 +286,10 @@ void converse(nlohmann::json dialogue, const plan::Plan& plan, Author& author,
     }
     messages.push_back(message_of("user", trimmed(said)));
     std::vector<std::int64_t> ids = encoder.of_dialogue(dialogue);
+    if (std::ssize(ids) > most && std::ssize(messages) > first + 1) {
+      print_error(fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
+                              count_text(std::ssize(ids)), count_text(context)));
+    }
     while (std::ssize(ids) > most && std::ssize(messages) > first + 1) {
       messages.erase(messages.begin() + first, messages.begin() + first + 2);
       ids = encoder.of_dialogue(dialogue);
