@@ -107,10 +107,12 @@ ConfigKey heads(const std::string& name) {
 ConfigKey head_size(const std::string& name) {
   constexpr std::int64_t kMost = std::int64_t{1} << 16U;
   ConfigKey key = count(name, &nn::FamilyOptions::head_size, Null::kNone, kMost);
-  key.write = [](const PublishedModel& model, const Json*) -> Json {
-    return nn::head_size_of(model.options);
+  // Programs beside transformers take width over heads for a missing key, whatever the family.
+  key.write = [](const PublishedModel& model, const Json* given) -> Json {
+    const nn::TransformerOptions& o = model.options;
+    const bool says_more = given != nullptr || nn::head_size_of(o) * o.heads != o.width;
+    return says_more ? Json(nn::head_size_of(o)) : Json(Json::value_t::discarded);
   };
-  key.written = Written::kWhereNeeded;
   return key;
 }
 

@@ -33,7 +33,8 @@ struct ConfigKey {
   /// Sets what the value says; null where the key is missing. Empty for a key that is only written.
   /// Pre: keys before this one in its row are read, and the model has the row's defaults.
   std::function<Computed(const Json* value, const Json& config, PublishedModel& model)> read;
-  /// The value of a model, with the one that it came with or null.
+  /// The value of a model, with the one that it came with or null; discarded where there is no need
+  /// to write the key.
   std::function<Json(const PublishedModel& model, const Json* given)> write;
   Written written = Written::kAlways;
 };

@@ -69,7 +69,10 @@ nlohmann::json with_all_keys(const Family& family, const PublishedModel& model,
   for (const ConfigKey& key : family.keys) {
     const auto found = given.find(key.name);
     if (key.written != Written::kWhereGiven || found != given.end()) {
-      config[key.name] = key.write(model, found == given.end() ? nullptr : &*found);
+      const nlohmann::json value = key.write(model, found == given.end() ? nullptr : &*found);
+      if (!value.is_discarded()) {
+        config[key.name] = value;
+      }
     }
   }
   return config;

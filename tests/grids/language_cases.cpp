@@ -195,13 +195,14 @@ std::vector<Case> language_cases() {
                                "& model.layer=attention 8 kv_heads=4 head_size=4 qk_norm=head "
                                "qkv_bias=on scale=0.3 softcap=2 window=5 rotary=100 dropout=0.2" +
                                gemma + "& model.layer=mlp 12 geglu" + gemma +
-                               "& model.layer=attention 4 rotary=1000" + gemma +
+                               "& model.layer=attention 4 rotary=1000 rotary_scaling=yarn:4:8" +
+                               gemma +
                                "& model.layer=rms_norm unit_offset=on & model.layer=head softcap=3";
   const std::string olmo = " norm=none post_norm=rms_norm bias=off lora=2";
   const Settings neox_lines =
       lines + "& model.layer=embedding 16 dropout=0.1" +
       "& model.layer=attention 4 rotary=100 rotary_share=0.5 dropout=0.1" +
-      "& model.layer=mlp 12 parallel_residual=on dropout=0.1" +
+      "& model.layer=mlp 12 gelu_erf parallel_residual=on dropout=0.1" +
       "& model.layer=attention 8 kv_heads=4 head_size=2 qk_norm=width dropout=0.1" + olmo +
       "& model.layer=mlp 12 swiglu" + olmo + "& model.layer=layer_norm & model.layer=head tied=off";
   const Settings few = two + "& numerics.lanes=2";

@@ -315,9 +315,10 @@ json usual_config(const Family& family) {
   model.options = nn::resolved(model.options);
   model.family = family.model_type;
   json config = huggingface_config(model, io::StoredType::kFloat32, {}, {});
+  const json null;  // as a file may have for any key
   for (const ConfigKey& key : family.keys) {
     if (key.written != Written::kWhereGiven) {
-      config[key.name] = key.write(model, nullptr);
+      config[key.name] = key.write(model, &null);
     }
   }
   return config;
@@ -477,6 +478,18 @@ TEST(FamilyOf, IsTheOneThatAModelCameAsOrTheFirstThatWritesIt) {
       strata::test::error_of([&] { static_cast<void>(family_of(windowed)); }, ExitCode::kUsage),
       testing::AllOf(testing::HasSubstr("is of none of the families gpt2, llama"),
                      testing::HasSubstr(".2.attention"), testing::HasSubstr("where mistral has")));
+}
+
+TEST(FamilyOf, OtherHeadSizesThanTheWidthsShareAreWritten) {
+  for (const auto& [preset, head_size] : {std::pair{nn::Preset::kGemma3B1, json(256)},
+                                          {nn::Preset::kQwen3B06, json(128)},
+                                          {nn::Preset::kQwen3B8, json()},
+                                          {nn::Preset::kLlama3B8, json()}}) {
+    PublishedModel model{.options = nn::resolved({.preset = preset})};
+    model.family = family_of(model);
+    const json config = huggingface_config(model, io::StoredType::kFloat32, {}, {});
+    EXPECT_EQ(config.value("head_dim", json()), head_size) << name_of(preset);
+  }
 }
 
 TEST(FamilyOf, EveryOptionIsReadFromTheLines) {
