@@ -28,13 +28,13 @@ struct TensorName {
 
 /// Transformers of one config.json, and of tensors of the same names.
 struct Family {
-  std::string model_type;
-  std::string architecture;  ///< class of huggingface/transformers
+  std::string_view model_type;
+  std::string_view architecture;  ///< class of huggingface/transformers
   /// What the family computes, with the sizes of missing keys.
-  PublishedModel defaults;
+  nn::TransformerOptions defaults;
   std::vector<ConfigKey> keys;
   /// Words: keys that say nothing about weights or logits, beside those of all families.
-  std::string ignored;
+  std::string_view ignored;
   /// In the order of an export; the first is the embedding.
   std::vector<TensorName> tensors;
   /// Of matrices in blocks.

@@ -39,8 +39,7 @@ struct RefusedKey {
 /// Reads the keys of a family's row.
 std::optional<RefusedKey> read_keys(const Family& family, const nlohmann::json& config,
                                     PublishedModel& model) {
-  model = family.defaults;
-  model.family = family.model_type;
+  model = {.options = family.defaults, .family = std::string(family.model_type)};
   for (const ConfigKey& key : family.keys) {
     const auto found = config.find(key.name);
     const nlohmann::json* const value = found == config.end() ? nullptr : &*found;
@@ -122,10 +121,10 @@ std::string family_of(const PublishedModel& model, std::string_view came_as) {
       }
     }
     if (!first && lines.size() == others.size()) {
-      return family->model_type;
+      return std::string(family->model_type);
     }
     if (first && equal > nearest.equal) {
-      nearest = {equal, family->model_type, others[*first], lines[*first]};
+      nearest = {equal, std::string(family->model_type), others[*first], lines[*first]};
     }
   }
   fail(ExitCode::kUsage,

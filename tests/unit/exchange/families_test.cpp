@@ -311,7 +311,7 @@ TEST(FamilyTensors, AreThoseOfTheirFiles) {
 
 /// A config.json of the family's usual sizes, with all its keys.
 json usual_config(const Family& family) {
-  PublishedModel model = family.defaults;
+  PublishedModel model{.options = family.defaults};
   model.options = nn::resolved(model.options);
   model.family = family.model_type;
   json config = huggingface_config(model, io::StoredType::kFloat32, {}, {});
@@ -356,7 +356,7 @@ TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
     EXPECT_THAT(refusal_of(config),
                 testing::HasSubstr("attention_of_another_kind is null, a key that strata does not "
                                    "know of " +
-                                   family.model_type));
+                                   std::string(family.model_type)));
   }
   EXPECT_THAT(refusal_of({{"model_type", "bert"}}),
               testing::HasSubstr("model_type is \"bert\", strata computes gpt2, llama, qwen2"));
@@ -494,7 +494,7 @@ TEST(FamilyOf, OtherHeadSizesThanTheWidthsShareAreWritten) {
 
 TEST(FamilyOf, EveryOptionIsReadFromTheLines) {
   for (const Family& family : families()) {
-    PublishedModel model = family.defaults;
+    PublishedModel model{.options = family.defaults};
     nn::TransformerOptions& o = model.options;
     o.blocks = 7;
     o.context = 48;
