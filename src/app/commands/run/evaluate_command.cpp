@@ -165,6 +165,13 @@ ExitCode answer_questions(const config::CommandLine& line, comm::MpiSession& mpi
       std::vector<double> shares;
       for (const std::int64_t bytes : question.bytes) {
         sums.push_back(-(sample++)->loss);
+        if (!std::isfinite(sums.back())) {
+          fail(
+              ExitCode::kCheckpoint,
+              "{}: the log-likelihoods of the choices of line {} of {} are not finite; use another "
+              "checkpoint",
+              inputs.checkpoint->directory().string(), question.line, file);
+        }
         shares.push_back(sums.back() / static_cast<double>(bytes));
       }
       const auto chosen = std::ranges::max_element(sums) - sums.begin();
