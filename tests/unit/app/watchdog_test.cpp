@@ -179,13 +179,16 @@ TEST(Watchdog, LooksForMissingRanksWhenItReports) {
   comm::Activity activity;
   ::testing::internal::CaptureStderr();
   {
-    Watchdog watchdog({.timeout_seconds = kTimeout,
+    // A rank is missing after 0.8 seconds of silence; looks end after 1.5 seconds, far apart where
+    // the thread that looks waits for a core.
+    constexpr double kLongSecond = 2.0;
+    Watchdog watchdog({.timeout_seconds = 2.0 * kLongSecond,
                        .run_directory = directory.path(),
                        .rank = 0,
                        .ranks = 2,
                        .job = "job",
                        .end = [] {},
-                       .second = 0.2},
+                       .second = kLongSecond},
                       activity);
     watchdog.report_timeout("timed out");
   }
