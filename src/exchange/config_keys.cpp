@@ -195,7 +195,7 @@ ConfigKey switched(const std::string& name, Member<Switch> member) {
 }
 
 ConfigKey activation(const std::string& name,
-                     const std::vector<std::pair<std::string, nn::MlpChoice>>& choices) {
+                     const std::vector<std::pair<std::string, nn::MlpKind>>& choices) {
   const auto read = [choices](const Json* value, const Json&, PublishedModel& model) -> Computed {
     if (!is_given(value)) {
       return kComputed;

@@ -92,8 +92,8 @@ class Member {
                                  Written written = Written::kAlways);
 [[nodiscard]] ConfigKey switched(const std::string& name, Member<Switch> member);
 /// The MLP's activation; of several names of one the first is written.
-[[nodiscard]] ConfigKey activation(
-    const std::string& name, const std::vector<std::pair<std::string, nn::MlpChoice>>& choices);
+[[nodiscard]] ConfigKey activation(const std::string& name,
+                                   const std::vector<std::pair<std::string, nn::MlpKind>>& choices);
 /// A key with the one value that strata computes, which null stands for too.
 [[nodiscard]] ConfigKey fixed(const std::string& name, const nlohmann::json& value,
                               const std::string& computed, Written written = Written::kWhereNeeded);

@@ -68,7 +68,7 @@ Keys decoder_keys(Keys own, RotaryForm rotary = RotaryForm::kWhole) {
 }
 
 ConfigKey silu() {
-  return activation("hidden_act", {{"silu", nn::MlpChoice::kSwiglu}});
+  return activation("hidden_act", {{"silu", nn::MlpKind::kSwiglu}});
 }
 
 ConfigKey no_window() {
@@ -85,7 +85,7 @@ Keys qwen_keys(Keys own) {
 
 Keys gemma_keys(Keys own, RotaryForm rotary) {
   return decoder_keys(
-      joined({activation("hidden_activation", {{"gelu_pytorch_tanh", nn::MlpChoice::kGeglu}}),
+      joined({activation("hidden_activation", {{"gelu_pytorch_tanh", nn::MlpKind::kGeglu}}),
               fixed("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh"),
               query_scalar("query_pre_attn_scalar", 256.0), window(),
               positive("final_logit_softcapping", &FamilyOptions::logit_softcap, Null::kNone),
@@ -104,10 +104,10 @@ Keys gpt2_keys() {
       count("n_layer", &Options::blocks, Null::kDefault, kMostBlocks), width("n_embd"),
       heads("n_head"), count("n_inner", &Options::hidden, Null::kNone),
       count("n_positions", &Options::context), count("vocab_size", &Options::vocabulary),
-      activation("activation_function", {{"gelu_new", nn::MlpChoice::kGelu},
-                                         {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
-                                         {"gelu", nn::MlpChoice::kGeluErf},
-                                         {"relu", nn::MlpChoice::kRelu}}),
+      activation("activation_function", {{"gelu_new", nn::MlpKind::kGelu},
+                                         {"gelu_pytorch_tanh", nn::MlpKind::kGelu},
+                                         {"gelu", nn::MlpKind::kGeluErf},
+                                         {"relu", nn::MlpKind::kRelu}}),
       positive("layer_norm_epsilon", &Options::epsilon),
       switched("tie_word_embeddings", &Options::tied),
       // Of nanoGPT's models, as torch_to_safetensors.py writes it; Hugging Face's have biases.
@@ -131,11 +131,11 @@ Keys neox_keys() {
             count("intermediate_size", &Options::hidden),
             longest_context("max_position_embeddings"),
             count("vocab_size", &Options::vocabulary),
-            activation("hidden_act", {{"gelu", nn::MlpChoice::kGeluErf},
-                                      {"gelu_new", nn::MlpChoice::kGelu},
-                                      {"gelu_fast", nn::MlpChoice::kGelu},
-                                      {"gelu_pytorch_tanh", nn::MlpChoice::kGelu},
-                                      {"relu", nn::MlpChoice::kRelu}}),
+            activation("hidden_act", {{"gelu", nn::MlpKind::kGeluErf},
+                                      {"gelu_new", nn::MlpKind::kGelu},
+                                      {"gelu_fast", nn::MlpKind::kGelu},
+                                      {"gelu_pytorch_tanh", nn::MlpKind::kGelu},
+                                      {"relu", nn::MlpKind::kRelu}}),
             positive("layer_norm_eps", &Options::epsilon),
             switched("tie_word_embeddings", &Options::tied),
             switched("use_parallel_residual", &FamilyOptions::parallel_residual),
@@ -149,7 +149,7 @@ Options decoder(Options options, double epsilon = 1e-6) {
   options.preset = nn::Preset::kGpt;
   options.norm = nn::NormChoice::kRmsNorm;
   options.positions = nn::PositionChoice::kRotary;
-  options.mlp = options.mlp == nn::MlpChoice::kAuto ? nn::MlpChoice::kSwiglu : options.mlp;
+  options.mlp = options.mlp.value_or(nn::MlpKind::kSwiglu);
   options.rotary_base = options.rotary_base > 0.0 ? options.rotary_base : 10000.0;
   options.bias = Switch::kOff;
   options.tied = options.tied.value_or(Switch::kOff);
@@ -163,7 +163,7 @@ Options gemma(Options options) {
   options.heads = 8;
   options.kv_heads = 4;
   options.hidden = 9216;
-  options.mlp = nn::MlpChoice::kGeglu;
+  options.mlp = nn::MlpKind::kGeglu;
   options.tied = Switch::kOn;
   options.attention_window = 4096;
   FamilyOptions& f = options.family;
@@ -269,7 +269,7 @@ std::vector<Family> make_families() {
                     .context = 1024,
                     .vocabulary = 50257,
                     .norm = nn::NormChoice::kLayerNorm,
-                    .mlp = nn::MlpChoice::kGelu,
+                    .mlp = nn::MlpKind::kGelu,
                     .positions = nn::PositionChoice::kLearned,
                     .bias = Switch::kOn,
                     .tied = Switch::kOn},
@@ -415,7 +415,7 @@ std::vector<Family> make_families() {
                                 .context = 2048,
                                 .vocabulary = 50432,
                                 .norm = nn::NormChoice::kLayerNorm,
-                                .mlp = nn::MlpChoice::kGeluErf,
+                                .mlp = nn::MlpKind::kGeluErf,
                                 .positions = nn::PositionChoice::kRotary,
                                 .rotary_base = 10000.0,
                                 .bias = Switch::kOn,

@@ -166,7 +166,7 @@ class Exporter {
     check(!gpt2 || o.bias == Switch::kOn, "a GPT without biases (model.bias = off)");
     if (options_.format == ModelFormat::kLlmc) {
       check(gpt2, fmt::format("a model of the family {}", model.family));
-      check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width && o.tied == Switch::kOn &&
+      check(o.mlp == nn::MlpKind::kGelu && o.hidden == 4 * o.width && o.tied == Switch::kOn &&
                 o.epsilon == 1e-5,
             "another GPT than one with gelu, hidden units of 4 times the width, a tied head and "
             "epsilon = 1e-5");

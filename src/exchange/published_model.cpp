@@ -188,7 +188,7 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
   o.epsilon = attention.take_option_number("epsilon", 1e-5);
   o.bias = attention.take_option("bias", "on") == "off" ? Switch::kOff : Switch::kOn;
   o.hidden = mlp.take_count("the number of hidden units");
-  o.mlp = enum_from_name<nn::MlpChoice>(mlp.take_value()).value_or(nn::MlpChoice::kGelu);
+  o.mlp = enum_from_name<nn::MlpKind>(mlp.take_value()).value_or(nn::MlpKind::kGelu);
   f.parallel_residual = mlp.take_enum("parallel_residual", Switch::kOff);
   o.tied = head.take_option("tied", "on") == "off" ? Switch::kOff : Switch::kOn;
   f.logit_softcap = head.take_option_number("softcap", 0.0);

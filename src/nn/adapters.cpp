@@ -1,13 +1,14 @@
 #include "strata/nn/adapters.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-#include "strata/nn/transformer.hpp"
+#include "strata/nn/mlp_kind.hpp"
 
 namespace strata::nn {
 
@@ -40,7 +41,8 @@ std::vector<std::string> adapted_layers(std::vector<std::string> lines,
       own = {"qkv", "output"};
     } else if (has("mlp")) {
       const bool gated = std::ranges::any_of(words, [](const std::string& word) {
-        return is_gated(enum_from_name<MlpChoice>(word).value_or(MlpChoice::kAuto));
+        const std::optional<MlpKind> kind = enum_from_name<MlpKind>(word);
+        return kind && is_gated(*kind);
       });
       own = gated ? std::vector<std::string>{"up", "gate", "down"}
                   : std::vector<std::string>{"up", "down"};

@@ -8,6 +8,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/core/switch.hpp"
 #include "strata/nn/attention_kinds.hpp"
+#include "strata/nn/mlp_kind.hpp"
 #include "strata/nn/preset.hpp"
 #include "strata/ops/rotary.hpp"
 
@@ -17,11 +18,6 @@ enum class NormChoice { kAuto, kLayerNorm, kRmsNorm };
 
 constexpr auto enum_names(NormChoice) {
   return names_in_order("auto", "layer_norm", "rms_norm");
-}
-enum class MlpChoice { kAuto, kGelu, kGeluErf, kRelu, kSwiglu, kGeglu };
-
-constexpr auto enum_names(MlpChoice) {
-  return names_in_order("auto", "gelu", "gelu_erf", "relu", "swiglu", "geglu");
 }
 enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
 
@@ -69,11 +65,6 @@ struct FamilyOptions {
   friend bool operator==(const FamilyOptions&, const FamilyOptions&) = default;
 };
 
-/// Whether an MLP multiplies by a gate, a product of its own.
-[[nodiscard]] constexpr bool is_gated(MlpChoice mlp) {
-  return mlp == MlpChoice::kSwiglu || mlp == MlpChoice::kGeglu;
-}
-
 /// The dimensions of a decoder-only transformer; 0, kAuto and nothing stand for the preset's.
 struct TransformerOptions {
   Preset preset = Preset::kNone;
@@ -88,7 +79,7 @@ struct TransformerOptions {
   std::int64_t vocabulary = 0;
   NormChoice norm = NormChoice::kAuto;
   double epsilon = 0.0;  ///< of every norm; 0: the preset's, else 1e-5
-  MlpChoice mlp = MlpChoice::kAuto;
+  std::optional<MlpKind> mlp;
   PositionChoice positions = PositionChoice::kAuto;
   double rotary_base = 0.0;
   ops::RotaryScaling rotary_scaling;

@@ -2,18 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "strata/nn/mlp_kind.hpp"
 #include "strata/ops/activation.hpp"
 
 #include "layers/sublayer.hpp"
 
 namespace strata::nn {
 namespace {
-
-enum class MlpKind { kGelu, kGeluErf, kRelu, kSwiglu, kGeglu };
-
-constexpr auto enum_names(MlpKind) {
-  return names_in_order("gelu", "gelu_erf", "relu", "swiglu", "geglu");
-}
 
 /// The function of a gate; nothing where the kind has no gate.
 std::optional<ops::Gate> gate_of(MlpKind kind) {

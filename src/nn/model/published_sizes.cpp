@@ -34,7 +34,7 @@ TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t he
   TransformerOptions o = with_sizes(
       {.blocks = blocks, .width = width, .heads = heads, .vocabulary = 50257, .context = 1024});
   o.norm = NormChoice::kLayerNorm;
-  o.mlp = MlpChoice::kGelu;
+  o.mlp = MlpKind::kGelu;
   o.positions = PositionChoice::kLearned;
   o.bias = Switch::kOn;
   o.tied = Switch::kOn;
@@ -46,7 +46,7 @@ TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t he
 TransformerOptions llama(const Sizes& sizes, double rotary_base = 0.0, Switch tied = Switch::kOff) {
   TransformerOptions o = with_sizes(sizes);
   o.norm = NormChoice::kRmsNorm;
-  o.mlp = MlpChoice::kSwiglu;
+  o.mlp = MlpKind::kSwiglu;
   o.positions = PositionChoice::kRotary;
   o.rotary_base = rotary_base;
   o.bias = Switch::kOff;
@@ -100,7 +100,7 @@ TransformerOptions gemma(const Sizes& sizes, std::int64_t head_size, double scor
                          std::int64_t window, double rotary_base) {
   TransformerOptions o = llama(sizes, rotary_base, Switch::kOn);
   o.epsilon = 1e-6;
-  o.mlp = MlpChoice::kGeglu;
+  o.mlp = MlpKind::kGeglu;
   o.attention_window = window;
   o.family.head_size = head_size;
   o.family.norm_places = NormPlaces::kBoth;
@@ -165,7 +165,7 @@ TransformerOptions pythia(std::int64_t blocks, std::int64_t width, std::int64_t 
   o.vocabulary = vocabulary;
   o.tied = Switch::kOff;
   o.family.rotary_share = 0.25;
-  o.mlp = MlpChoice::kGeluErf;
+  o.mlp = MlpKind::kGeluErf;
   o.family.parallel_residual = Switch::kOn;
   return o;
 }

@@ -95,8 +95,9 @@ TransformerOptions resolved(const TransformerOptions& options) {
     // SwiGLU has three matrices instead of two; at 2/3 of the width the weights are as many.
     constexpr std::int64_t kRounding = 64;
     const std::int64_t whole = 4 * result.width;
-    result.hidden =
-        is_gated(result.mlp) ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding : whole;
+    result.hidden = result.mlp && is_gated(*result.mlp)
+                        ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding
+                        : whole;
   }
   return result;
 }
@@ -180,9 +181,9 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   for (std::int64_t block = 0; block < o.blocks; ++block) {
     lines.push_back(fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
                                 head_words(o), position_words(o, block), common, block));
-    lines.push_back(fmt::format("mlp {} {}{}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp),
-                                f.parallel_residual == Switch::kOn ? " parallel_residual=on" : "",
-                                common, block));
+    lines.push_back(fmt::format(
+        "mlp {} {}{}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp.value_or(MlpKind::kGelu)),
+        f.parallel_residual == Switch::kOn ? " parallel_residual=on" : "", common, block));
   }
   lines.push_back(fmt::format("{}{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias,
                               f.unit_offset == Switch::kOn ? " unit_offset=on" : ""));

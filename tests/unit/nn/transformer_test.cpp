@@ -84,7 +84,7 @@ TEST(Resolved, KeepsWhatIsGiven) {
                                          .kv_heads = 4,
                                          .context = 64,
                                          .norm = NormChoice::kRmsNorm,
-                                         .mlp = MlpChoice::kSwiglu,
+                                         .mlp = MlpKind::kSwiglu,
                                          .positions = PositionChoice::kNone,
                                          .bias = Switch::kOff,
                                          .tied = Switch::kOff});
