@@ -168,11 +168,14 @@ class Stage {
     std::vector<TensorView> keys;
     std::vector<TensorView> values;
   };
+  /// The part of the receive buffers for the new tokens of one sequence, which decode() reads; none
+  /// on the first stage.
+  [[nodiscard]] std::vector<TensorView> decode_inputs(std::int64_t tokens) const;
   /// Forward over the new tokens of one sequence, which follow `past` cached ones; caches[i] is
-  /// layer i's. Returns: the output for these tokens. Shapes: ids (int64) 1 x tokens. Pre: the
-  /// stage holds all layers.
-  [[nodiscard]] ConstTensorView decode(const ConstTensorView& ids, std::int64_t past,
-                                       const std::vector<LayerCache>& caches);
+  /// that of the stage's layer i. Returns: the tensors that cross the stage's end, of these tokens.
+  /// Shapes: ids (int64) 1 x tokens; only the first stage reads their values.
+  [[nodiscard]] std::vector<ConstTensorView> decode(const ConstTensorView& ids, std::int64_t past,
+                                                    const std::vector<LayerCache>& caches);
 
  private:
   struct ActivationSlot {
@@ -248,6 +251,9 @@ class Stage {
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> concurrent, Mode mode);
+  /// The begin of a microbatch's tensor: what one sequence of so many tokens takes.
+  [[nodiscard]] TensorView part_of_tokens(const TensorView& whole, const Port& port,
+                                          std::int64_t tokens) const;
   /// The layers whose passes can be captured as CUDA graphs, and the layers before them.
   [[nodiscard]] grid::Range recorded() const {
     // A loss in pieces reads targets, whose address changes with every microbatch.

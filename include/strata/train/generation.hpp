@@ -54,34 +54,42 @@ void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> p
 /// text before begin. Logits then differ in the last bits from those of the whole prompt at once.
 enum class PastTokens { kDropped, kKept };
 
-/// A language model on one rank that continues sequences of tokens, with a key-value cache.
+/// A rank's part of a language model that continues sequences of tokens, with a key-value cache of
+/// its own layers and heads. The ranks of a replica make the same calls, and get the same tokens,
+/// on every grid: each stage passes the new tokens on, and the last one samples.
 class Generator {
  public:
-  /// Pre: the plan is for one rank and a language model. Throws: Error(kCheckpoint) where the
-  /// checkpoint's weights are not the plan's.
+  /// Pre: the plan is for a language model, with whole rows on each tensor rank and one chunk a
+  /// stage. Throws: Error(kCheckpoint) where the checkpoint's weights are not the plan's.
   Generator(ops::Context& context, const plan::Plan& plan, comm::Groups& groups,
             const io::Checkpoint& checkpoint);
 
   /// Continues `prompt` by up to `count` tokens. Calls `take` with each token; it returns whether
   /// to continue. The penalty is for the tokens of prompt and text so far. When the text exceeds
-  /// the context, generation continues from its second half. Throws: Error(kUsage) as
-  /// require_prompt_fits(); Error(kDiverged) as sample_token().
+  /// the context, generation continues from its second half. Communication: per token, messages of
+  /// a forward pass, one all-gather over the last stage's tensor group, and one broadcast over the
+  /// pipeline group. Throws on all ranks of the replica: Error(kUsage) as require_prompt_fits();
+  /// Error(kDiverged) as sample_token().
   void generate(std::span<const std::int64_t> prompt, std::int64_t count,
                 const SamplingOptions& options, const std::function<bool(std::int64_t)>& take,
                 PastTokens past = PastTokens::kDropped);
 
-  /// The logits after each token of a text. Shapes: tokens x vocabulary.
-  /// Throws: Error(kUsage) as require_prompt_fits().
+  /// The logits after each token of a text on the last stage, else nothing. Shapes: tokens x
+  /// vocabulary. Throws: Error(kUsage) as require_prompt_fits().
   [[nodiscard]] std::vector<double> logits(std::span<const std::int64_t> tokens);
 
  private:
-  /// Appends tokens to the sequence and returns the logits after the last `rows` of them.
+  /// Appends tokens to the sequence. Returns: the logits after the last `rows` of them, as
+  /// logits().
   [[nodiscard]] std::vector<double> append(std::span<const std::int64_t> tokens, std::int64_t rows);
-  /// Appends tokens to the sequence and returns the logits of the next token.
-  [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
+  /// Appends tokens to the sequence and samples the next one, `used` being those to penalize.
+  [[nodiscard]] std::int64_t next_token(std::span<const std::int64_t> tokens,
+                                        const std::set<std::int64_t>& used,
+                                        const SamplingOptions& options, std::int64_t position);
 
   ops::Context& context_;
   const plan::Plan& plan_;
+  comm::Groups& groups_;
   plan::RankPlan rank_;
   StageState state_;
   device::Buffer cache_memory_;

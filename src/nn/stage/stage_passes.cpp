@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "strata/core/error.hpp"
 #include "strata/device/profile_range.hpp"
@@ -282,14 +283,34 @@ bool Stage::acts_after(std::span<const Microbatch> concurrent, std::int64_t laye
   });
 }
 
-ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
-                              const std::vector<LayerCache>& caches) {
-  require(is_first() && is_last(), "generation needs a stage with all layers");
+TensorView Stage::part_of_tokens(const TensorView& whole, const Port& port,
+                                 std::int64_t tokens) const {
+  const std::int64_t most = microbatch() * model_.input_shape()[0];
+  const TensorView part = whole.flat_slice(0, whole.count() / most * tokens);
+  return port.placement == Placement::kFeatures
+             ? part
+             : part.reshaped(port.shape.tail().prepended(tokens).prepended(1));
+}
+
+std::vector<TensorView> Stage::decode_inputs(std::int64_t tokens) const {
+  std::vector<TensorView> inputs;
+  for (std::size_t i = 0; i < input_tensors_.size() && !is_first(); ++i) {
+    inputs.push_back(part_of_tokens(inputs_of(0)[i], model_.port_of(input_tensors_[i]), tokens));
+  }
+  return inputs;
+}
+
+std::vector<ConstTensorView> Stage::decode(const ConstTensorView& ids, std::int64_t past,
+                                           const std::vector<LayerCache>& caches) {
   const std::int64_t tokens = ids.count();
-  const std::int64_t context = model_.input_shape()[0];
+  const std::vector<TensorView> inputs = decode_inputs(tokens);
   std::vector<ConstTensorView> made;
-  const auto read = [&](std::int64_t tensor) {
-    return tensor == kModelInput ? ids : made[static_cast<std::size_t>(tensor)];
+  const auto read = [&](std::int64_t tensor) -> ConstTensorView {
+    if (tensor >= spec_.layers.begin) {
+      return made[local(tensor)];
+    }
+    const auto at = std::ranges::find(input_tensors_, tensor) - input_tensors_.begin();
+    return is_first() ? ids : ConstTensorView(inputs[static_cast<std::size_t>(at)]);
   };
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
     const Layer& layer = model_.layer(i);
@@ -298,20 +319,16 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
     if (const auto added = model_.sources(i).added) {
       pass.added = read(*added);
     }
-    // One sequence, of at most as many tokens as the stage has memory for.
-    pass.output =
-        pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
-    if (layer.output().placement != Placement::kFeatures) {
-      pass.output =
-          pass.output.reshaped(layer.output().shape.tail().prepended(tokens).prepended(1));
-    }
+    pass.output = part_of_tokens(pass.output, layer.output(), tokens);
     const Decoding decoding{
         .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
     pass.decoding = &decoding;
     layer.forward(pass);
     made.emplace_back(pass.output);
   }
-  return made.back();
+  std::vector<ConstTensorView> outputs;
+  std::ranges::transform(output_tensors_, std::back_inserter(outputs), read);
+  return outputs;
 }
 
 }  // namespace strata::nn

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
-#include "strata/device/host_copy.hpp"
+
+#include "loop/row_logits.hpp"
 
 namespace strata::train {
 namespace {
@@ -31,27 +33,39 @@ std::vector<std::int64_t> ranked(std::span<const float> logits, std::int64_t voc
   return ids;
 }
 
-void require_finite(std::span<const float> logits) {
+/// The first logit that is not finite.
+struct BadLogit {
+  std::int64_t token = -1;  ///< -1: all are finite
+  float logit = 0.0F;
+};
+
+BadLogit bad_logit(std::span<const float> logits) {
   const auto bad =
       std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
-  if (bad != logits.end()) {
+  return bad == logits.end() ? BadLogit{} : BadLogit{bad - logits.begin(), *bad};
+}
+
+void refuse(const BadLogit& bad) {
+  if (bad.token >= 0) {
     fail(
         ExitCode::kDiverged,
         "the model's logit of token {} is {}, but it must be finite; the training diverged. Use an "
         "earlier checkpoint, or train with a smaller learning rate",
-        bad - logits.begin(), *bad);
+        bad.token, bad.logit);
   }
 }
 
-/// The plan's only rank, with memory for one sequence and no backward pass.
-plan::RankPlan generating_rank(const plan::Plan& plan) {
-  plan::RankPlan rank = rank_plan(plan, 0);
+/// The plan of a rank with memory for one sequence and no backward pass.
+plan::RankPlan generating_rank(const plan::Plan& plan, std::int64_t number) {
+  plan::RankPlan rank = rank_plan(plan, number);
+  require(rank.chunks.size() == 1, "generation by a stage of {} chunks", rank.chunks.size());
   nn::StageSpec& stage = rank.chunks.front();
   stage.pass.microbatch = 1;
   stage.pass.concurrent_lanes = 1;
   stage.pass.loss_pieces = 1;
   stage.pass.row_pieces = 1;
-  stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
+  stage.slots = {
+      .activations = 1, .inputs = stage.layers.begin == 0 ? 0 : 1, .gradients = 0, .losses = 0};
   stage.order = nn::BackwardOrder::kSplit;
   return rank;
 }
@@ -68,7 +82,7 @@ void penalize_repetitions(std::span<float> logits, const std::set<std::int64_t>&
 
 std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary,
                           const SamplingOptions& options, std::int64_t position) {
-  require_finite(logits.first(static_cast<std::size_t>(vocabulary)));
+  refuse(bad_logit(logits.first(static_cast<std::size_t>(vocabulary))));
   const bool greedy = options.temperature == 0.0;
   const std::int64_t most = greedy ? 1 : options.top_k > 0 ? options.top_k : vocabulary;
   const std::vector<std::int64_t> ids = ranked(logits, vocabulary, most);
@@ -117,21 +131,22 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
                      const io::Checkpoint& checkpoint)
     : context_(context),
       plan_(plan),
-      rank_(generating_rank(plan)),
+      groups_(groups),
+      rank_(generating_rank(plan, groups.world->rank())),
       state_(context, plan, rank_, groups) {
-  require(plan.grid.ranks() == 1 && is_language_model(plan),
-          "generation by {} ranks of a model that is {}", plan.grid.ranks(),
-          is_language_model(plan) ? "a language model" : "not a language model");
+  require(
+      is_language_model(plan) && plan.token_rows == nn::Placement::kReplicated, "generation by {}",
+      is_language_model(plan) ? "ranks that share rows" : "a model that is not a language model");
   state_.load_weights(checkpoint);
   const std::int64_t capacity = plan.model->input_shape()[0];
+  const nn::StageSpec& stage = rank_.chunks.front();
   constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
   const auto padded = [](const nn::TensorSpec& spec) {
     return (spec.shape.count() * size_bytes(spec.dtype) + kAlignment - 1) / kAlignment * kAlignment;
   };
   std::int64_t bytes = 0;
-  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
-    for (const nn::TensorSpec& spec :
-         plan.model->layer(i).cache(rank_.chunks.front().pass, capacity)) {
+  for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
+    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(stage.pass, capacity)) {
       bytes += 2 * padded(spec);
     }
   }
@@ -142,10 +157,9 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
     offset += padded(spec);
     return view;
   };
-  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+  for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
     nn::Stage::LayerCache& cache = caches_.emplace_back();
-    for (const nn::TensorSpec& spec :
-         plan.model->layer(i).cache(rank_.chunks.front().pass, capacity)) {
+    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(stage.pass, capacity)) {
       cache.keys.push_back(place(spec));
       cache.values.push_back(place(spec));
     }
@@ -154,42 +168,33 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
 
 std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std::int64_t rows) {
   const auto count = static_cast<std::int64_t>(tokens.size());
+  nn::Stage& stage = *state_.chunks().front();
+  comm::Communicator& pipeline = groups_.along(grid::Axis::kPipeline);
   const ConstTensorView ids(tokens, Shape{1, count});
   device::Buffer memory;
   ConstTensorView input = ids;
-  if (context_.device().memory_space() != MemorySpace::kHost) {
+  if (stage.is_first() && context_.device().memory_space() != MemorySpace::kHost) {
     memory = device::Buffer(context_.device(), ids.bytes());
     const TensorView copy = memory.view(0, ids.shape(), ids.dtype());
     device::copy_tensor(ids, copy);
     input = copy;
   }
-  const device::HostView copy(state_.chunks().front()->decode(input, std::ssize(past_), caches_),
-                              context_.stream());
-  const ConstTensorView& output = copy.view();
+  for (const TensorView& received : stage.decode_inputs(count)) {
+    pipeline.receive(received, pipeline.rank() - 1, comm::Tag::kActivation).wait();
+  }
+  const std::vector<ConstTensorView> outputs = stage.decode(input, std::ssize(past_), caches_);
   past_.insert(past_.end(), tokens.begin(), tokens.end());
-  const nn::Port& port = plan_.model->output();
-  const std::int64_t vocabulary = port.shape.back();
-  const bool split = port.placement == nn::Placement::kFeatures;
-  const std::int64_t shards = split ? plan_.config.numerics.shards : 1;
-  const nn::LogitBlocks blocks{
-      .rows = count,
-      .vocabulary = vocabulary,
-      .shards = shards,
-      .own = {0, shards},
-      .multiple = port.is_logits ? state_.chunks().front()->logit_multiple() : 1};
-  std::vector<double> logits;
-  with_stored(output.dtype(), [&]<typename T>(T) {
-    for (std::int64_t row = count - rows; row < count; ++row) {
-      for (std::int64_t s = 0; s < shards; ++s) {
-        const ConstTensorView of_row =
-            blocks.block(output, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count());
-        for (const T& logit : of_row.host<T>()) {
-          logits.push_back(static_cast<double>(static_cast<Compute<T>>(logit)));
-        }
-      }
+  if (!stage.is_last()) {
+    for (const ConstTensorView& output : outputs) {
+      pipeline.send(output, pipeline.rank() + 1, comm::Tag::kActivation).wait();
     }
-  });
-  return logits;
+    return {};
+  }
+  groups_.engine->drain();
+  nn::LogitBlocks blocks = nn::logit_blocks(plan_.model->output(), rank_.chunks.front().pass);
+  blocks.rows = count;
+  return row_logits(outputs.front(), {count - rows, count}, blocks,
+                    groups_.along(grid::Axis::kTensor), context_.stream());
 }
 
 std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
@@ -198,9 +203,26 @@ std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
   return append(tokens, std::ssize(tokens));
 }
 
-std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) {
+std::int64_t Generator::next_token(std::span<const std::int64_t> tokens,
+                                   const std::set<std::int64_t>& used,
+                                   const SamplingOptions& options, std::int64_t position) {
+  struct Next {
+    std::int64_t token = 0;
+    BadLogit bad;
+  } next;
   const std::vector<double> last = append(tokens, 1);
-  return {last.begin(), last.end()};
+  if (!last.empty()) {
+    const std::int64_t vocabulary = plan_.train_data.classes;
+    std::vector<float> logits(last.begin(), last.end());
+    penalize_repetitions(logits, used, options.repetition_penalty);
+    next.bad = bad_logit(std::span(logits).first(static_cast<std::size_t>(vocabulary)));
+    if (next.bad.token < 0) {
+      next.token = sample_token(logits, vocabulary, options, position);
+    }
+  }
+  next = comm::broadcast_from(groups_.along(grid::Axis::kPipeline), next, plan_.grid.pipeline - 1);
+  refuse(next.bad);
+  return next.token;
 }
 
 void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,
@@ -216,10 +238,9 @@ void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t coun
   if (options.repetition_penalty != 1.0) {
     used.insert(text.begin(), text.end());
   }
-  std::vector<float> logits = next_logits(prompt.subspan(past_.size()));
+  std::span<const std::int64_t> added = std::span(text).subspan(past_.size());
   for (std::int64_t i = 0; i < count; ++i) {
-    penalize_repetitions(logits, used, options.repetition_penalty);
-    const std::int64_t token = sample_token(logits, plan_.train_data.classes, options, i);
+    const std::int64_t token = next_token(added, used, options, i);
     text.push_back(token);
     if (options.repetition_penalty != 1.0) {
       used.insert(token);
@@ -227,13 +248,12 @@ void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t coun
     if (!take(token) || i + 1 == count) {
       return;
     }
+    added = std::span(text).last(1);
     if (std::ssize(past_) == context) {
       // Restart the positions with the second half of the text.
-      const std::int64_t kept = std::max<std::int64_t>(1, context / 2);
       past_.clear();
-      logits = next_logits(std::span(text).last(static_cast<std::size_t>(kept)));
-    } else {
-      logits = next_logits(std::span(text).last(1));
+      added =
+          std::span(text).last(static_cast<std::size_t>(std::max<std::int64_t>(1, context / 2)));
     }
   }
 }

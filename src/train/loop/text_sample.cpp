@@ -6,6 +6,8 @@
 #include "strata/comm/values.hpp"
 #include "strata/device/host_copy.hpp"
 
+#include "loop/row_logits.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -50,25 +52,6 @@ class PromptSource final : public pipeline::MicrobatchSource {
   device::Buffer zeros_;
 };
 
-/// This rank's logits of one row; 0 for the ids of other ranks' shards. Waits for the stream.
-std::vector<double> logits_of(const ConstTensorView& outputs, std::int64_t row,
-                              const nn::Port& port, const nn::PassShape& pass,
-                              device::Stream& stream) {
-  const nn::LogitBlocks blocks = nn::logit_blocks(port, pass);
-  std::vector<double> logits(static_cast<std::size_t>(blocks.vocabulary));
-  with_stored(outputs.dtype(), [&]<typename T>(T) {
-    for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
-      const device::HostView own(
-          blocks.block(outputs, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count()),
-          stream);
-      std::ranges::transform(
-          own.view().host<T>(), logits.begin() + blocks.ids(s).begin,
-          [](const T& logit) { return static_cast<double>(static_cast<Compute<T>>(logit)); });
-    }
-  });
-  return logits;
-}
-
 }  // namespace
 
 std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& plan,
@@ -76,7 +59,6 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
                                        pipeline::Executor& executor, std::vector<std::int64_t> text,
                                        std::int64_t count, const SamplingOptions& options,
                                        const std::function<bool()>& stops) {
-  const nn::Port& port = plan.model->output();
   const std::int64_t length = plan.model->input_shape()[0];
   const pipeline::Schedule schedule = pipeline::insert_communication(
       pipeline::forward_order(plan.training.order, plan.grid.pipeline, 1));
@@ -90,13 +72,11 @@ std::vector<std::int64_t> sampled_text(ops::Context& context, const plan::Plan& 
         [&](std::int64_t /*m*/, const ConstTensorView& outputs, const ConstTensorView& /*targets*/,
             std::int64_t /*valid*/) {
           groups.engine->drain();
-          std::vector<double> logits = logits_of(outputs, std::ssize(text) - 1, port,
-                                                 rank.chunks.back().pass, context.stream());
-          if (port.placement == nn::Placement::kFeatures) {
-            groups.along(grid::Axis::kTensor)
-                .all_reduce(
-                    TensorView(std::span(logits), Shape{static_cast<std::int64_t>(logits.size())}));
-          }
+          const std::int64_t last = std::ssize(text) - 1;
+          const std::vector<double> logits =
+              row_logits(outputs, {last, last + 1},
+                         nn::logit_blocks(plan.model->output(), rank.chunks.back().pass),
+                         groups.along(grid::Axis::kTensor), context.stream());
           token = sample_token(std::vector<float>(logits.begin(), logits.end()),
                                plan.train_data.classes, options, std::ssize(sampled));
         }));

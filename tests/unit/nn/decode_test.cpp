@@ -90,7 +90,7 @@ void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, doub
     std::int64_t past = 0;
     for (const std::int64_t tokens : pieces) {
       const ConstTensorView piece = sequence.flat_slice(past, tokens).reshaped(Shape{1, tokens});
-      const ConstTensorView output = bench.stage().decode(piece, past, caches.layers());
+      const ConstTensorView output = bench.stage().decode(piece, past, caches.layers()).front();
       ASSERT_EQ(output.count(), tokens * kVocabulary);
       const std::vector<double> found = whole_logits<T>(output, tokens, shards);
       for (std::size_t i = 0; i < found.size(); ++i) {

@@ -1,13 +1,5 @@
-// Longer than 400 lines: a text, the prompts of a file and a dialogue share options and checks.
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -18,20 +10,19 @@
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
-#include "strata/core/clock.hpp"
-#include "strata/core/text.hpp"
-#include "strata/core/utf8.hpp"
+#include "strata/comm/agree.hpp"
+#include "strata/core/log.hpp"
 #include "strata/exchange/model_files.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/prompts.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/file_timeout.hpp"
 #include "strata/train/generation.hpp"
-#include "strata/train/stop_texts.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/run/answers.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
 
@@ -137,232 +128,120 @@ std::vector<std::int64_t> prompt_ids(const std::optional<std::string>& prompt,
   }
 }
 
-void write_text(const std::string& text, std::FILE* file = stdout) {
-  if (std::fwrite(text.data(), 1, text.size(), file) != text.size() || std::fflush(file) != 0) {
-    fail(ExitCode::kData, "cannot write to the {}: {}; redirect it to a writable file",
-         file == stdout ? "standard output" : "file of --output", std::strerror(errno));
-  }
-}
-
-/// A model that writes texts.
-class Author {
- public:
-  Author(train::Generator& generator, const io::Tokenizer& tokenizer, std::set<std::int64_t> ends,
-         std::vector<std::string> stops, std::int64_t most_tokens)
-      : generator_(generator),
-        tokenizer_(tokenizer),
-        ends_(std::move(ends)),
-        stops_(std::move(stops)),
-        most_tokens_(most_tokens) {}
-
-  /// Passes the text after a prompt on to `write`, piece by piece. Returns its tokens, with the one
-  /// that ends it.
-  std::int64_t write(std::span<const std::int64_t> prompt, const train::SamplingOptions& sampling,
-                     io::Continues continues, const std::function<void(const std::string&)>& write,
-                     train::PastTokens past = train::PastTokens::kDropped) {
-    const double start = now_seconds();
-    std::int64_t tokens = 0;
-    generator_.generate(
-        prompt, most_tokens_, sampling,
-        [&](std::int64_t token) {
-          ++tokens;
-          if (ends_.contains(token)) {
-            return false;
-          }
-          write(stops_.take(tokenizer_.decode(std::span(&token, 1),
-                                              std::exchange(continues, io::Continues::kYes))));
-          return !stops_.reached();
-        },
-        past);
-    write(stops_.finish());
-    tokens_ += tokens;
-    seconds_ += now_seconds() - start;
-    return tokens;
-  }
-
-  void report() const {
-    print_error(fmt::format(
-        "{} tokens, {} tokens/s\n", count_text(tokens_),
-        count_text(tokens_ == 0 ? 0 : std::llround(static_cast<double>(tokens_) / seconds_))));
-  }
-
- private:
-  train::Generator& generator_;
-  const io::Tokenizer& tokenizer_;
-  std::set<std::int64_t> ends_;
-  train::StopTexts stops_;
-  std::int64_t most_tokens_;
-  std::int64_t tokens_ = 0;  ///< of all texts
-  double seconds_ = 0.0;
+/// What the command line asks for.
+struct Request {
+  std::optional<std::string> prompt;
+  std::int64_t tokens = 0;
+  std::int64_t samples = 1;
+  train::SamplingOptions sampling;
+  std::vector<std::string> stops;
 };
 
-/// JSON of a text that need not be valid UTF-8.
-std::string json_text(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+Request request_of(const config::CommandLine& line) {
+  refuse_contradictions(line);
+  return {.prompt = prompt_of(line),
+          .tokens = line.count("tokens", 200, 1, kMostGenerated),
+          .samples = line.count("samples", 1, 1, kMostGenerated),
+          .sampling = sampling_of(line),
+          .stops = stops_of(line)};
 }
 
-/// The prompts of a file, all of which can be answered.
-std::vector<io::Prompt> prompts_of(const config::CommandLine& line, const plan::Plan& plan,
-                                   const io::PromptEncoder& encoder) {
-  std::vector<io::Prompt> prompts = io::read_prompts(line.required("prompts"), encoder);
-  for (const io::Prompt& prompt : prompts) {
-    try {
-      train::require_prompt_fits(plan, prompt.ids);
-      for (const char* key : {"text", "tokens"}) {
-        if (prompt.object.contains(key)) {
-          fail(ExitCode::kData, "there is a \"{}\", which the answer is to have; rename it", key);
-        }
-      }
-    } catch (const Error& error) {
-      fail(error.code(), "{}: {}", prompt.place, error.what());
-    }
+/// Ranks wait for a user, who may read and type for hours, and for texts of any length; heartbeats
+/// still tell of a rank that is gone.
+void wait_without_limit(comm::Groups& groups) {
+  constexpr double kForever = std::numeric_limits<double>::infinity();
+  groups.world->set_timeout({.seconds = kForever});
+  for (const std::unique_ptr<comm::Communicator>& group : groups.axes) {
+    group->set_timeout({.seconds = kForever});
   }
-  return prompts;
-}
-
-/// Writes a line of JSON for each text after the prompts.
-void answer_prompts(const config::CommandLine& line, std::vector<io::Prompt>& prompts,
-                    Author& author, train::SamplingOptions sampling, std::int64_t samples) {
-  const std::string path = line.has("output") ? line.required("output") : "";
-  std::error_code ignored;
-  if (std::filesystem::equivalent(path, line.required("prompts"), ignored)) {
-    fail(ExitCode::kUsage, "--output={} is the file of --prompts; choose another file", path);
-  }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      path.empty() ? nullptr : std::fopen(path.c_str(), "we"), &std::fclose);
-  if (!path.empty() && !file) {
-    fail(ExitCode::kUsage, "cannot write {}: {}; choose another --output", path,
-         std::strerror(errno));
-  }
-  for (io::Prompt& prompt : prompts) {
-    for (std::int64_t i = 0; i < samples; ++i, ++sampling.text) {
-      std::string text;
-      const auto continues =
-          prompt.object.contains("prompt") ? io::Continues::kYes : io::Continues::kNo;
-      prompt.object["tokens"] = author.write(prompt.ids, sampling, continues,
-                                             [&](const std::string& piece) { text += piece; });
-      prompt.object["text"] = text;
-      write_text(json_text(prompt.object) + "\n", file ? file.get() : stdout);
-    }
-  }
-}
-
-nlohmann::json message_of(std::string_view role, std::string_view said) {
-  if (utf8_prefix(said).bytes != said.size()) {
-    fail(ExitCode::kData, "the message of the {} is no UTF-8 text: {}", role, printable(said));
-  }
-  return {{"role", role}, {"content", said}};
-}
-
-/// The messages with which a dialogue begins. Throws: Error(kUsage).
-nlohmann::json opening_of(const config::CommandLine& line, const plan::Plan& plan,
-                          const io::PromptEncoder& encoder) {
-  nlohmann::json dialogue{{"messages", nlohmann::json::array()}};
-  if (line.has("system")) {
-    try {
-      dialogue["messages"].push_back(message_of("system", line.required("system")));
-      train::require_prompt_fits(plan, encoder.of_dialogue(dialogue));
-    } catch (const Error& error) {
-      fail(ExitCode::kUsage, "--system: {}", error.what());
-    }
-  }
-  return dialogue;
-}
-
-/// Answers each line of the standard input as a message of one dialogue. The oldest messages but
-/// the opening ones are left out where the answer would have less than a quarter of the context.
-void converse(nlohmann::json dialogue, const plan::Plan& plan, Author& author,
-              const io::PromptEncoder& encoder, train::SamplingOptions sampling,
-              std::int64_t tokens) {
-  const std::int64_t context = plan.model->input_shape()[0];
-  const std::int64_t most = context - std::min(tokens, context / 4);
-  nlohmann::json& messages = dialogue["messages"];
-  const auto first = std::ssize(messages);
-  const bool asks = isatty(STDIN_FILENO) == 1;
-  std::string said;
-  while (print_error(asks ? "> " : ""), std::getline(std::cin, said)) {
-    if (trimmed(said).empty()) {
-      continue;
-    }
-    messages.push_back(message_of("user", trimmed(said)));
-    std::vector<std::int64_t> ids = encoder.of_dialogue(dialogue);
-    if (std::ssize(ids) > most && std::ssize(messages) > first + 1) {
-      print_error(fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
-                              count_text(std::ssize(ids)), count_text(context)));
-    }
-    while (std::ssize(ids) > most && std::ssize(messages) > first + 1) {
-      messages.erase(messages.begin() + first, messages.begin() + first + 2);
-      ids = encoder.of_dialogue(dialogue);
-    }
-    std::string answer;
-    author.write(
-        ids, sampling, io::Continues::kNo,
-        [&](const std::string& piece) {
-          answer += piece;
-          write_text(piece);
-        },
-        train::PastTokens::kKept);
-    ++sampling.text;
-    write_text("\n");
-    messages.push_back({{"role", "assistant"}, {"content", *io::parse_json(json_text(answer))}});
+  if (comm::Activity* const activity = groups.world->activity()) {
+    activity->set_file_seconds(kForever);
+    activity->enter(comm::Phase::kEvaluation);
   }
 }
 
 ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
-                       const config::FailureHandler& /*on_failure*/) {
-  const bool generates = mpi.world().rank() == 0;
-  mpi.separate();
-  if (!generates) {
-    return ExitCode::kDone;  // waits in MPI_Finalize
-  }
+                       const config::FailureHandler& on_failure) {
+  comm::Communicator& world = mpi.world();
   Log log(log_role(mpi));
-  refuse_contradictions(line);
-  const std::optional<std::string> given = prompt_of(line);
-  const std::int64_t tokens = line.count("tokens", 200, 1, kMostGenerated);
-  const std::int64_t samples = line.count("samples", 1, 1, kMostGenerated);
-  const std::string chat_template = line.has("template") ? line.required("template") : "";
-  train::SamplingOptions sampling = sampling_of(line);
-  std::vector<std::string> stops = stops_of(line);
+  Request request;
+  comm::agree(world, [&] { request = request_of(line); });
   RunInputs inputs = open_trained(mpi, line.positions().front(), line.settings(), Evaluates::kNo,
                                   which_checkpoint(line), log);
-  if (inputs.train_info.task != io::Task::kNextToken) {
-    fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
-         inputs.checkpoint->directory().string());
-  }
-  const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);
-  const io::PromptEncoder encoder(tokenizer, chat_template);
+  std::optional<io::Tokenizer> tokenizer;
+  std::optional<io::PromptEncoder> encoder;
+  comm::agree(world, [&] {
+    if (inputs.train_info.task != io::Task::kNextToken) {
+      fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
+           inputs.checkpoint->directory().string());
+    }
+    tokenizer.emplace(io::Tokenizer::of(inputs.train_info));
+    encoder.emplace(*tokenizer, line.has("template") ? line.required("template") : "");
+  });
   inputs.config.train.recompute = nn::Recompute::kNone;
-  plan::Plan plan = make_plan(mpi, inputs, 1);
-  train::require_same_model(plan, *inputs.checkpoint);
-  const nlohmann::json opening = opening_of(line, plan, encoder);
-  std::vector<io::Prompt> prompts;
+  inputs.config.parallel.sequence = Switch::kOff;
+  plan::Plan plan = make_plan(mpi, inputs, world.size());
+  nlohmann::json opening;
   std::vector<std::int64_t> prompt;
+  comm::agree(world, [&] {
+    train::require_same_model(plan, *inputs.checkpoint);
+    opening = opening_of(line, plan, *encoder);
+    if (!line.has("prompts") && !line.has("chat")) {
+      prompt = prompt_ids(request.prompt, *encoder, *tokenizer);
+      train::require_prompt_fits(plan, prompt);
+    }
+  });
+  TextOutput output(world, on_failure);
+  std::optional<Prompts> prompts;
   if (line.has("prompts")) {
-    prompts = prompts_of(line, plan, encoder);
-  } else if (!line.has("chat")) {
-    prompt = prompt_ids(given, encoder, tokenizer);
-    train::require_prompt_fits(plan, prompt);
-  }
-  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
-  train::Generator generator(environment.context(), plan, environment.groups(), *inputs.checkpoint);
-
-  sampling.seed = line.has("seed") ? sampling.seed : inputs.config.run.seed;
-  std::set<std::int64_t> ends = exchange::end_tokens(*inputs.checkpoint, tokenizer);
-  ends.insert(encoder.answer_end());
-  Author author(generator, tokenizer, std::move(ends), std::move(stops), tokens);
-  if (line.has("prompts")) {
-    answer_prompts(line, prompts, author, sampling, samples);
-  } else if (line.has("chat")) {
-    converse(opening, plan, author, encoder, sampling, tokens);
-  } else {
-    for (; sampling.text < samples; ++sampling.text) {
-      write_text(given.value_or(""));
-      author.write(prompt, sampling, given ? io::Continues::kYes : io::Continues::kNo,
-                   [](const std::string& piece) { write_text(piece); });
-      write_text(sampling.text + 1 < samples ? "\n---\n" : "\n");
+    prompts.emplace(line, world, plan, *encoder);
+    if (line.has("output")) {
+      output.open(line.required("output"), line.required("prompts"));
     }
   }
-  author.report();
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  comm::Groups& groups = environment.groups();
+  std::optional<train::Generator> generator;
+  {
+    const train::FileTimeout timeout(world);
+    comm::agree(world, [&] {
+      const std::int64_t texts =
+          line.has("chat") ? 1 : request.samples * (prompts ? prompts->size() : 1);
+      if (groups.coordinates.data < texts) {
+        generator.emplace(environment.context(), plan, groups, *inputs.checkpoint);
+      }
+    });
+  }
+  wait_without_limit(groups);
+
+  train::SamplingOptions& sampling = request.sampling;
+  sampling.seed = line.has("seed") ? sampling.seed : inputs.config.run.seed;
+  std::set<std::int64_t> ends = exchange::end_tokens(*inputs.checkpoint, *tokenizer);
+  ends.insert(encoder->answer_end());
+  Author author(groups, generator ? &*generator : nullptr, *tokenizer, std::move(ends),
+                std::move(request.stops), request.tokens);
+  if (prompts) {
+    prompts->answer(author, sampling, request.samples, output);
+  } else if (line.has("chat")) {
+    converse(opening, world, plan, author, *encoder, sampling, request.tokens, output);
+  } else {
+    const std::string begin = request.prompt.value_or("");
+    const auto continues = request.prompt ? io::Continues::kYes : io::Continues::kNo;
+    output.write(begin);
+    author.write(
+        request.samples,
+        [&](std::int64_t text) {
+          sampling.text = text;
+          return TextOrder{.prompt = prompt, .sampling = sampling, .continues = continues};
+        },
+        [&](std::int64_t /*text*/, const std::string& piece) { output.write(piece); },
+        [&](std::int64_t text, std::int64_t /*tokens*/) {
+          output.write(text + 1 < request.samples ? "\n---\n" + begin : "\n");
+        });
+  }
+  if (world.rank() == 0) {
+    print_error(author.rate_text() + "\n");
+  }
   return ExitCode::kDone;
 }
 

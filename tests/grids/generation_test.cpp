@@ -1,0 +1,166 @@
+#include "strata/train/generation.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "strata/config/config_file.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/train/checkpointing.hpp"
+
+#include "harness.hpp"
+#include "in_process.hpp"
+
+/// Generation by ranks that are threads of this process: a checkpoint gives the same logits and
+/// texts on every grid, bit for bit.
+namespace strata::grids {
+namespace {
+
+using Tokens = std::vector<std::int64_t>;
+
+/// What a rank of a replica gets: on the last stage the logits of a text, and on all ranks texts.
+struct Generated {
+  std::vector<double> logits;
+  std::vector<Tokens> texts;
+};
+
+constexpr std::int64_t kBeyondContext = 30;  // a text restarts its positions, perhaps twice
+const Tokens kPrompt{3, 1, 4, 1, 5, 9, 2, 6, 5};
+
+Generated generated_by(train::Generator& generator) {
+  Generated found{.logits = generator.logits(kPrompt)};
+  // Of both ways to begin: with the keys and values of the text before, and without.
+  for (const auto past : {train::PastTokens::kDropped, train::PastTokens::kKept}) {
+    for (const train::SamplingOptions& options :
+         {train::SamplingOptions{.temperature = 0.0}, train::SamplingOptions{.seed = 7},
+          train::SamplingOptions{
+              .temperature = 0.8, .top_k = 20, .top_p = 0.95, .min_p = 0.01, .seed = 3, .text = 2},
+          train::SamplingOptions{.repetition_penalty = 1.5, .seed = 5}}) {
+      Tokens& text = found.texts.emplace_back();
+      generator.generate(
+          kPrompt, kBeyondContext, options,
+          [&](std::int64_t token) {
+            text.push_back(token);
+            return token != 25;
+          },
+          past);
+    }
+  }
+  return found;
+}
+
+/// Of the newest checkpoint of a run, on a grid of pipeline x tensor ranks; by rank.
+std::vector<Generated> generate(const std::string& run, const grid::Grid& grid) {
+  std::vector<Generated> found(static_cast<std::size_t>(grid.ranks()));
+  comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
+    comm::ProgressEngine engine;
+    Log log(Log::Output::kSilent);
+    config::RunConfig config = config::read_config(run + "/config.ini", {}).config;
+    const io::Checkpoint checkpoint =
+        *train::newest_good_checkpoint(world, train::checkpoint_root(config), log);
+    io::DatasetInfo data = *train::data_of(checkpoint);
+    data.input_shape = data.target_shape = {plan::context_of(config)};
+    plan::VirtualGrid stored = train::virtual_grid_of(checkpoint);
+    stored.consent = true;
+    config.parallel.pipeline = grid.pipeline;
+    config.parallel.tensor = grid.tensor;
+    config.train.evaluate_batches = 0;
+    config = plan::evaluation_config(config, world.size(), data, stored);
+    config.parallel.sequence = Switch::kOff;
+    config.train.recompute = nn::Recompute::kNone;
+    plan::Plan plan = plan::prepare(config, world.size(), data, stored);
+    ASSERT_EQ(plan.grid.text(), grid.text());
+    comm::Groups groups = comm::make_groups(world, engine, plan.grid,
+                                            comm::pipeline_routes(plan::chunk_stages(plan)));
+    ops::Context context(world.rank() % 2 == 0 ? 1 : 2);
+    train::Generator generator(context, plan, groups, checkpoint);
+    found[static_cast<std::size_t>(world.rank())] = generated_by(generator);
+    world.barrier();
+  });
+  return found;
+}
+
+struct GenerationCase {
+  std::string name;
+  Settings settings;
+  std::string trained_on = "1x1x1";
+  std::vector<std::string> grids{"1x2x1", "1x1x2", "1x2x2"};
+  Settings base = {};
+};
+
+void PrintTo(const GenerationCase& one, std::ostream* out) {
+  *out << one.name;
+}
+
+class GenerationOnGrids : public testing::TestWithParam<GenerationCase> {};
+
+TEST_P(GenerationOnGrids, GivesTheBitsOfOneRank) {
+  const GenerationCase& given = GetParam();
+  Settings settings = given.settings;
+  const std::string run = "generates-" + given.name;
+  if (!given.base.empty()) {
+    static_cast<void>(train(given.base, "2x1x2", run + "-base"));
+    settings += "& checkpoint.init=" + run + "-base";
+  }
+  static_cast<void>(train(settings, given.trained_on, run));
+  const Generated expected = generate(run, {1, 1, 1}).front();
+  ASSERT_FALSE(expected.logits.empty());
+  EXPECT_EQ(expected.texts[0], expected.texts[4]) << "greedy, with and without what was kept";
+  EXPECT_NE(expected.texts[0], expected.texts[1]) << "greedy and sampled";
+  EXPECT_TRUE(std::ranges::any_of(
+      expected.texts, [](const Tokens& text) { return std::ssize(text) == kBeyondContext; }));
+  for (const std::string& text : given.grids) {
+    SCOPED_TRACE(text);
+    const std::vector<std::string> sizes = split_words(text, "x");
+    const grid::Grid grid{std::stoll(sizes[0]), std::stoll(sizes[1]), std::stoll(sizes[2])};
+    const std::vector<Generated> found = generate(run, grid);
+    for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+      const Generated& own = found[static_cast<std::size_t>(rank)];
+      const bool is_last = grid.coordinates(rank).pipeline == grid.pipeline - 1;
+      EXPECT_EQ(own.logits, is_last ? expected.logits : std::vector<double>()) << rank;
+      EXPECT_EQ(own.texts, expected.texts) << rank;
+    }
+  }
+}
+
+const Settings kTwoSteps = kGpt + "& train.steps=2";
+const Settings kAdapters = "& lora.rank=4 & lora.alpha=6";
+/// Lines of Gemma's words, and of GPT-NeoX's: a block's second half reads what its first half read.
+const Settings kLines =
+    "& model.preset=none & model.blocks=0 & model.width=0 & model.heads=0 & model.dropout=0"
+    "& model.layer=embedding 32 scale=2"
+    "& model.layer=attention 8 kv_heads=4 head_size=8 rotary=100 norm=rms_norm post_norm=rms_norm"
+    " unit_offset=on qk_norm=width scale=0.4 softcap=2 window=5 bias=off"
+    "& model.layer=mlp 64 geglu norm=none post_norm=rms_norm unit_offset=on"
+    "& model.layer=attention 4 rotary=100 rotary_share=0.5"
+    "& model.layer=mlp 64 gelu_erf parallel_residual=on"
+    "& model.layer=rms_norm unit_offset=on & model.layer=head softcap=4";
+
+INSTANTIATE_TEST_SUITE_P(
+    Case, GenerationOnGrids,
+    testing::Values(
+        GenerationCase{
+            "Gpt", kTwoSteps, "1x1x1", {"1x2x1", "1x3x1", "1x1x4", "1x2x2", "1x7x1", "2x2x2"}},
+        GenerationCase{"GptBfloat16", kTwoSteps + "& numerics.dtype=bfloat16", "2x2x1"},
+        GenerationCase{"RoundedSums", kTwoSteps +
+                                          "& numerics.dtype=bfloat16 & numerics.shard_sums=bfloat16"
+                                          "& numerics.row_pieces=2 & numerics.loss_pieces=2"},
+        GenerationCase{"Llama", kTwoSteps + kLlama, "1x2x2", {"1x1x2", "1x4x1", "2x1x2", "1x2x2"}},
+        GenerationCase{"LlamaBfloat16", kTwoSteps + kLlama + "& numerics.dtype=bfloat16"},
+        GenerationCase{"Documents", kTwoSteps + kLlama + kDocuments},
+        GenerationCase{
+            "Lines", kTwoSteps + kLines, "1x1x1", {"1x2x1", "1x4x1", "1x5x1", "1x1x4", "1x2x2"}},
+        GenerationCase{"LinesBfloat16", kTwoSteps + kLines + "& numerics.dtype=bfloat16"},
+        GenerationCase{"Lora",
+                       kTwoSteps + kLlama + kAdapters,
+                       "2x2x1",
+                       {"1x2x1", "1x1x2", "1x2x2"},
+                       kTwoSteps + kLlama}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace strata::grids
