@@ -85,10 +85,10 @@ std::vector<Generated> generate(const std::string& run, const grid::Grid& grid) 
 }
 
 struct GenerationCase {
-  std::string name;
-  Settings settings;
+  std::string name = {};
+  Settings settings = {};
   std::string trained_on = "1x1x1";
-  std::vector<std::string> grids{"1x2x1", "1x1x2", "1x2x2"};
+  std::vector<std::string> grids = list_of("1x2x1;1x1x2;1x2x2");
   Settings base = {};
 };
 
@@ -120,47 +120,48 @@ TEST_P(GenerationOnGrids, GivesTheBitsOfOneRank) {
     const std::vector<Generated> found = generate(run, grid);
     for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
       const Generated& own = found[static_cast<std::size_t>(rank)];
-      const bool is_last = grid.coordinates(rank).pipeline == grid.pipeline - 1;
+      const bool is_last = grid.coordinates_of(rank).pipeline == grid.pipeline - 1;
       EXPECT_EQ(own.logits, is_last ? expected.logits : std::vector<double>()) << rank;
       EXPECT_EQ(own.texts, expected.texts) << rank;
     }
   }
 }
 
-const Settings kTwoSteps = kGpt + "& train.steps=2";
-const Settings kAdapters = "& lora.rank=4 & lora.alpha=6";
-/// Lines of Gemma's words, and of GPT-NeoX's: a block's second half reads what its first half read.
-const Settings kLines =
-    "& model.preset=none & model.blocks=0 & model.width=0 & model.heads=0 & model.dropout=0"
-    "& model.layer=embedding 32 scale=2"
-    "& model.layer=attention 8 kv_heads=4 head_size=8 rotary=100 norm=rms_norm post_norm=rms_norm"
-    " unit_offset=on qk_norm=width scale=0.4 softcap=2 window=5 bias=off"
-    "& model.layer=mlp 64 geglu norm=none post_norm=rms_norm unit_offset=on"
-    "& model.layer=attention 4 rotary=100 rotary_share=0.5"
-    "& model.layer=mlp 64 gelu_erf parallel_residual=on"
-    "& model.layer=rms_norm unit_offset=on & model.layer=head softcap=4";
+std::vector<GenerationCase> generation_cases() {
+  const Settings two = kGpt + "& train.steps=2";
+  const Settings llama = two + kLlama;
+  const Settings bfloat16 = "& numerics.dtype=bfloat16";
+  // Lines of Gemma's words, and of GPT-NeoX's: a block's second half reads what its first half
+  // read.
+  const Settings lines = two + R"(& model.preset=none & model.blocks=0 & model.width=0
+& model.heads=0 & model.dropout=0 & model.layer=embedding 32 scale=2
+& model.layer=attention 8 kv_heads=4 head_size=8 rotary=100 norm=rms_norm post_norm=rms_norm unit_offset=on qk_norm=width scale=0.4 softcap=2 window=5 bias=off
+& model.layer=mlp 64 geglu norm=none post_norm=rms_norm unit_offset=on
+& model.layer=attention 4 rotary=100 rotary_share=0.5
+& model.layer=mlp 64 gelu_erf parallel_residual=on
+& model.layer=rms_norm unit_offset=on & model.layer=head softcap=4)";
+  return {{.name = "Gpt", .settings = two, .grids = list_of("1x2x1;1x3x1;1x1x4;1x2x2;1x7x1;2x2x2")},
+          {.name = "GptBfloat16", .settings = two + bfloat16, .trained_on = "2x2x1"},
+          {.name = "RoundedSums",
+           .settings =
+               two + bfloat16 +
+               "& numerics.shard_sums=bfloat16 & numerics.row_pieces=2 & numerics.loss_pieces=2"},
+          {.name = "Llama",
+           .settings = llama,
+           .trained_on = "1x2x2",
+           .grids = list_of("1x4x1;2x1x2;1x2x2")},
+          {.name = "LlamaBfloat16", .settings = llama + bfloat16},
+          {.name = "Documents", .settings = llama + kDocuments},
+          {.name = "Lines", .settings = lines, .grids = list_of("1x2x1;1x4x1;1x5x1;1x1x4;1x2x2")},
+          {.name = "LinesBfloat16", .settings = lines + bfloat16},
+          {.name = "Lora",
+           .settings = llama + "& lora.rank=4 & lora.alpha=6",
+           .trained_on = "2x2x1",
+           .base = llama}};
+}
 
-INSTANTIATE_TEST_SUITE_P(
-    Case, GenerationOnGrids,
-    testing::Values(
-        GenerationCase{
-            "Gpt", kTwoSteps, "1x1x1", {"1x2x1", "1x3x1", "1x1x4", "1x2x2", "1x7x1", "2x2x2"}},
-        GenerationCase{"GptBfloat16", kTwoSteps + "& numerics.dtype=bfloat16", "2x2x1"},
-        GenerationCase{"RoundedSums", kTwoSteps +
-                                          "& numerics.dtype=bfloat16 & numerics.shard_sums=bfloat16"
-                                          "& numerics.row_pieces=2 & numerics.loss_pieces=2"},
-        GenerationCase{"Llama", kTwoSteps + kLlama, "1x2x2", {"1x1x2", "1x4x1", "2x1x2", "1x2x2"}},
-        GenerationCase{"LlamaBfloat16", kTwoSteps + kLlama + "& numerics.dtype=bfloat16"},
-        GenerationCase{"Documents", kTwoSteps + kLlama + kDocuments},
-        GenerationCase{
-            "Lines", kTwoSteps + kLines, "1x1x1", {"1x2x1", "1x4x1", "1x5x1", "1x1x4", "1x2x2"}},
-        GenerationCase{"LinesBfloat16", kTwoSteps + kLines + "& numerics.dtype=bfloat16"},
-        GenerationCase{"Lora",
-                       kTwoSteps + kLlama + kAdapters,
-                       "2x2x1",
-                       {"1x2x1", "1x1x2", "1x2x2"},
-                       kTwoSteps + kLlama}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Case, GenerationOnGrids, testing::ValuesIn(generation_cases()),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace strata::grids

@@ -227,12 +227,14 @@ class Chat(harness.StrataTest):
         self.assert_refused(self.alone("data", "import", "--format=chat", "--tokenizer=bytes", "--template=chatml",
                                        "--files=bad.jsonl", "--output=bad"), DATA, "no token <|im_start|>")
 
-    def generated(self, *arguments, said=""):
-        """The standard output of strata generate, which reads `said`."""
-        done = subprocess.run([harness.STRATA, "generate", "whole", "--temperature=0", *arguments], cwd=self.directory,
-                              env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, input=said, capture_output=True, text=True,
-                              check=False, timeout=60)
-        return done.returncode, done.stdout, done.stderr
+    def generated(self, *arguments, said="", grid=None):
+        """The standard output of strata generate, which reads `said`; with a grid on its ranks."""
+        ranks = [harness.MPIRUN, "-n", str(harness.ranks_of(grid))] if grid else []
+        grid = harness.grid_settings(grid)[1:] if grid else []
+        done = subprocess.run([*ranks, harness.STRATA, "generate", "whole", "--temperature=0", *arguments, *grid], cwd=self.directory,
+                              env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, input=said if isinstance(said, bytes) else said.encode(),
+                              capture_output=True, check=False, timeout=60)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def answers_prompts_and_chats(self):
         lines = [{"id": 1, **dialogue("amber?")}, {"prompt": "<|im_start|>user\nbrook?<|im_end|>\n<|im_start|>assistant\n"},
@@ -243,10 +245,11 @@ class Chat(harness.StrataTest):
         code, spoken, said = self.generated(*given)
         self.assertEqual(code, DONE, said)
         self.assertEqual([json.loads(line) for line in spoken.splitlines()], answers)
-        code, spoken, said = self.generated(*given, "--output=answers.jsonl", "--samples=2", "--stop=l")
-        self.assertEqual((code, spoken), (DONE, ""), said)
-        self.assertEqual([json.loads(line)["text"] for line in (self.directory / "answers.jsonl").read_text().splitlines()],
-                         ["go", "go", "b", "b", "brown", "brown"])
+        for grid in (None, (1, 2, 2), (4, 1, 1)):
+            code, spoken, said = self.generated(*given, "--output=answers.jsonl", "--samples=2", "--stop=l", grid=grid)
+            self.assertEqual((code, spoken), (DONE, ""), said)
+            self.assertEqual([json.loads(line)["text"] for line in (self.directory / "answers.jsonl").read_text().splitlines()],
+                             ["go", "go", "b", "b", "brown", "brown"])
         # A dialogue goes on with the answers in it, and without the oldest ones where a quarter of the context would not stay free.
         for system in ("", "Hi"):
             asked, contents = ["amber?", "brook?", "Say dune!", "ember?"], [system] if system else []
@@ -266,6 +269,15 @@ class Chat(harness.StrataTest):
                 expected += answer + "\n"
             self.assertEqual(spoken, expected)
             self.assertTrue(system or expected.startswith("gold\n"), expected)
+            for grid in ((1, 2, 2), (2, 1, 1)):  # the second replica answers nothing, and hears all
+                talk = ["--chat", "--template=chatml", "--tokens=40", *([f"--system={system}"] if system else [])]
+                on_grid = self.generated(*talk, said="\n".join(asked), grid=grid)
+                self.assertEqual(on_grid[:2], (DONE, expected), on_grid)
+                self.assertEqual(on_grid[2].count("the oldest messages are left out"), said.count("the oldest messages are left out"))
+        code, spoken, said = self.generated("--chat", "--template=chatml", said="amber?\n\udcff\n".encode(errors="surrogateescape"),
+                                            grid=(1, 2, 1))
+        self.assertEqual((code, spoken, said.count("strata: ")), (DATA, "gold\n", 1), said)
+        self.assertIn("the message of the user is no UTF-8 text", said)
         for name, code, more, words in (
                 ("wizard", DATA, {"messages": [{"role": "wizard", "content": "Hi"}]}, ['wizard.jsonl:4: message 1 has the role "wizard"']),
                 ("long", USAGE, {"prompt": "a" * 129}, ["long.jsonl:4: the prompt has 129 tokens", "1 to 128", "shorten it"]),
