@@ -346,6 +346,13 @@ class Language(Near, language.LanguageTest):
                                    expect=harness.DONE)
             lines.append(float(evaluated.text.split("loss ")[1].split(",")[0]))
         self.assertEqual(texts[0], texts[1])
+        # Sampled, with the bits of one rank.
+        sampled = ["generate", self.config, "--run.dir=text-run", "--prompt=amber ", "--tokens=30", CUDA]
+        expected, *others = (re.sub(r"30 tokens, [\d,]+ tokens/s\n", "", finished.text) for finished in (
+            self.alone(*sampled, expect=harness.DONE),
+            *(self.launch(harness.ranks_of(grid), *sampled, *harness.grid_settings(grid)[1:], expect=harness.DONE)
+              for grid in ((1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2)))))
+        self.assertEqual(others, 4 * [expected])
         self.assertTrue(np.isclose(lines[0], lines[1], rtol=NEAR["float32"]))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 
 import h5py
@@ -9,7 +10,7 @@ import h5py
 import harness
 import language
 from errors_test import flip_byte
-from harness import CHECKPOINT, DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DIVERGED, DONE, USAGE
 
 CLASSES = ["--data.train=classes/train.h5", "--data.test=classes/test.h5"]
 BYTES = ["--data.train=bytes/train.h5", "--data.test=bytes/test.h5"]
@@ -151,6 +152,37 @@ class Errors(language.LanguageTest):
         self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt, expect=DONE)
         done = self.alone("generate", self.config, "--tokens=5", "run.ini", prompt)
         self.assert_refused(done, USAGE, "needs one config file")
+
+    def test_generation_on_ranks(self):
+        """What fails on one rank ends all of them, with one message."""
+        self.train(self.config, (1, 1, 1), "ranks")
+        self.train(self.config, (1, 1, 1), "huge", "--optimizer.learning_rate=1e25", "--optimizer.clip_norm=0",
+                   "--train.steps=1", "--data.test=")
+        for name, text in (("empty", ""), ("long", '{"prompt": "oak"}\n{"prompt": "%s"}' % ("a" * 17)), ("good", '{"prompt": "oak"}\n' * 9)):
+            (self.directory / f"{name}.jsonl").write_text(text)
+        grids = ["--parallel.pipeline=2", "--parallel.tensor=2"], ["--parallel.pipeline=1", "--parallel.tensor=1"]
+        for code, words, arguments in (
+                (USAGE, ["the prompt has 17 tokens", "shorten it"], ["--prompt=" + 17 * "a"]),
+                (USAGE, ["long.jsonl:2: the prompt has 17 tokens"], ["--prompts=long.jsonl"]),
+                (DATA, ["empty.jsonl is empty"], ["--prompts=empty.jsonl"]),
+                (DATA, ["none.jsonl does not exist"], ["--prompts=none.jsonl"]),
+                (USAGE, ["--output=good.jsonl is the file of --prompts"], ["--prompts=good.jsonl", "--output=good.jsonl"]),
+                (DATA, ["cannot write to the file of --output: No space left"], ["--prompts=good.jsonl", "--output=/dev/full"]),
+                (DIVERGED, ["logit of token", "must be finite"], ["--prompts=good.jsonl", "--run.dir=huge"])):
+            for grid in grids:
+                with self.subTest(arguments=arguments, grid=grid):
+                    self.assert_refused(self.launch(4, "generate", self.config, "--run.dir=ranks", *grid, *arguments), code, *words)
+        for grid in grids:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+                with self.subTest(grid=grid, number=number):
+                    job = self.start(4, "generate", "ranks", *grid, "--prompt=oak", "--tokens=1000000000")
+                    job.wait_until(lambda job=job: len(job.text()) > 100, 60)
+                    ranks = job.ranks()
+                    # As a user stops the launcher; a rank is killed.
+                    os.kill(ranks[1] if number == signal.SIGKILL else job.process.pid, number)
+                    self.assertNotEqual(job.wait(30).code, DONE)
+                    self.assertEqual([pid for pid in ranks if harness.is_running(pid)], [])
+        self.assertEqual(self.launch(3, "generate", "ranks", "--prompt=oak", "--tokens=3", expect=DONE).text.count("tokens/s"), 1)
 
     def test_generation_where_nothing_can_be_written(self):
         self.train(self.config, (1, 1, 1), "unheard")

@@ -258,8 +258,8 @@ Commands generate_commands() {
                     {"RUN|CONFIG.ini --chat --template=NAME [--system=TEXT] [...]",
                      "answers each line of the standard input as a message of one dialogue"}},
        .about =
-           R"(Generates text with the newest good checkpoint. RUN is a run's directory. One rank
-generates, whatever grid trained the model; other ranks wait.
+           R"(Generates text with the newest good checkpoint. RUN is a run's directory. Runs on any number of ranks, with
+the same text; several replicas share the texts of --prompts and --samples.
 
 A token is sampled from the logits in this order: repetition penalty, temperature, top-k, top-p, min-p.)",
        .options =
