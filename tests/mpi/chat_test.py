@@ -274,6 +274,7 @@ class Chat(harness.StrataTest):
                 on_grid = self.generated(*talk, said="\n".join(asked), grid=grid)
                 self.assertEqual(on_grid[:2], (DONE, expected), on_grid)
                 self.assertEqual(on_grid[2].count("the oldest messages are left out"), said.count("the oldest messages are left out"))
+        self.assertEqual(self.generated("--chat", "--template=chatml", "--ranks=2", said="amber?\nbrook?")[:2], (DONE, "gold\nblue\n"))
         code, spoken, said = self.generated("--chat", "--template=chatml", said="amber?\n\udcff\n".encode(errors="surrogateescape"),
                                             grid=(1, 2, 1))
         self.assertEqual((code, spoken, said.count("strata: ")), (DATA, "gold\n", 1), said)

@@ -33,7 +33,7 @@ int run_child(const std::vector<std::string>& words, const ChildFiles& files,
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     std::signal(SIGUSR1, SIG_IGN);  // until the program has a handler
-    ::dup2(input, STDIN_FILENO);
+    ::dup2(files.input < 0 ? input : files.input, STDIN_FILENO);
     ::dup2(files.output, STDOUT_FILENO);
     ::dup2(files.errors, STDERR_FILENO);
     ::execvp(pointers.front(), pointers.data());

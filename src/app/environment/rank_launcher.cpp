@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "strata/comm/mpi_library.hpp"
@@ -163,6 +167,56 @@ std::vector<std::string> read_hosts(const std::string& hostfile) {
   return lines;
 }
 
+/// Passes the standard input on to the launcher, whose process group may not read a terminal, in
+/// pieces as they come.
+class PassedInput {
+ public:
+  PassedInput() {
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_.data()) != 0) {
+      fail(ExitCode::kPeer, "cannot open a socket; raise the limit on open files (ulimit -n)");
+    }
+  }
+  PassedInput(const PassedInput&) = delete;
+  PassedInput& operator=(const PassedInput&) = delete;
+  ~PassedInput() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+
+  [[nodiscard]] int end_to_read() const { return ends_[0]; }
+
+  /// Passes on what is there and the reader has room for.
+  void pass() {
+    while (!has_ended_) {
+      if (piece_.empty()) {
+        std::array<char, 4096> buffer{};
+        pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+        if (::poll(&input, 1, 0) <= 0) {
+          return;
+        }
+        const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+        if (bytes < 0 && errno == EINTR) {
+          return;
+        }
+        has_ended_ = bytes <= 0;
+        piece_.assign(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(0, bytes)));
+      }
+      const ssize_t sent =
+          ::send(ends_[1], piece_.data(), piece_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent < 0) {
+        return;
+      }
+      piece_.erase(0, static_cast<std::size_t>(sent));
+    }
+    ::shutdown(ends_[1], SHUT_WR);
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+  std::string piece_;
+  bool has_ended_ = false;
+};
+
 /// This program, its command and its arguments without the options of the launch.
 std::vector<std::string> rank_words(const config::CommandLine& line) {
   std::vector<std::string> words{own_program().string()};
@@ -216,9 +270,22 @@ int launch_ranks(const config::CommandLine& line) {
   ::setenv("STRATA_LAUNCH", fmt::format("{}.{}", host_name(), ::getpid()).c_str(), 1);
   require_temporary_directory();
   std::vector<std::string> words;
+  // Other commands leave what a user types to the shell.
+  std::optional<PassedInput> input;
+  if (line.has("chat")) {
+    input.emplace();
+  }
   const auto run = [&](int errors, const std::function<void()>& poll) {
     std::ranges::copy(rank_words(line), std::back_inserter(words));
-    return run_child(words, {.output = STDOUT_FILENO, .errors = errors}, poll);
+    return run_child(
+        words,
+        {.output = STDOUT_FILENO, .errors = errors, .input = input ? input->end_to_read() : -1},
+        [&] {
+          poll();
+          if (input) {
+            input->pass();
+          }
+        });
   };
   int code = 0;
   if (std::getenv("SLURM_JOB_ID") != nullptr) {

@@ -77,6 +77,7 @@ void Author::write(std::int64_t texts, const std::function<TextOrder(std::int64_
     const std::vector<std::int64_t> all_tokens =
         comm::gathered_rows(peers, std::span<const std::int64_t>(tokens));
     std::vector<std::vector<std::string>> all_written;
+    all_written.reserve(written.size());
     for (const std::string& text : written) {
       all_written.push_back(replicas > 1 ? peers.all_gather_texts(text) : std::vector{text});
     }
@@ -95,8 +96,9 @@ void Author::write(std::int64_t texts, const std::function<TextOrder(std::int64_
 
 std::string Author::rate_text() const {
   return fmt::format(
-      "{} tokens, {} tokens/s", count_text(tokens_),
-      count_text(tokens_ == 0 ? 0 : std::llround(static_cast<double>(tokens_) / seconds_)));
+      "{} tokens, {} tokens/s{}", count_text(tokens_),
+      count_text(tokens_ == 0 ? 0 : std::llround(static_cast<double>(tokens_) / seconds_)),
+      groups_.grid.ranks() == 1 ? "" : " on " + groups_.grid.text());
 }
 
 }  // namespace strata::app

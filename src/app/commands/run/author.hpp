@@ -39,7 +39,7 @@ class Author {
              const std::function<void(std::int64_t text, const std::string& piece)>& take,
              const std::function<void(std::int64_t text, std::int64_t tokens)>& end);
 
-  /// As in "1,200 tokens, 340 tokens/s": of all texts.
+  /// Of all texts, as in "1,200 tokens, 340 tokens/s on 1 data x 2 pipeline x 2 tensor".
   [[nodiscard]] std::string rate_text() const;
 
  private:
