@@ -161,27 +161,26 @@ class Errors(language.LanguageTest):
         for name, text in (("empty", ""), ("long", '{"prompt": "oak"}\n{"prompt": "%s"}' % ("a" * 17)), ("good", '{"prompt": "oak"}\n' * 9)):
             (self.directory / f"{name}.jsonl").write_text(text)
         grids = ["--parallel.pipeline=2", "--parallel.tensor=2"], ["--parallel.pipeline=1", "--parallel.tensor=1"]
-        for code, words, arguments in (
+        for number, (code, words, arguments) in enumerate((
                 (USAGE, ["the prompt has 17 tokens", "shorten it"], ["--prompt=" + 17 * "a"]),
                 (USAGE, ["long.jsonl:2: the prompt has 17 tokens"], ["--prompts=long.jsonl"]),
                 (DATA, ["empty.jsonl is empty"], ["--prompts=empty.jsonl"]),
                 (DATA, ["none.jsonl does not exist"], ["--prompts=none.jsonl"]),
                 (USAGE, ["--output=good.jsonl is the file of --prompts"], ["--prompts=good.jsonl", "--output=good.jsonl"]),
                 (DATA, ["cannot write to the file of --output: No space left"], ["--prompts=good.jsonl", "--output=/dev/full"]),
-                (DIVERGED, ["logit of token", "must be finite"], ["--prompts=good.jsonl", "--run.dir=huge"])):
-            for grid in grids:
-                with self.subTest(arguments=arguments, grid=grid):
-                    self.assert_refused(self.launch(4, "generate", self.config, "--run.dir=ranks", *grid, *arguments), code, *words)
-        for grid in grids:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
-                with self.subTest(grid=grid, number=number):
-                    job = self.start(4, "generate", "ranks", *grid, "--prompt=oak", "--tokens=1000000000")
-                    job.wait_until(lambda job=job: len(job.text()) > 100, 60)
-                    ranks = job.ranks()
-                    # As a user stops the launcher; a rank is killed.
-                    os.kill(ranks[1] if number == signal.SIGKILL else job.process.pid, number)
-                    self.assertNotEqual(job.wait(30).code, DONE)
-                    self.assertEqual([pid for pid in ranks if harness.is_running(pid)], [])
+                (DIVERGED, ["logit of token", "must be finite"], ["--prompts=good.jsonl", "--run.dir=huge"]))):
+            with self.subTest(arguments=arguments):
+                given = [self.config, "--run.dir=ranks", *grids[number % 2], *arguments]
+                self.assert_refused(self.launch(4, "generate", *given), code, *words)
+        for number, grid in ((signal.SIGTERM, grids[0]), (signal.SIGINT, grids[1]), (signal.SIGKILL, grids[0])):
+            with self.subTest(number=number):
+                job = self.start(4, "generate", "ranks", *grid, "--prompt=oak", "--tokens=1000000000")
+                job.wait_until(lambda job=job: len(job.text()) > 100, 60)
+                ranks = job.ranks()
+                # As a user stops the launcher; a rank is killed.
+                os.kill(ranks[1] if number == signal.SIGKILL else job.process.pid, number)
+                self.assertNotEqual(job.wait(30).code, DONE)
+                self.assertEqual([pid for pid in ranks if harness.is_running(pid)], [])
         self.assertEqual(self.launch(3, "generate", "ranks", "--prompt=oak", "--tokens=3", expect=DONE).text.count("tokens/s"), 1)
 
     def test_generation_where_nothing_can_be_written(self):
