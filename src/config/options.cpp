@@ -95,8 +95,9 @@ std::vector<Option> transformer() {
       setting(
           "model.rotary_scaling", std::string(nn::kRotaryScalings), {},
           "scaling of rotary angles for contexts longer than those of the first training: all "
-          "frequencies over FACTOR (from 1), those of Llama 3.1, as in llama3:8:1:4:8192, or YaRN, "
-          "as in yarn:4:32768",
+          "frequencies over FACTOR (from 1), those of Llama 3.1, as in llama3:8:1:4:8192, YaRN, as "
+          "in yarn:4:32768, or LongRoPE, with divisors of each pair's frequency up to CONTEXT "
+          "tokens and above",
           STRATA_MEMBER(model.transformer.rotary_scaling), std::string(nn::kRotaryScalings),
           nn::parse_rotary_scaling, [](const auto& scaling) { return nn::text_of(scaling); }),
       choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",

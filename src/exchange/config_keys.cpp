@@ -116,11 +116,19 @@ ConfigKey head_size(const std::string& name) {
   return key;
 }
 
+std::int64_t longest_context_of(const nn::TransformerOptions& options) {
+  const ops::RotaryScaling& scaling = options.rotary_scaling;
+  return scaling.kind == ops::RotaryScalingKind::kLongrope
+             ? std::max<std::int64_t>(options.context,
+                                      std::llround(scaling.factor * scaling.context))
+             : options.context;
+}
+
 ConfigKey longest_context(const std::string& name) {
   ConfigKey key = count(name, &nn::TransformerOptions::context);
   key.write = [](const PublishedModel& model, const Json* given) -> Json {
     const auto longest = given == nullptr ? std::nullopt : io::integer_in(*given);
-    return std::max(model.options.context, longest.value_or(0));
+    return std::max(longest_context_of(model.options), longest.value_or(0));
   };
   return key;
 }

@@ -82,6 +82,8 @@ class Member {
 /// The context; the longer one of the model's and the given one is written, as no weight depends
 /// on it and training may have had shorter samples.
 [[nodiscard]] ConfigKey longest_context(const std::string& name);
+/// The context, or what longrope extends the first training's to, where that is longer.
+[[nodiscard]] std::int64_t longest_context_of(const nn::TransformerOptions& options);
 /// The n of "every n-th block", from 2 on.
 [[nodiscard]] ConfigKey interval(const std::string& name, Member<std::int64_t> member);
 /// A number above 0; kNone: null is 0.

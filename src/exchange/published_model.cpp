@@ -74,9 +74,13 @@ std::vector<std::string> words_of_weights(const std::string& line) {
   for (std::string& word : words) {
     const std::size_t value = word.find('=') + 1;
     if (word.starts_with("rotary_scaling=")) {
-      word =
-          word.substr(0, value) +
-          nn::text_of(nn::parse_rotary_scaling(word.substr(value)).value_or(ops::RotaryScaling{}));
+      ops::RotaryScaling scaling =
+          nn::parse_rotary_scaling(word.substr(value)).value_or(ops::RotaryScaling{});
+      if (scaling.kind == ops::RotaryScalingKind::kLongrope) {
+        scaling.attention_factor = scaling.magnitude();
+        scaling.factor = 1.0;
+      }
+      word = word.substr(0, value) + nn::text_of(scaling);
     } else if (double number = 0.0; value > 0 && parse_double(word.substr(value), number)) {
       word = fmt::format("{}{}", word.substr(0, value), number);
     }

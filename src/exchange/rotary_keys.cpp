@@ -13,6 +13,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kTheta = "rope_theta";
 constexpr const char* kShare = "partial_rotary_factor";
+constexpr const char* kFirstContext = "original_max_position_embeddings";
+constexpr const char* kAttentionFactor = "attention_factor";
 
 // What newer files have apart, by the types of layers.
 constexpr const char* kOutsideWindow = "full_attention";
@@ -38,8 +40,42 @@ bool is_yarn_alone(const Json& value) {
          value.value("truncate", Json(true)) == true;
 }
 
+/// The text of a scaling of the type longrope; empty where strata does not compute it. `config`:
+/// the whole, where Phi-3 has the context of the first training.
+std::string longrope_text(const Json& value, const Json& config, RotaryForm form,
+                          const nn::TransformerOptions& options) {
+  const auto number_in = [](const Json& object, const char* name) {
+    return object.at(name).is_number() ? object.at(name).get<double>() : 0.0;
+  };
+  const auto list_at = [&](const char* name) {
+    std::string text;
+    const Json list = value.value(name, Json());
+    for (const Json& factor : list.is_array() ? list : Json::array()) {
+      text += fmt::format("{}{}", text.empty() ? "" : ",",
+                          factor.is_number() ? factor.get<double>() : 0.0);
+    }
+    return text;
+  };
+  constexpr double kContextOfPhi3 = 4096.0;
+  const double context = is_given(value, kFirstContext)    ? number_in(value, kFirstContext)
+                         : is_given(config, kFirstContext) ? number_in(config, kFirstContext)
+                         : form == RotaryForm::kShare      ? kContextOfPhi3
+                                                           : 0.0;
+  if (context <= 0.0 || is_given(value, "short_mscale") || is_given(value, "long_mscale")) {
+    return "";
+  }
+  const double factor = is_given(value, "factor")
+                            ? number_in(value, "factor")
+                            : std::max(static_cast<double>(options.context) / context, 1.0);
+  return fmt::format(
+      "longrope:{}:{}:{}:{}{}", factor, context, list_at("short_factor"), list_at("long_factor"),
+      is_given(value, kAttentionFactor) ? fmt::format(":{}", number_in(value, kAttentionFactor))
+                                        : "");
+}
+
 /// Reads scaling, base and share of rotary positions; false where strata does not compute them.
-bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& options) {
+bool read_rotary(const Json& value, const Json& config, RotaryForm form,
+                 nn::TransformerOptions& options) {
   const auto number_at = [&](const char* name) {
     return value.contains(name) && value.at(name).is_number() ? value.at(name).get<double>() : 0.0;
   };
@@ -51,21 +87,21 @@ bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& opt
   } else if (type == "linear") {
     scaling = fmt::format("linear:{}", number_at("factor"));
   } else if (type == "llama3") {
-    scaling =
-        fmt::format("llama3:{}:{}:{}:{}", number_at("factor"), number_at("low_freq_factor"),
-                    number_at("high_freq_factor"), number_at("original_max_position_embeddings"));
+    scaling = fmt::format("llama3:{}:{}:{}:{}", number_at("factor"), number_at("low_freq_factor"),
+                          number_at("high_freq_factor"), number_at(kFirstContext));
   } else if (type == "yarn" && is_yarn_alone(value)) {
     // Source of the defaults: Peng et al., "YaRN", arXiv 2309.00071.
     const auto number_or = [&](const char* name, double otherwise) {
       return is_given(value, name) ? number_at(name) : otherwise;
     };
-    scaling = fmt::format(
-        "yarn:{}:{}:{}:{}", number_at("factor"),
-        number_or("original_max_position_embeddings", static_cast<double>(options.context)),
-        number_or("beta_fast", 32.0), number_or("beta_slow", 1.0));
-    if (is_given(value, "attention_factor")) {
-      scaling += fmt::format(":{}", number_at("attention_factor"));
+    scaling = fmt::format("yarn:{}:{}:{}:{}", number_at("factor"),
+                          number_or(kFirstContext, static_cast<double>(options.context)),
+                          number_or("beta_fast", 32.0), number_or("beta_slow", 1.0));
+    if (is_given(value, kAttentionFactor)) {
+      scaling += fmt::format(":{}", number_at(kAttentionFactor));
     }
+  } else if (type == "longrope") {
+    scaling = longrope_text(value, config, form, options);
   }
   const std::optional<ops::RotaryScaling> read = nn::parse_rotary_scaling(scaling);
   const double base = value.contains(kTheta) ? number_at(kTheta) : options.rotary_base;
@@ -77,7 +113,13 @@ bool read_rotary(const Json& value, RotaryForm form, nn::TransformerOptions& opt
   options.rotary_scaling = *read;
   options.rotary_base = base;
   options.family.rotary_share = share;
-  return turns_pairs(options);
+  const double pairs = static_cast<double>(nn::head_size_of(options)) * share / 2.0;
+  return turns_pairs(options) && (read->kind != ops::RotaryScalingKind::kLongrope ||
+                                  static_cast<double>(read->factors.count) == pairs);
+}
+
+Json list_json(const ops::PairFactors& factors) {
+  return std::vector<double>(factors.values.begin(), factors.values.begin() + factors.count);
 }
 
 /// `rope_scaling` of a config.json.
@@ -89,13 +131,33 @@ Json scaling_json(const ops::RotaryScaling& scaling) {
   if (scaling.kind == ops::RotaryScalingKind::kLlama3) {
     json["low_freq_factor"] = scaling.low;
     json["high_freq_factor"] = scaling.high;
-    json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+    json[kFirstContext] = static_cast<std::int64_t>(scaling.context);
   } else if (scaling.kind == ops::RotaryScalingKind::kYarn) {
-    json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+    json[kFirstContext] = static_cast<std::int64_t>(scaling.context);
     json["beta_fast"] = scaling.high;
     json["beta_slow"] = scaling.low;
-    if (scaling.attention_factor > 0.0) {
-      json["attention_factor"] = scaling.attention_factor;
+  } else if (scaling.kind == ops::RotaryScalingKind::kLongrope) {
+    json[kFirstContext] = static_cast<std::int64_t>(scaling.context);
+    json["short_factor"] = list_json(scaling.factors);
+    json["long_factor"] = list_json(scaling.long_factors);
+  }
+  if (scaling.attention_factor > 0.0) {
+    json[kAttentionFactor] = scaling.attention_factor;
+  }
+  return json;
+}
+
+/// `rope_scaling` of a model, which Phi-3 has without what follows from its contexts.
+Json model_scaling_json(const nn::TransformerOptions& options, RotaryForm form) {
+  Json json = scaling_json(options.rotary_scaling);
+  const ops::RotaryScaling& scaling = options.rotary_scaling;
+  if (form == RotaryForm::kShare && scaling.kind == ops::RotaryScalingKind::kLongrope) {
+    json.erase("rope_type");
+    json.erase("factor");
+    json.erase(kFirstContext);
+    json["type"] = name_of(scaling.kind);
+    if (scaling.factor != static_cast<double>(longest_context_of(options)) / scaling.context) {
+      json[kAttentionFactor] = scaling.magnitude();
     }
   }
   return json;
@@ -122,22 +184,24 @@ double base_in_window(const nn::TransformerOptions& options) {
 std::vector<ConfigKey> rotary_keys(RotaryForm form) {
   const std::string expected = fmt::format(
       "rotary positions of the types default, linear (factor), llama3 (factor, low_freq_factor, "
-      "high_freq_factor, original_max_position_embeddings) and yarn (factor, "
-      "original_max_position_embeddings, beta_fast, beta_slow, attention_factor), of {}, with "
+      "high_freq_factor, original_max_position_embeddings), yarn (factor, "
+      "original_max_position_embeddings, beta_fast, beta_slow, attention_factor) and longrope "
+      "(short_factor and long_factor, a number above 0 for each pair, "
+      "original_max_position_embeddings, factor, attention_factor), of {}, with "
       "rope_theta above 0",
       has_share(form) ? "an even number of a head's elements" : "whole heads");
-  const auto read = [=](const Json* value, const Json&, PublishedModel& model) -> Computed {
+  const auto read = [=](const Json* value, const Json& config, PublishedModel& model) -> Computed {
     nn::TransformerOptions& o = model.options;
     if (!is_given(value)) {
       return std::nullopt;
     }
     if (form != RotaryForm::kTwoBases || !value->contains(kOutsideWindow) ||
         !value->contains(kInWindow)) {
-      return read_rotary(*value, form, o) ? Computed() : expected;
+      return read_rotary(*value, config, form, o) ? Computed() : expected;
     }
     nn::TransformerOptions local = o;
-    if (!read_rotary(value->at(kOutsideWindow), form, o) ||
-        !read_rotary(value->at(kInWindow), form, local) ||
+    if (!read_rotary(value->at(kOutsideWindow), config, form, o) ||
+        !read_rotary(value->at(kInWindow), config, form, local) ||
         local.rotary_scaling.kind != ops::RotaryScalingKind::kNone) {
       return expected + ", those of sliding_attention of the type default";
     }
@@ -162,8 +226,8 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
       share,
       {.name = "rope_scaling",
        .read = read,
-       .write = [](const PublishedModel& model,
-                   const Json*) { return scaling_json(model.options.rotary_scaling); },
+       .write = [=](const PublishedModel& model,
+                    const Json*) { return model_scaling_json(model.options, form); },
        .written = form == RotaryForm::kNeox ? Written::kWhereNeeded : Written::kAlways},
       {.name = "rope_parameters",
        .read = read,
@@ -184,6 +248,15 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
     ConfigKey theta = positive(kTheta, &nn::TransformerOptions::rotary_base);
     share.written = theta.written = Written::kWhereGiven;
     keys.insert(keys.begin() + 2, {theta, share});
+  }
+  if (form == RotaryForm::kShare) {
+    keys.push_back(only_written(kFirstContext, [](const PublishedModel& model, const Json* given) {
+      const ops::RotaryScaling& scaling = model.options.rotary_scaling;
+      return scaling.kind == ops::RotaryScalingKind::kLongrope
+                 ? Json(static_cast<std::int64_t>(scaling.context))
+             : given == nullptr ? Json(Json::value_t::discarded)
+                                : *given;
+    }));
   }
   if (form == RotaryForm::kTwoBases) {
     ConfigKey local = positive("rope_local_base_freq", &nn::FamilyOptions::local_rotary_base);

@@ -204,7 +204,12 @@ class Models(language.LanguageTest):
         newer = {name: value for name, value in wide.items() if name != "rope_theta"}
         weights = random_weights(shapes(wide), torch.float64)
         losses = {}
+        factors = {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0, 1.1, 1.3, 2.0],
+                   "long_factor": [1.0, 1.5, 3.0, 4.0]}
+        brief, extended = ({**factors, "original_max_position_embeddings": tokens} for tokens in (4096, 8))
         for name, config, dtype, written in (
+                ("brief", {**wide, "rope_scaling": brief}, "float64", brief),
+                ("extended", {**wide, "rope_scaling": extended}, "float64", extended),
                 ("none", wide, "float64", None), ("linear", {**wide, "rope_scaling": LINEAR}, "float64", LINEAR),
                 ("llama3", {**wide, "rope_scaling": LLAMA3}, "float64", LLAMA3),
                 ("narrow", {**wide, "rope_scaling": LLAMA3}, "float32", LLAMA3),
@@ -223,7 +228,7 @@ class Models(language.LanguageTest):
                 self.assertEqual((described["rope_theta"], described["rope_scaling"]), (10000.0, written))
         self.assertEqual(losses["newer"], losses["llama3"])
         self.assertEqual(losses["default"], losses["none"])
-        self.assertEqual(len({losses[name] for name in ("none", "linear", "llama3")}), 3)
+        self.assertEqual(len({losses[name] for name in ("none", "linear", "llama3", "brief", "extended")}), 5)
 
     def test_logits_of_exports(self):
         """Exports read back as models give the checkpoint's logits, and so does PyTorch with the same files."""
@@ -446,7 +451,7 @@ class Models(language.LanguageTest):
             ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
             ("gelu", {**GPT2, "activation_function": "quick_gelu"}, weights, ['is "quick_gelu"', "gelu_new", "gelu"]),
             *((f"rope-{kind}", {**LLAMA, key: {"rope_type": kind, "factor": factor}}, llama,
-               [key, kind, "default, linear (factor), llama3", "and yarn (factor"])
+               [key, kind, "default, linear (factor), llama3", "yarn (factor"])
               for key, kind, factor in (("rope_scaling", "yarn", 0.5), ("rope_parameters", "dynamic", 2.0),
                                         ("rope_scaling", "longrope", 4.0), ("rope_scaling", "llama3", 8.0),
                                         ("rope_scaling", "linear", 0.5))),

@@ -5,6 +5,7 @@ and what a family computes without a key for it. The forward pass follows the pa
 """
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 
@@ -153,10 +154,13 @@ FAMILIES = {
         {**SILU, "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "pad_token_id": 97,
          "rope_scaling": None, "tie_word_embeddings": False}, OLMO2, whole_qk_norm=True),
     "phi3": Family(
-        "Phi-3", "microsoft/Phi-3-mini-4k-instruct", "Abdin et al., arXiv 2404.14219",
+        "Phi-3", "microsoft/Phi-3-mini-4k-instruct and, for rope_scaling, microsoft/Phi-4-mini-instruct",
+        "Abdin et al., arXiv 2404.14219; Ding et al., arXiv 2402.13753",
         {**SILU, "_name_or_path": "Phi-3-mini-4k-instruct", "architectures": ["Phi3ForCausalLM"], "attention_bias": False,
          "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
-         "original_max_position_embeddings": 96, "pad_token_id": 97, "resid_pdrop": 0.0, "rope_scaling": None,
+         "original_max_position_embeddings": 24, "pad_token_id": 97, "partial_rotary_factor": 0.75,
+         "resid_pdrop": 0.0, "rope_scaling": {"long_factor": [1.0, 1.3, 4.0], "short_factor": [1.0, 1.1, 1.5],
+                                              "type": "longrope"},
          "sliding_window": 7, "tie_word_embeddings": False}, PHI3),
 }
 
@@ -174,6 +178,14 @@ def settings_of(config):
     width, heads = c["hidden_size"], c["num_attention_heads"]
     return {"head_dim": width // heads, "num_key_value_heads": heads, "intermediate_size": 4 * width,
             "tie_word_embeddings": FAMILIES[c["model_type"]].tied, **c}
+
+
+def longrope(scaling, c, context):
+    """longrope as rotated() takes it, of a model that computes samples of so many tokens. Source: arXiv 2402.13753, 2404.14219."""
+    first = scaling.get("original_max_position_embeddings") or c["original_max_position_embeddings"]
+    factor = scaling.get("factor", max(c["max_position_embeddings"] / first, 1.0))
+    return {"rope_type": "longrope", "factors": scaling["long_factor" if context > first else "short_factor"],
+            "magnitude": scaling.get("attention_factor", math.sqrt(1 + math.log(factor) / math.log(first)))}
 
 
 def shapes(config):
@@ -227,14 +239,17 @@ def attend(q, k, v, scale, window=None, softcap=None):
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def logits(config, weights, ids):
-    """Logits, samples x tokens x vocabulary, of token ids, samples x tokens, in the dtype of the weights."""
+def logits(config, weights, ids, context=None):
+    """Logits, samples x tokens x vocabulary, of token ids, samples x tokens, in the dtype of the weights. `context`: the
+    tokens of the model's samples, if not max_position_embeddings."""
     c, family = settings_of(config), FAMILIES[config["model_type"]]
     heads, kv_heads, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     rope = {"rope_theta": c.get("rope_theta"), **c.get("rope_parameters", {})}
+    if "longrope" in (rope.get("type"), rope.get("rope_type")):
+        rope.update(longrope(rope, c, context or c["max_position_embeddings"]))
     windowed = "sliding_window" in c and c.get("use_sliding_window", True)
     global_every = c.get("sliding_window_pattern", family.global_every)
-    share = int(c.get("rotary_pct", 1.0) * size)
+    share = int(c.get("rotary_pct", c.get("partial_rotary_factor", 1.0)) * size)
     activation = ACTIVATIONS[c["hidden_act"]]
 
     def tensor(role, part="weight"):

@@ -64,6 +64,8 @@ def scaled(frequencies, scaling):
     """Frequencies of rotary angles under Hugging Face's rope_scaling, in terms of their wavelengths."""
     if not scaling or scaling["rope_type"] == "default":
         return frequencies
+    if scaling["rope_type"] == "longrope":
+        return frequencies / torch.tensor(scaling["factors"], dtype=torch.float64)
     divided = frequencies / scaling["factor"]
     if scaling["rope_type"] == "linear":
         return divided
@@ -80,7 +82,8 @@ def rotated(x, base, scaling=None):
     half = x.shape[-1] // 2
     positions = torch.arange(x.shape[-2], dtype=torch.float64)
     angles = positions[:, None] * scaled(base ** (-torch.arange(half, dtype=torch.float64) / half), scaling)
-    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    magnitude = (scaling or {}).get("magnitude", 1.0)
+    cosine, sine = (magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 

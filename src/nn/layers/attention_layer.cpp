@@ -233,7 +233,9 @@ class Attention final : public Sublayer {
   std::int64_t tokens_;
 };
 
-std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_size) {
+/// `tokens`: of a sample.
+std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_size,
+                                             std::int64_t tokens) {
   const double base = line.take_option_number("rotary", 0.0);
   const std::string text = line.take_option("rotary_scaling", "none");
   if (base < 0.0) {
@@ -260,12 +262,21 @@ std::optional<ops::RotaryAngles> take_rotary(LayerLine& line, std::int64_t head_
   if (!(share > 0.0 && share <= 1.0)) {
     line.refuse(fmt::format("rotary_share is {}, it must be above 0 and at most 1", share));
   }
-  const ops::RotaryAngles angles{.theta = base, .scaling = *scaling, .share = share};
+  const ops::RotaryAngles angles{.theta = base,
+                                 .scaling = scaling->in_samples_of(static_cast<double>(tokens)),
+                                 .share = share};
   if (const std::int64_t turned = angles.rotated(head_size); turned == 0 || turned % 2 != 0) {
     line.refuse(
         fmt::format("rotary positions turn pairs of elements, but {} has {}; use an even {}",
                     share == 1.0 ? "a head" : "the share of a head that they turn", turned,
                     share == 1.0 ? "head size" : "number"));
+  }
+  if (const std::int64_t pairs = angles.rotated(head_size) / 2, factors = scaling->factors.count;
+      scaling->kind == ops::RotaryScalingKind::kLongrope && factors != pairs) {
+    line.refuse(
+        fmt::format("rotary_scaling has {} factors, but {} pairs of a head's elements turn; "
+                    "give {} short and {} long ones",
+                    factors, pairs, pairs, pairs));
   }
   return angles;
 }
@@ -305,7 +316,7 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     width, heads));
   }
   attention.head_size = line.take_option_count("head_size", width / heads);
-  attention.rotary = take_rotary(line, attention.head_size);
+  attention.rotary = take_rotary(line, attention.head_size, site.input.shape[0]);
   attention.mask = line.take_enum("mask", AttentionMaskKind::kCausal);
   attention.window = line.take_option_count_or_none("window", 0);
   // Shards of unequal size stall each other; one head of many more or less is acceptable.

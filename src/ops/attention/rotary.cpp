@@ -76,6 +76,9 @@ void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& a
   const std::int64_t rotated = angles.rotated(shape.head_size);
   require(rotated > 0 && rotated <= shape.head_size && rotated % 2 == 0,
           "a rotation of {} elements of heads of {}", rotated, shape.head_size);
+  require(angles.scaling.kind != RotaryScalingKind::kLongrope ||
+              angles.scaling.factors.count == rotated / 2,
+          "{} factors for {} pairs", angles.scaling.factors.count, rotated / 2);
   const double least = angles.scaling.kind == RotaryScalingKind::kYarn ? 1.0 : 0.0;
   require(angles.theta > least && offset >= 0, "a rotation with theta {} from position {}",
           angles.theta, offset);

@@ -66,8 +66,12 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape, std::i
   }
   if (shape.head_size % 2 == 0) {
     for (const Rotation rotation : {Rotation::kForward, Rotation::kBackward}) {
+      RotaryScaling longrope{.kind = RotaryScalingKind::kLongrope, .factor = 4.0, .context = 64.0};
+      longrope.factors.count = shape.head_size / 2;
+      std::ranges::generate(longrope.factors.values,
+                            [factor = 0.5]() mutable { return factor += 0.5; });
       for (const RotaryScaling& scaling :
-           {RotaryScaling{},
+           {RotaryScaling{}, longrope,
             RotaryScaling{.kind = RotaryScalingKind::kLlama3, .factor = 8.0, .context = 64.0},
             RotaryScaling{.kind = RotaryScalingKind::kYarn, .factor = 4.0, .context = 256.0}}) {
         // yarn also with a part of each head.

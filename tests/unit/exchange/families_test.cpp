@@ -174,6 +174,30 @@ std::vector<FamilyCase> published_cases() {
        {"attention 40 kv_heads=10 rotary=250000 norm"},
        243,
        14'659'507'200},
+      {"microsoft/Phi-4-mini-instruct",
+       R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+           "embd_pdrop": 0.0, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size":
+           3072, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias":
+           false, "max_position_embeddings": 131072, "mlp_bias": false,
+           "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+           "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": {"long_factor":
+           [1, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897,
+           1.956131817, 2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075,
+           3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424, 6.693110555,
+           7.485043894, 8.370679318, 9.36110372, 10.4687158, 11.70738129, 13.09260651,
+           14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418,
+           28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6, 32.61, 32.64, 32.66, 32.7,
+           32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77], "short_factor": [1.0,
+           1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
+           1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
+           1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
+           1.0, 1.0], "type": "longrope"}, "rope_theta": 10000.0, "sliding_window":
+           262144, "tie_word_embeddings": true, "vocab_size": 200064})",
+       {"attention 24 kv_heads=8 rotary=10000 rotary_scaling=longrope:32:4096:1,1,1,1,",
+        ",1:1,1.118320672,", ",44.16,47.77 rotary_share=0.75 window=262144", "head"},
+       194,
+       3'836'021'760},
       {"Qwen/Qwen2.5-1.5B with yarn",
        R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu",
            "hidden_size": 1536, "intermediate_size": 8960, "max_position_embeddings": 32768,
@@ -367,6 +391,10 @@ TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
   const json whole = "full_attention";
   const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}};
   const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const json longrope{{"type", "longrope"}, {"long_factor", {1.0}}, {"short_factor", {1.0}}};
+  const json no_list{{"type", "longrope"}, {"long_factor", 1.0}, {"short_factor", {{"a", 1.0}}}};
+  json scaled = longrope;
+  scaled["long_mscale"] = 1.2;
   const std::vector<std::pair<json, std::string>> cases{
       {{{"model_type", "gemma2"}, {"num_hidden_layers", 3}, {"layer_types", {windowed, whole}}},
        "layer_types"},
@@ -390,6 +418,15 @@ TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
       {{{"model_type", "phi3"},
         {"rope_scaling", {{"type", "longrope"}, {"long_factor", {1.0}}, {"short_factor", {1.0}}}}},
        "rope_scaling"},
+      {{{"model_type", "llama"}, {"hidden_size", 64}, {"rope_scaling", longrope}}, "rope_scaling"},
+      {{{"model_type", "phi3"}, {"hidden_size", 128}, {"rope_scaling", longrope}}, "rope_scaling"},
+      {{{"model_type", "phi3"},
+        {"hidden_size", 64},
+        {"original_max_position_embeddings", "many"},
+        {"rope_scaling", longrope}},
+       "rope_scaling"},
+      {{{"model_type", "phi3"}, {"hidden_size", 64}, {"rope_scaling", no_list}}, "rope_scaling"},
+      {{{"model_type", "phi3"}, {"hidden_size", 64}, {"rope_scaling", scaled}}, "rope_scaling"},
       {{{"model_type", "phi3"}, {"partial_rotary_factor", 0.71}}, "partial_rotary_factor"},
       {{{"model_type", "qwen2"}, {"rope_scaling", yarn}}, "rope_scaling"},
       {{{"model_type", "qwen2"}, {"rope_scaling", dynamic}}, "rope_scaling"},
@@ -446,6 +483,28 @@ TEST(FamilyKeys, OfOtherFormsSayTheSame) {
   yarn.erase("original_max_position_embeddings");
   EXPECT_EQ(lines_of(qwen, {{"rope_scaling", yarn}, {"max_position_embeddings", 32768}}),
             short_form);
+  // With or without what follows from Phi-3's contexts, and in the form of newer files.
+  const json phi{{"model_type", "phi3"}, {"hidden_size", 128}, {"max_position_embeddings", 131072}};
+  const json pairs{{"short_factor", {1.0, 1.5}}, {"long_factor", {2, 3.5}}};
+  json longrope = pairs;
+  longrope["type"] = "longrope";
+  const auto long_lines = lines_of(phi, {{"rope_scaling", longrope}});
+  EXPECT_THAT(long_lines[1], testing::HasSubstr(" rotary_scaling=longrope:32:4096:1,1.5:2,3.5 "));
+  longrope = pairs;
+  longrope.update({{"rope_type", "longrope"},
+                   {"factor", 32.0},
+                   {"rope_theta", 1e4},
+                   {"original_max_position_embeddings", 4096}});
+  EXPECT_EQ(lines_of(phi, {{"rope_parameters", longrope}, {"original_max_position_embeddings", 1}}),
+            long_lines);
+  longrope["attention_factor"] = 1.5;
+  EXPECT_THAT(lines_of(phi, {{"rope_scaling", longrope}})[1],
+              testing::HasSubstr("longrope:32:4096:1,1.5:2,3.5:1.5 "));
+  longrope.erase("attention_factor");
+  EXPECT_EQ(
+      lines_of({{"model_type", "llama"}, {"hidden_size", 128}}, {{"rope_scaling", longrope}})[1]
+          .substr(0, 60),
+      "attention 32 rotary=10000 rotary_scaling=longrope:32:4096:1,");
   EXPECT_THAT(lines_of({{"model_type", "gpt_neox"}}, {{"use_parallel_residual", false}})[2],
               testing::Not(testing::HasSubstr("parallel_residual")));
   EXPECT_THAT(lines_of({{"model_type", "gemma2"}}, {{"query_pre_attn_scalar", 144}})[1],
@@ -489,6 +548,24 @@ TEST(FamilyOf, OtherHeadSizesThanTheWidthsShareAreWritten) {
     model.family = family_of(model);
     const json config = huggingface_config(model, io::StoredType::kFloat32, {}, {});
     EXPECT_EQ(config.value("head_dim", json()), head_size) << name_of(preset);
+  }
+}
+
+TEST(FamilyOf, LongropeOfOtherContextsIsWritten) {
+  json config = json::parse(published_cases()[12].config);
+  const PublishedModel published = model_read(config);
+  const auto written = [](const PublishedModel& model) {
+    return huggingface_config(model, io::StoredType::kFloat32, {}, {});
+  };
+  // Shorter samples change nothing; longer ones would raise the factor that follows from contexts.
+  for (const std::int64_t context : {4096, 1024, 262144}) {
+    PublishedModel model = published;
+    model.options.context = context;
+    const json out = written(model);
+    EXPECT_EQ(out.at("max_position_embeddings"), std::max<std::int64_t>(context, 131072));
+    EXPECT_EQ(out.at("rope_scaling").size(), context == 262144 ? 4U : 3U);
+    EXPECT_TRUE(have_same_weights(layer_lines(model_read(out)), layer_lines(model)));
+    EXPECT_EQ(family_of(model), "phi3");
   }
 }
 

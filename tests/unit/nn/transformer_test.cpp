@@ -122,7 +122,9 @@ TEST(RotaryScalings, AreReadAndWritten) {
         std::pair{"llama3:8:1:4:8192", "llama3:8:1:4:8192"},
         std::pair{"yarn:4:32768", "yarn:4:32768:32:1"},
         std::pair{"yarn:4:32768:16:2", "yarn:4:32768:16:2"},
-        std::pair{"yarn:4:32768:32:1:0.5", "yarn:4:32768:32:1:0.5"}}) {
+        std::pair{"yarn:4:32768:32:1:0.5", "yarn:4:32768:32:1:0.5"},
+        std::pair{"longrope:32:4096:1.0,1.5:2,1e1", "longrope:32:4096:1,1.5:2,10"},
+        std::pair{"longrope:1:2:1:2:0.5", "longrope:1:2:1:2:0.5"}}) {
     const std::optional<ops::RotaryScaling> scaling = parse_rotary_scaling(text);
     ASSERT_TRUE(scaling) << text;
     EXPECT_EQ(text_of(*scaling), written);

@@ -24,6 +24,21 @@ class RotaryTyped : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(RotaryTyped, Types);
 
+/// What longrope divides a pair's frequency by in these tests.
+double factor_of(std::int64_t pair) {
+  return 1.0 + 0.5 * static_cast<double>(pair);
+}
+
+/// longrope of so many pairs.
+RotaryScaling longrope_of(std::int64_t pairs, double attention_factor = 0.0) {
+  RotaryScaling scaling{RotaryScalingKind::kLongrope, 32.0, 1.0, 4.0, 4096.0, attention_factor};
+  scaling.factors.count = pairs;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    scaling.factors.values[static_cast<std::size_t>(pair)] = factor_of(pair);
+  }
+  return scaling;
+}
+
 /// The published formulas: llama3's in terms of wavelengths, yarn's of the pairs between those of
 /// `high` and `low` turns.
 double frequency_of(const RotaryScaling& scaling, double pair, double elements) {
@@ -41,6 +56,9 @@ double frequency_of(const RotaryScaling& scaling, double pair, double elements) 
   }
   if (scaling.kind == RotaryScalingKind::kNone) {
     return frequency;
+  }
+  if (scaling.kind == RotaryScalingKind::kLongrope) {
+    return frequency / factor_of(static_cast<std::int64_t>(pair));
   }
   const double wavelength = 2.0 * std::acos(-1.0) / frequency;
   if (scaling.kind == RotaryScalingKind::kLinear || wavelength > scaling.context / scaling.low) {
@@ -61,10 +79,12 @@ std::vector<double> turned(const AttentionShape& shape, const RotaryAngles& angl
   const auto rotated =
       static_cast<std::int64_t>(angles.share * static_cast<double>(shape.head_size));
   const std::int64_t half = rotated / 2;
-  const double magnitude = angles.scaling.kind != RotaryScalingKind::kYarn ? 1.0
-                           : angles.scaling.attention_factor > 0.0
-                               ? angles.scaling.attention_factor
-                               : 1.0 + 0.1 * std::log(angles.scaling.factor);
+  const double magnitude = angles.scaling.attention_factor > 0.0 ? angles.scaling.attention_factor
+                           : angles.scaling.kind == RotaryScalingKind::kYarn
+                               ? 1.0 + 0.1 * std::log(angles.scaling.factor)
+                           : angles.scaling.kind == RotaryScalingKind::kLongrope
+                               ? std::sqrt(1.0 + 5.0 / 12.0)
+                               : 1.0;
   for (std::int64_t row = 0; row < shape.rows(); ++row) {
     for (std::int64_t c = 0; c < shape.qkv_width(); ++c) {
       const std::int64_t at = row * shape.qkv_width() + c;
@@ -96,9 +116,14 @@ TYPED_TEST(RotaryTyped, AgreesWithItsFormula) {
          {RotaryScaling{}, RotaryScaling{.kind = RotaryScalingKind::kLinear, .factor = 2.5},
           RotaryScaling{RotaryScalingKind::kLlama3, 8.0, 1.0, 4.0, 100.0},
           RotaryScaling{RotaryScalingKind::kYarn, 4.0, 1.0, 32.0, 4096.0},
-          RotaryScaling{RotaryScalingKind::kYarn, 8.0, 2.0, 3.0, 64.0, 0.75}}) {
+          RotaryScaling{RotaryScalingKind::kYarn, 8.0, 2.0, 3.0, 64.0, 0.75},
+          RotaryScaling{RotaryScalingKind::kLongrope}}) {
       for (const double share : {1.0, 0.5}) {
-        const RotaryAngles angles{kTheta, scaling, share};
+        RotaryAngles angles{kTheta, scaling, share};
+        if (scaling.kind == RotaryScalingKind::kLongrope) {
+          angles.scaling =
+              longrope_of(angles.rotated(shape.head_size) / 2, share == 1.0 ? 0.0 : 0.75);
+        }
         if (angles.rotated(shape.head_size) % 2 != 0) {
           continue;
         }
@@ -159,6 +184,20 @@ TEST(Rotary, RefusesAnOddNumberOfElementsAndNone) {
                  std::logic_error)
         << head_size << " " << share;
   }
+}
+
+TEST(Rotary, LongropeTakesItsFactorsByTheTokensOfASample) {
+  RotaryScaling scaling = longrope_of(2);
+  scaling.long_factors = longrope_of(3).factors;
+  EXPECT_EQ(scaling.in_samples_of(4096.0), scaling);
+  EXPECT_EQ(scaling.in_samples_of(4097.0).factors, scaling.long_factors);
+  scaling.factor = 1.0;
+  EXPECT_EQ(scaling.magnitude(), 1.0);
+  Context context(1);
+  auto qkv = randoms<float>({2, 3 * 8}, 1);
+  EXPECT_THROW(
+      rotary(context, {1, 2, 1, 1, 8}, {.scaling = scaling}, 0, Rotation::kForward, qkv.view()),
+      std::logic_error);
 }
 
 /// backward is the transpose of forward: dy . forward(x) = backward(dy) . x.
