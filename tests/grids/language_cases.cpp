@@ -325,7 +325,18 @@ std::vector<Case> language_cases() {
     cases.push_back(
         {fmt::format("LlamaLines{}_bfloat16", i), llama_lines + pieces[i] + sums, tensor_ranks});
   }
+  // Shards that share key-value heads, with all that has a row for each: weights, biases, adapters,
+  // norms of queries and keys.
+  const Settings shared_lines = lines + R"(& model.layer=embedding 16 dropout=0.1
+& model.layer=attention 4 kv_heads=2 rotary=100 dropout=0.1 qk_norm=head
+& model.layer=mlp 12 swiglu norm=rms_norm & model.layer=attention 8 kv_heads=1 head_size=4 qk_norm=width lora=2
+& model.layer=mlp 12 & model.layer=layer_norm & model.layer=head tied=off)";
   for (const std::string dtype : {"float32", "bfloat16"}) {
+    cases.push_back({"SharedHeads_" + dtype,
+                     shared_lines + "& numerics.row_pieces=2 & numerics.dtype=" + dtype,
+                     varied("1x1x2 1x1x4 2x2x2 1x2x4 4x1x1 1x6x1 1x3x2",
+                            "1x1x1 stop=0:1 | 1x1x4; 1x1x4 stop=1:1 | 1x2x1;"
+                            "1x2x2 parallel.schedule=zb-v")});
     const Settings typed = two + "& numerics.dtype=" + dtype;
     cases.push_back({"GptNodes_" + dtype, typed + "& numerics.lanes=8", list_of(nodes)});
     cases.push_back({"Llama_" + dtype, typed + kLlama + "& model.rotary_scaling=llama3:8:1:4:16",

@@ -88,9 +88,10 @@ class RandomCase {
     add(line.str());
   }
   void add_attention() {
-    const std::int64_t kv_heads = shards_ * number(1, 2);
+    // Below one: shards share a head.
+    const std::int64_t kv_heads = one_in(4) ? 1 : shards_ * number(1, 2);
     std::ostringstream line;
-    line << "attention " << kv_heads * number(1, 2) << " kv_heads=" << kv_heads
+    line << "attention " << std::max(kv_heads, shards_) * number(1, 2) << " kv_heads=" << kv_heads
          << " head_size=" << 2 * number(1, 2) << maybe("rotary=1000") << sublayer_options();
     add(line.str());
   }

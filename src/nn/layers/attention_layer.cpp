@@ -13,8 +13,10 @@
 namespace strata::nn {
 namespace {
 
+/// As shards compute it: where several of them share a key-value head, each has it as its own.
 struct AttentionOptions {
   std::int64_t kv_heads = 1;
+  std::int64_t group = 1;  ///< shards that share a key-value head
   std::int64_t queries = 1;
   std::int64_t head_size = 1;
   /// Of rotary position embeddings; nothing: none.
@@ -66,7 +68,7 @@ class Attention final : public Sublayer {
                  attention.queries * attention.head_size,
                  {.backward_reads_output = false,
                   .reads_document_starts = attention.mask == AttentionMaskKind::kDocument},
-                 qk_norm_weights(site.name, attention, options.norms)),
+                 qk_norm_weights(site.name, attention, options.norms), shared_heads(attention)),
         attention_(attention),
         qk_norm_{.epsilon = options.norms.epsilon, .offset = weight_offset(options.norms)},
         tokens_(site.input.shape[0]) {}
@@ -74,7 +76,8 @@ class Attention final : public Sublayer {
   std::string text() const override {
     std::string text = fmt::format("attention {}", attention_.kv_heads * attention_.queries);
     const auto add_if = [&](bool has, const std::string& word) { text += has ? " " + word : ""; };
-    add_if(attention_.queries > 1, fmt::format("kv_heads={}", attention_.kv_heads));
+    add_if(attention_.queries > 1 || attention_.group > 1,
+           fmt::format("kv_heads={}", attention_.kv_heads / attention_.group));
     add_if(attention_.rotary.has_value(), "rotary");
     add_if(norms_heads(), fmt::format("qk_norm={}", name_of(attention_.qk_norm)));
     add_if(attention_.softcap > 0.0, fmt::format("softcap={}", attention_.softcap));
@@ -166,6 +169,17 @@ class Attention final : public Sublayer {
 
  private:
   enum class Product { kQkv };
+  static SharedHeads shared_heads(const AttentionOptions& attention) {
+    SharedHeads shared{.heads = attention.kv_heads / attention.group,
+                       .group = attention.group,
+                       // The key and the value.
+                       .product_rows = 2 * attention.head_size,
+                       .unit = attention.head_size};
+    if (attention.qk_norm == QkNorm::kWidth) {
+      shared.own_rows = {0, attention.head_size};
+    }
+    return shared;
+  }
   /// kLogSums: the logarithm of each score row's sum, from which backward recomputes the softmax.
   /// kHeads: qkv behind the norms of queries and keys and rotary positions, where there are norms;
   /// rotary positions alone turn qkv in place.
@@ -325,15 +339,30 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
   const std::int64_t largest = grid::even_part(attention.kv_heads, site.shards, 0).count();
   const char* what = attention.queries > 1 ? "key-value heads" : "heads";
   if (attention.kv_heads < site.shards) {
-    site.refuse_split(line, attention.kv_heads, what, ": some shards would have none");
-  }
-  if (static_cast<double>(largest) > kMostImbalance * even) {
+    if (attention.queries == 1) {
+      site.refuse_split(line, heads, what, ": some shards would have none");
+    }
+    if (site.shards % attention.kv_heads != 0 || heads % site.shards != 0) {
+      line.refuse(fmt::format(
+          "its {} heads with {} key-value heads cannot be split into numerics.shards = {} (by "
+          "default parallel.tensor); use a number of shards that divides the key-value heads, or a "
+          "multiple of them that divides {}",
+          heads, attention.kv_heads, site.shards, heads));
+    }
+    attention.group = site.shards / attention.kv_heads;
+  } else if (static_cast<double>(largest) > kMostImbalance * even) {
     site.refuse_split(
         line, attention.kv_heads, what,
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
   const SublayerOptions options = take_sublayer_options(line, site, {"qkv", "output"});
   take_family_options(line, options, attention);
+  if (attention.qk_norm == QkNorm::kWidth &&
+      attention.kv_heads * attention.head_size < site.shards) {
+    site.refuse_split(line, attention.kv_heads * attention.head_size, "elements of keys");
+  }
+  attention.kv_heads *= attention.group;
+  attention.queries /= attention.group;
   return std::make_unique<Attention>(site, options, attention);
 }
 

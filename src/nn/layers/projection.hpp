@@ -49,6 +49,17 @@ class Projection {
   [[nodiscard]] std::int64_t unit() const { return options_.unit; }
   [[nodiscard]] bool has_bias() const { return options_.bias == Switch::kOn; }
   [[nodiscard]] bool is_adapted() const { return rank_ > 0; }
+  /// The indices of the parameters whose rows are outputs, among the layer's: W, b, B.
+  [[nodiscard]] std::vector<std::size_t> parameters_of_outputs() const {
+    std::vector<std::size_t> parameters{weight_};
+    if (has_bias()) {
+      parameters.push_back(weight_ + 1);
+    }
+    if (is_adapted()) {
+      parameters.push_back(a_ + 1);
+    }
+    return parameters;
+  }
   /// Elements of the adapter's matrix that all shards share; 0 without an adapter.
   [[nodiscard]] std::int64_t shared_elements() const {
     return rank_ * (splits_outputs() ? inputs() : outputs());

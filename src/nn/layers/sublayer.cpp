@@ -45,13 +45,14 @@ SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
 Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
                    const std::vector<InnerProduct>& products, const std::string& output_name,
                    std::int64_t inner_width, std::int64_t inner_unit, const LayerTraits& traits,
-                   std::vector<ParameterSpec> own)
+                   std::vector<ParameterSpec> own, const SharedHeads& shared_heads)
     : Layer(site.name, site.input, site.input, traits),
       options_(options),
       norm_(options.norm, site.input.shape.back(), options.norms),
       post_norm_(NormKind::kNone, 1, {}),
       inner_unit_(inner_unit),
       own_(std::move(own)),
+      shared_rows_(shared_heads, site.shards),
       dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {
   auto next = static_cast<std::size_t>(norm_.parameter_count());
   const auto add = [&](ProjectionOptions projection) {
@@ -86,6 +87,15 @@ Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
       adapter_elements_ += projection.shared_elements();
     }
   }
+  const std::vector<ParameterSpec> specs = computed_parameters();
+  for (const Projection& product : this->products()) {
+    for (const std::size_t parameter : product.parameters_of_outputs()) {
+      shared_rows_.add(parameter, specs[parameter], shared_heads.product_rows, shared_heads.unit);
+    }
+  }
+  for (std::size_t i = 0; i < shared_heads.own_rows.size(); ++i) {
+    shared_rows_.add(own_first_ + i, specs[own_first_ + i], shared_heads.own_rows[i], 1);
+  }
 }
 
 std::string Sublayer::adapter_text() const {
@@ -93,6 +103,12 @@ std::string Sublayer::adapter_text() const {
 }
 
 std::vector<ParameterSpec> Sublayer::parameters() const {
+  std::vector<ParameterSpec> specs = computed_parameters();
+  shared_rows_.to_stored(specs);
+  return specs;
+}
+
+std::vector<ParameterSpec> Sublayer::computed_parameters() const {
   std::vector<ParameterSpec> specs = norm_.parameters(parameter_name(name(), "norm"));
   const auto append = [&](const std::vector<ParameterSpec>& more) {
     specs.insert(specs.end(), more.begin(), more.end());
@@ -213,6 +229,8 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
        {Workspace::kOwnAllShards, shard_parts(pass, divides_own() ? 0 : own_elements()).all_shards},
        {Workspace::kTermsAllShards, terms.all_shards},
        {Workspace::kTermsOwnShards, terms.own_shards}});
+  const std::vector<TensorSpec> shared = shared_rows_.workspace(pass);
+  specs.insert(specs.end(), shared.begin(), shared.end());
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());

@@ -19,6 +19,7 @@
 #include "layers/projection.hpp"
 #include "layers/shard_parts.hpp"
 #include "layers/shard_sum.hpp"
+#include "layers/shared_rows.hpp"
 
 namespace strata::nn {
 
@@ -66,12 +67,13 @@ class Sublayer : public Layer {
     std::optional<Switch> bias = {};  ///< nothing: as SublayerOptions::bias
   };
 
-  /// `own`: parameters of the inner part itself, which shards either all share or all divide.
+  /// `own`: parameters of the inner part itself, which shards either all share or all divide. With
+  /// `shared_heads` it and the products are those of SharedRows' copies.
   Sublayer(const LayerSite& site, const SublayerOptions& options,
            const std::vector<InnerProduct>& products, const std::string& output_name,
            std::int64_t inner_width, std::int64_t inner_unit,
            const LayerTraits& traits = {.backward_reads_output = false},
-           std::vector<ParameterSpec> own = {});
+           std::vector<ParameterSpec> own = {}, const SharedHeads& shared_heads = {});
 
   /// The tensors of the inner part for one shard, each of `rows` rows.
   struct Inner {
@@ -154,7 +156,8 @@ class Sublayer : public Layer {
   /// divide them.
   enum class Gradient { kDropped, kProjected, kWhole, kNormed, kOwn, kProducts };
   /// kLow: rows x rank of one adapter; kAdapter...: ShardParts of the shared matrices' gradients;
-  /// kTerms...: ShardParts of forward_terms() or backward_terms(); kSum: a ShardSum.
+  /// kTerms...: ShardParts of forward_terms() or backward_terms(); kSharedRows: SharedRows;
+  /// kSum: a ShardSum.
   enum class Workspace {
     kNormAllShards,
     kNormOwnShards,
@@ -167,9 +170,15 @@ class Sublayer : public Layer {
     kOwnAllShards,
     kTermsAllShards,
     kTermsOwnShards,
-    kSum
+    kSharedRows,
+    kSum = kSharedRows + SharedRows::kTensors
   };
 
+  /// The parameters as passes see them.
+  [[nodiscard]] std::vector<ParameterSpec> computed_parameters() const;
+  [[nodiscard]] static TensorSlots shared_workspace(const LayerPass& pass) {
+    return TensorSlots(pass.workspace.from(Workspace::kSharedRows));
+  }
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
   [[nodiscard]] std::int64_t rows_of(const LayerPass& pass) const;
   [[nodiscard]] std::int64_t whole_rows(const LayerPass& pass) const;
@@ -245,6 +254,7 @@ class Sublayer : public Layer {
   std::size_t own_first_ = 0;  ///< index of the first of them among the parameters
   /// Of the matrices of all adapters that all shards share.
   std::int64_t adapter_elements_ = 0;
+  SharedRows shared_rows_;
   RandomStream dropout_stream_;
 };
 

@@ -248,18 +248,24 @@ void Sublayer::apply_post_norm(const LayerPass& pass) const {
   }
 }
 
-void Sublayer::forward(const LayerPass& pass) const {
-  RowGather normed = begin_normed(pass);
-  make_products(pass, normed);
-  make_output(pass);
+void Sublayer::forward(const LayerPass& given) const {
+  shared_rows_.with_copies(given, shared_workspace(given), [&](const LayerPass& pass) {
+    RowGather normed = begin_normed(pass);
+    make_products(pass, normed);
+    make_output(pass);
+  });
 }
 
-void Sublayer::recompute(const LayerPass& pass) const {
-  RowGather normed = begin_normed(pass);
-  if (pass.shape.recompute == Recompute::kFull) {
-    make_products(pass, normed);
+void Sublayer::recompute(const LayerPass& given) const {
+  if (given.shape.recompute == Recompute::kFull) {
+    shared_rows_.with_copies(given, shared_workspace(given), [&](const LayerPass& pass) {
+      RowGather normed = begin_normed(pass);
+      make_products(pass, normed);
+    });
     return;
   }
+  const LayerPass& pass = given;
+  RowGather normed = begin_normed(pass);
   normed.wait_for_all();
   if (result_under_selective() == Keep::kRecomputed) {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
@@ -376,18 +382,23 @@ void Sublayer::norm_backward(const LayerPass& pass, Wants wants, const TensorVie
   }
 }
 
-void Sublayer::backward(const LayerPass& pass, Wants wants) const {
-  const TensorView dy = pass.output_gradient.reshaped(Shape{rows_of(pass), width()});
+void Sublayer::backward(const LayerPass& given, Wants wants) const {
+  const TensorView dy = given.output_gradient.reshaped(Shape{rows_of(given), width()});
   if (has_post_norm()) {
-    post_norm_backward(pass, wants);
+    post_norm_backward(given, wants);
   }
-  std::optional<ShardSum> normed_gradient =
-      wants_input(wants) ? begin_normed_gradient(pass) : std::nullopt;
+  shared_rows_.with_copies(given, shared_workspace(given), [&](const LayerPass& pass) {
+    std::optional<ShardSum> normed_gradient =
+        wants_input(wants) ? begin_normed_gradient(pass) : std::nullopt;
+    if (wants_weights(wants)) {
+      product_weight_gradients(pass);
+    }
+    end_normed_gradient(pass, normed_gradient);
+  });
   if (wants_weights(wants)) {
-    product_weight_gradients(pass);
+    shared_rows_.add_gradients(given, shared_workspace(given));
   }
-  end_normed_gradient(pass, normed_gradient);
-  norm_backward(pass, wants, dy);
+  norm_backward(given, wants, dy);
 }
 
 void Sublayer::product_weight_gradients(const LayerPass& pass) const {

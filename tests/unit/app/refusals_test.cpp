@@ -297,6 +297,9 @@ model.preset=gpt3 => model.preset = "gpt3" | gpt2-124m | llama
 model.mlp=silu => model.mlp = "silu" | swiglu
 model.positions=sines => model.positions = "sines" | rotary | learned
 model.rotary_scaling=yarn:4 => model.rotary_scaling = "yarn:4" | linear:FACTOR
+model.rotary_scaling=longrope:4:100:1:1,2 => model.rotary_scaling = "longrope | longrope:FACTOR:CONTEXT
+model.positions=rotary & model.rotary_scaling=longrope:4:100:1:2 => rotary_scaling has 1 factors, but
+  4 pairs | give 4
 model.rotary_scaling=linear:2 => model.rotary_scaling = linear:2 | model.positions is learned
 model.blocks=2000000000 => model.blocks = "2000000000" | from 0 to 10000
 model.width=16000000 => model.width | from 0 to 1048576
@@ -307,8 +310,8 @@ model.context=9000000000000 => model.context | from 0 to 16777216
 model.vocabulary=9000000000000 => model.vocabulary | from 0 to 16777216
 model.context=sixteen => model.context = "sixteen" | whole number
 numerics.shards=3 => attention | 4 heads are not divisible by numerics.shards = 3
-2: parallel.tensor=2 & model.kv_heads=2 => 2 key-value heads are not divisible by numerics.shards
-  = 4
+2: parallel.tensor=2 & model.kv_heads=2 & numerics.shards=6 => 4 heads with 2 key-value heads |
+  numerics.shards = 6 | divides the key-value heads, or a multiple of them that divides 4
 model.hidden=130 => model.preset is | model.hidden | mlp 130 | parallel.tensor | such as 2 or 5 |
   130 hidden units are not divisible by numerics.shards = 4
 3: parallel.tensor=3 => numerics.shards is 4, which parallel.tensor = 3 does not divide | divides 4

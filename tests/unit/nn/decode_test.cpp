@@ -64,6 +64,7 @@ std::vector<double> whole_logits(const ConstTensorView& split, std::int64_t rows
 struct DecodeCase {
   std::string name;
   std::vector<std::string> layers;
+  std::vector<std::int64_t> shards{1, 2};
 };
 
 void PrintTo(const DecodeCase& c, std::ostream* out) {
@@ -107,7 +108,7 @@ void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, doub
 class Decode : public testing::TestWithParam<DecodeCase> {};
 
 TEST_P(Decode, InPiecesGivesTheLogitsOfTheWhole) {
-  for (const std::int64_t shards : {1, 2}) {
+  for (const std::int64_t shards : GetParam().shards) {
     expect_pieces_give_the_whole<float>(GetParam(), shards, 1e-5);
     expect_pieces_give_the_whole<double>(GetParam(), shards, 1e-12);
   }
@@ -137,6 +138,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "post_norm=rms_norm unit_offset=on qk_norm=head scale=0.4 softcap=2 window=3",
                     "mlp 12 geglu norm=none post_norm=rms_norm", "rms_norm unit_offset=on",
                     "head softcap=4"}},
+        DecodeCase{"shared_kv_heads",
+                   {"embedding 8", "attention 4 kv_heads=2 rotary=100 lora=2",
+                    "attention 8 kv_heads=1 head_size=4 qk_norm=width", "head"},
+                   {1, 2, 4}},
         DecodeCase{
             "grouped_rotary",
             {"embedding 8", "attention 6 kv_heads=2 head_size=4 rotary=100 norm=rms_norm bias=off",

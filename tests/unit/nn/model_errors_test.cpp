@@ -65,8 +65,17 @@ TEST(ModelErrors, OfWhatShardsDoNotDivide) {
                 "divides 6, such as 3 or 6"});
   expect_words(tokens({"embedding 8", "attention 2", "head"}, 4),
                {"2 heads", "numerics.shards = 4", "divides 2, such as 2"});
-  expect_words(tokens({"embedding 8", "attention 4 kv_heads=2", "head"}, 4),
-               {"2 key-value heads", "numerics.shards = 4", "divides 2"});
+  for (const auto& [attention, shards] : {std::pair{"attention 6 kv_heads=2", 4},
+                                          {"attention 6 kv_heads=2", 3},
+                                          {"attention 6 kv_heads=1", 12},
+                                          {"attention 4 kv_heads=2", 8}}) {
+    expect_words(tokens({"embedding 24", attention, "head"}, shards),
+                 {"heads with", "key-value heads", fmt::format("numerics.shards = {}", shards),
+                  "divides the key-value heads, or a multiple of them that divides"});
+  }
+  expect_words(
+      tokens({"embedding 8", "attention 4 kv_heads=1 head_size=2 qk_norm=width", "head"}, 4),
+      {"2 elements of keys", "numerics.shards = 4"});
   expect_words(tokens({"embedding 8", "mlp 30", "head"}, 4),
                {"30 hidden units", "numerics.shards = 4", "such as 3 or 5"});
   expect_words(tokens({"embedding 8", "head"}, 64),
@@ -88,10 +97,30 @@ TEST(ModelErrors, OfHeads) {
   expect_words(tokens({"embedding 12", "attention 4 rotary=10000", "head"}),
                {"rotary", "a head has 3", "even"});
   expect_words(tokens({"embedding 8", "attention 4 rotary=-1", "head"}), {"rotary is -1", "10000"});
-  for (const char* scaling :
-       {"yarn:2", "linear", "linear:0.5", "linear:x", "llama3:8", "llama3:8:4:1:8192",
-        "llama3:8:1:4:0.5", "llama3:8:1:4:1e300", "none:1", "yarn:4:100:32", "yarn:4:100:1:32",
-        "yarn:4:100:32:1:-1", "yarn:4:100:32:1:1:1"}) {
+  for (const char* scaling : {"yarn:2",
+                              "linear",
+                              "linear:0.5",
+                              "linear:x",
+                              "llama3:8",
+                              "llama3:8:4:1:8192",
+                              "llama3:8:1:4:0.5",
+                              "llama3:8:1:4:1e300",
+                              "none:1",
+                              "yarn:4:100:32",
+                              "yarn:4:100:1:32",
+                              "yarn:4:100:32:1:-1",
+                              "yarn:4:100:32:1:1:1",
+                              "longrope:4:100",
+                              "longrope:4:100:1",
+                              "longrope:4:100:1,2:1",
+                              "longrope:4:100:1,:1,2",
+                              "longrope:4:100:0:1",
+                              "longrope:4:100:x:1",
+                              "longrope:4:100:1:inf",
+                              "longrope:4:1:1:1",
+                              "longrope:0.5:100:1:1",
+                              "longrope:4:100:1:1:-1",
+                              "longrope:4:100:1:1:1:1"}) {
     expect_words(
         tokens({"embedding 8", fmt::format("attention 4 rotary=10000 rotary_scaling={}", scaling),
                 "head"}),
@@ -102,6 +131,8 @@ TEST(ModelErrors, OfHeads) {
   for (const auto& [words, expected] : std::vector<std::pair<std::string, Words>>{
            {"rotary_share=0.5", {"rotary_share needs rotary", "rotary=BASE"}},
            {"rotary=0.5 rotary_scaling=yarn:4:32", {"rotary is 0.5", "above 1"}},
+           {"rotary=10 rotary_scaling=longrope:4:100:1,2:1,2",
+            {"rotary_scaling has 2 factors", "1 pairs", "give 1 short and 1 long"}},
            {"rotary=10 rotary_share=0", {"rotary_share is 0", "above 0"}},
            {"rotary=10 rotary_share=1.5", {"rotary_share is 1.5", "at most 1"}},
            {"rotary=10 head_size=10 rotary_share=0.5", {"the share", "has 5", "even number"}},

@@ -76,6 +76,21 @@ INSTANTIATE_TEST_SUITE_P(
                  "bias=off qk_norm=width"),
         sublayer("attention_uneven_norm_of_all_heads",
                  "attention 22 kv_heads=11 head_size=2 norm=rms_norm unit_offset=on qk_norm=width"),
+        // With 4 shards, and with one key-value head with 2, several shards share a head.
+        sublayer("attention_two_kv_heads", "attention 4 kv_heads=2 rotary=10"),
+        sublayer("attention_one_kv_head",
+                 "attention 4 kv_heads=1 head_size=4 rotary=10 norm=rms_norm"),
+        sublayer("attention_one_kv_head_of_eight",
+                 "attention 8 kv_heads=1 bias=off qkv_bias=on rotary=10 head_size=2 dropout=0.2"),
+        sublayer("attention_shared_norm_of_heads",
+                 "attention 4 kv_heads=2 head_size=4 rotary=10 norm=rms_norm bias=off qk_norm=head "
+                 "softcap=1.5 window=2"),
+        sublayer("attention_shared_norm_of_all_heads",
+                 "attention 8 kv_heads=2 head_size=4 norm=none post_norm=rms_norm unit_offset=on "
+                 "qk_norm=width"),
+        sublayer("attention_one_norm_of_all_heads",
+                 "attention 4 kv_heads=1 head_size=4 rotary=10 bias=off qk_norm=width lora=2"),
+        sublayer("attention_shared_lora", "attention 4 kv_heads=2 lora=2 lora_alpha=3"),
         sublayer("mlp_geglu_lora", "mlp 12 geglu norm=rms_norm unit_offset=on lora=2"),
         sublayer("rms_norm_unit_offset", "rms_norm unit_offset=on"),
         GradientCase{"mlp_of_one_row", {"mlp 12"}, Shape{6}, 6},
@@ -175,6 +190,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention 8 kv_heads=4 head_size=2 rotary=10000 norm=rms_norm "
                       "bias=off",
                       "mlp 8 swiglu norm=rms_norm bias=off", "rms_norm", "head tied=off"}},
+        LanguageCase{"one_kv_head",
+                     {"embedding 4 positions=4", "attention 4 kv_heads=1 dropout=0.1 bias=off",
+                      "mlp 8", "layer_norm", "head"}},
         LanguageCase{
             "dense_head",
             {"embedding 4", "dense 8 parallel=column", "dense 3 parallel=row", "dense 8"}}),
