@@ -147,8 +147,8 @@ class Families(language.LanguageTest):
             f"# {family.title} (`{name}`)",
             f"Measured by `tests/reference/families_reference.py` with {version} on CPU cores, on a small model with random "
             f"weights: {c['num_hidden_layers']} blocks, width {c['hidden_size']}, {c['num_attention_heads']} heads of "
-            f"{c['head_dim']}, {c['num_key_value_heads']} key-value heads, {c['intermediate_size']} hidden units, "
-            f"{c['vocab_size']} token ids.",
+            f"{c['head_dim']}, {c['num_key_value_heads']} key-value head{'s' * (c['num_key_value_heads'] > 1)}, "
+            f"{c['intermediate_size']} hidden units, {c['vocab_size']} token ids.",
             f"The reference is `tests/reference/torch_families.py`, our own forward pass in PyTorch. Sources: {family.source}; "
             f"the keys of the config.json of {family.published}.",
             "\n".join(["| compared | with | result |", "|---|---|---|", *table]),

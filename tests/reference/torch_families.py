@@ -147,6 +147,7 @@ FAMILIES = {
     "gemma3_text": Family(
         "Gemma 3", "google/gemma-3-1b-pt", "Gemma Team, arXiv 2503.19786",
         {**GELU, "architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": None, "final_logit_softcapping": None,
+         "num_key_value_heads": 1,
          "num_hidden_layers": 6, "rope_local_base_freq": 100, "rope_scaling": None, "sliding_window_pattern": 6},
         {**GEMMA, **QK_NORMS}, tied=True, unit_offset=True, scaled_tokens=True),
     "olmo2": Family(

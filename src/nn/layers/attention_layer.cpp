@@ -2,6 +2,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/nn/attention_kinds.hpp"
 #include "strata/nn/rotary_scaling.hpp"
@@ -343,11 +344,18 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
       site.refuse_split(line, heads, what, ": some shards would have none");
     }
     if (site.shards % attention.kv_heads != 0 || heads % site.shards != 0) {
+      std::vector<std::int64_t> allowed;
+      for (std::int64_t shards = 1; shards <= heads; ++shards) {
+        if (attention.kv_heads % shards == 0 ||
+            (shards % attention.kv_heads == 0 && heads % shards == 0)) {
+          allowed.push_back(shards);
+        }
+      }
       line.refuse(fmt::format(
           "its {} heads with {} key-value heads cannot be split into numerics.shards = {} (by "
-          "default parallel.tensor); use a number of shards that divides the key-value heads, or a "
-          "multiple of them that divides {}",
-          heads, attention.kv_heads, site.shards, heads));
+          "default parallel.tensor); use a number that divides the key-value heads, or a multiple "
+          "of them that divides the heads: {}",
+          heads, attention.kv_heads, site.shards, fmt::join(allowed, ", ")));
     }
     attention.group = site.shards / attention.kv_heads;
   } else if (static_cast<double>(largest) > kMostImbalance * even) {

@@ -149,14 +149,16 @@ ParameterViews SharedRows::copies_in(const LayerPass& pass, const Rows& rows,
 }
 
 void SharedRows::with_copies(const LayerPass& given, const TensorSlots& workspace,
-                             const std::function<void(const LayerPass&)>& body) const {
+                             const std::function<void(const LayerPass&)>& body, Reads reads) const {
   if (rows_.empty()) {
     body(given);
     return;
   }
   require(given.shards.shards() == shards_, "{} shards in a layer for {}", given.shards.shards(),
           shards_);
-  make_copies(given, workspace);
+  if (reads == Reads::kWeights) {
+    make_copies(given, workspace);
+  }
   std::vector<ParameterViews> weights(given.weights.begin(), given.weights.end());
   LayerPass pass = given;
   const TensorView& gradients = workspace.at(

@@ -28,6 +28,9 @@ struct SharedHeads {
 /// Why: docs/decisions/0027-replicated-key-value-heads.md.
 class SharedRows {
  public:
+  /// What a pass reads of the parameters.
+  enum class Reads { kWeights, kNothing };
+
   /// The number of tensors that workspace() lists.
   static constexpr std::size_t kTensors = 5;
 
@@ -45,11 +48,12 @@ class SharedRows {
   [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const;
 
   /// Calls body(pass) with copies in the place of the added parameters. Communication: one
-  /// all-gather over the tensor group where there are any.
+  /// all-gather over the tensor group where there are any and the pass reads them.
   void with_copies(const LayerPass& given, const TensorSlots& workspace,
-                   const std::function<void(const LayerPass&)>& body) const;
+                   const std::function<void(const LayerPass&)>& body,
+                   Reads reads = Reads::kWeights) const;
   /// Adds the gradients of the copies, which with_copies() left, to those of the stored rows.
-  /// Communication: as with_copies().
+  /// Communication: one all-gather over the tensor group where there are any.
   void add_gradients(const LayerPass& given, const TensorSlots& workspace) const;
 
  private:

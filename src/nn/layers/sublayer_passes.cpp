@@ -256,15 +256,14 @@ void Sublayer::forward(const LayerPass& given) const {
   });
 }
 
-void Sublayer::recompute(const LayerPass& given) const {
-  if (given.shape.recompute == Recompute::kFull) {
-    shared_rows_.with_copies(given, shared_workspace(given), [&](const LayerPass& pass) {
-      RowGather normed = begin_normed(pass);
-      make_products(pass, normed);
+void Sublayer::recompute(const LayerPass& pass) const {
+  if (pass.shape.recompute == Recompute::kFull) {
+    shared_rows_.with_copies(pass, shared_workspace(pass), [&](const LayerPass& copied) {
+      RowGather normed = begin_normed(copied);
+      make_products(copied, normed);
     });
     return;
   }
-  const LayerPass& pass = given;
   RowGather normed = begin_normed(pass);
   normed.wait_for_all();
   if (result_under_selective() == Keep::kRecomputed) {
@@ -387,14 +386,20 @@ void Sublayer::backward(const LayerPass& given, Wants wants) const {
   if (has_post_norm()) {
     post_norm_backward(given, wants);
   }
-  shared_rows_.with_copies(given, shared_workspace(given), [&](const LayerPass& pass) {
-    std::optional<ShardSum> normed_gradient =
-        wants_input(wants) ? begin_normed_gradient(pass) : std::nullopt;
-    if (wants_weights(wants)) {
-      product_weight_gradients(pass);
-    }
-    end_normed_gradient(pass, normed_gradient);
-  });
+  // Gradients of weights alone read only those of adapters.
+  const SharedRows::Reads reads = wants_input(wants) || is_adapted() ? SharedRows::Reads::kWeights
+                                                                     : SharedRows::Reads::kNothing;
+  shared_rows_.with_copies(
+      given, shared_workspace(given),
+      [&](const LayerPass& pass) {
+        std::optional<ShardSum> normed_gradient =
+            wants_input(wants) ? begin_normed_gradient(pass) : std::nullopt;
+        if (wants_weights(wants)) {
+          product_weight_gradients(pass);
+        }
+        end_normed_gradient(pass, normed_gradient);
+      },
+      reads);
   if (wants_weights(wants)) {
     shared_rows_.add_gradients(given, shared_workspace(given));
   }

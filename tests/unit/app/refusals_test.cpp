@@ -311,7 +311,7 @@ model.vocabulary=9000000000000 => model.vocabulary | from 0 to 16777216
 model.context=sixteen => model.context = "sixteen" | whole number
 numerics.shards=3 => attention | 4 heads are not divisible by numerics.shards = 3
 2: parallel.tensor=2 & model.kv_heads=2 & numerics.shards=6 => 4 heads with 2 key-value heads |
-  numerics.shards = 6 | divides the key-value heads, or a multiple of them that divides 4
+  numerics.shards = 6 | a multiple of them that divides the heads: 1, 2, 4
 model.hidden=130 => model.preset is | model.hidden | mlp 130 | parallel.tensor | such as 2 or 5 |
   130 hidden units are not divisible by numerics.shards = 4
 3: parallel.tensor=3 => numerics.shards is 4, which parallel.tensor = 3 does not divide | divides 4

@@ -69,9 +69,10 @@ TEST(ModelErrors, OfWhatShardsDoNotDivide) {
                                           {"attention 6 kv_heads=2", 3},
                                           {"attention 6 kv_heads=1", 12},
                                           {"attention 4 kv_heads=2", 8}}) {
-    expect_words(tokens({"embedding 24", attention, "head"}, shards),
-                 {"heads with", "key-value heads", fmt::format("numerics.shards = {}", shards),
-                  "divides the key-value heads, or a multiple of them that divides"});
+    expect_words(
+        tokens({"embedding 24", attention, "head"}, shards),
+        {"heads with", "key-value heads", fmt::format("numerics.shards = {}", shards),
+         "divides the key-value heads, or a multiple of them that divides the heads: 1, "});
   }
   expect_words(
       tokens({"embedding 8", "attention 4 kv_heads=1 head_size=2 qk_norm=width", "head"}, 4),
