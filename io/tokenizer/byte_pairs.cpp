@@ -26,19 +26,20 @@ BytePairs::BytePairs(BytePairTables tables) : tables_(std::move(tables)) {
   for (const SplitStep& step : tables_.splits) {
     splits_.emplace_back(step.expression);
   }
-  for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
+  const auto add = [&](std::uint32_t id) {
     const std::string& token = tables_.tokens[id];
-    if (is_added(tables_.added, id)) {
-      continue;
+    if (words_.emplace(token, id).second && token.size() == 1) {
+      byte_ids_[static_cast<unsigned char>(token[0])] = id;
     }
-    words_.emplace(token, static_cast<std::uint32_t>(id));
-    if (token.size() == 1) {
-      byte_ids_[static_cast<unsigned char>(token[0])] = static_cast<std::uint32_t>(id);
+  };
+  for (std::size_t id = 0; id < tables_.tokens.size(); ++id) {
+    if (!is_added(tables_.added, id)) {
+      add(static_cast<std::uint32_t>(id));
     }
   }
-  // An added token may have the bytes of another.
+  // An added token may have the bytes of another, or be that of a byte.
   for (const AddedToken& token : tables_.added) {
-    words_.emplace(tables_.tokens[token.id], token.id);
+    add(token.id);
   }
   table_.resize(std::bit_ceil(2 * tables_.merges.size() + 2));
   for (std::size_t rank = 0; rank < tables_.merges.size(); ++rank) {

@@ -377,6 +377,15 @@ TEST_F(TokenizerFile, AddedTokensAreFoundAsTheirFlagsSay) {
   }
 }
 
+// Of Hugging Face's library: a byte's token may be an added one, and stays that byte's in words.
+TEST_F(TokenizerFile, AddedTokensMayBeThoseOfBytes) {
+  json file = small_json();
+  const json id = file["model"]["vocab"]["t"];
+  file["added_tokens"].push_back(
+      {{"id", id}, {"content", "t"}, {"special", false}, {"single_word", true}});
+  EXPECT_THAT(read(file.dump()).encode("to the t"), ElementsAre(id, 'o', 258, ' ', id));
+}
+
 // Of Hugging Face's library, which takes a token in normalized text where it is said to be there.
 TEST_F(TokenizerFile, TextIsNormalizedBetweenTokens) {
   json file = small_json();
