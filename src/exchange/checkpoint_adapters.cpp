@@ -1,17 +1,22 @@
 #include "checkpoint_adapters.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/io/json.hpp"
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/layer_line.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/plan/checkpoint_names.hpp"
+#include "strata/train/checkpointing.hpp"
+
+#include "peft_config.hpp"
 
 namespace strata::exchange {
 namespace {
@@ -104,7 +109,7 @@ std::vector<PublishedTensor> CheckpointAdapters::tensors(
       continue;
     }
     const auto name = [&](std::string_view matrix) {
-      return fmt::format("base_model.model.{}.{}.weight", module_of(weight.name), matrix);
+      return peft_name(module_of(weight.name), matrix);
     };
     const std::string a = matrices.a.substr(plan::kWeightPrefix.size());
     const std::string b = matrices.b.substr(plan::kWeightPrefix.size());
@@ -122,16 +127,18 @@ std::vector<PublishedTensor> CheckpointAdapters::tensors(
   return tensors;
 }
 
-nlohmann::ordered_json CheckpointAdapters::config(std::span<const PublishedTensor> weights) const {
+nlohmann::json CheckpointAdapters::config(std::span<const PublishedTensor> weights) const {
   // The last two parts of a name, as in "attn.c_proj".
   const auto end_of = [](const std::string& module) {
     return module.substr(module.rfind('.', module.rfind('.') - 1) + 1);
   };
   std::set<std::string> others;
   std::vector<std::string> adapted;
+  std::vector<std::string> all;
   bool inputs_first = false;
   for (const PublishedTensor& weight : weights) {
     const std::string module = module_of(weight.name);
+    all.push_back(module);
     if (matrices_of(weight.rows.front().parameter).a.empty()) {
       others.insert(end_of(module));
     } else {
@@ -143,16 +150,37 @@ nlohmann::ordered_json CheckpointAdapters::config(std::span<const PublishedTenso
   for (const std::string& module : adapted) {
     modules.insert(others.contains(end_of(module)) ? module : end_of(module));
   }
-  return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
-          {"r", rank_},
-          {"lora_alpha", alpha_},
-          {"lora_dropout", 0.0},
-          {"target_modules", modules},
-          {"bias", "none"},
-          {"fan_in_fan_out", inputs_first},
-          {"inference_mode", true},
-          {"base_model_name_or_path", nullptr}};
+  nlohmann::json config{{"peft_type", "LORA"},
+                        {"task_type", "CAUSAL_LM"},
+                        {"r", rank_},
+                        {"lora_alpha", alpha_},
+                        {"lora_dropout", 0.0},
+                        {"target_modules", modules},
+                        {"bias", "none"},
+                        {"fan_in_fan_out", inputs_first},
+                        {"inference_mode", true},
+                        {"base_model_name_or_path", nullptr}};
+  const train::ModelTexts texts = train::model_texts(checkpoint_);
+  const auto text = texts.find(kPeftConfig);
+  if (text == texts.end()) {
+    return config;
+  }
+  // What the adapters came with stays where it says the same.
+  const PeftConfig given = parse_peft_config(text->second, kPeftConfig);
+  nlohmann::json result = *io::parse_json(text->second);
+  const auto names_same = [&](const std::string& module) {
+    return std::ranges::any_of(
+        given.targets, [&](const std::string& target) { return is_target(module, target); });
+  };
+  if (given.rank != rank_ || given.alpha != alpha_) {
+    result.update({{"r", rank_}, {"lora_alpha", alpha_}, {"use_rslora", false}});
+  }
+  if (std::ranges::count_if(all, names_same) != std::ssize(adapted) ||
+      !std::ranges::all_of(adapted, names_same)) {
+    result["target_modules"] = modules;
+  }
+  result["fan_in_fan_out"] = inputs_first;
+  return result;
 }
 
 }  // namespace strata::exchange

@@ -26,9 +26,10 @@ class CheckpointAdapters {
   /// parameter. Source: huggingface/peft, utils/save_and_load.py.
   [[nodiscard]] std::vector<PublishedTensor> tensors(
       std::span<const PublishedTensor> weights) const;
-  /// PEFT's adapter_config.json. Its target_modules are ends of names that no module without an
-  /// adapter has. Source: huggingface/peft, tuners/lora/config.py.
-  [[nodiscard]] nlohmann::ordered_json config(std::span<const PublishedTensor> weights) const;
+  /// PEFT's adapter_config.json: the one that the adapters came with, where it still describes
+  /// them. Its target_modules are ends of names that no module without an adapter has.
+  /// Source: huggingface/peft, tuners/lora/config.py.
+  [[nodiscard]] nlohmann::json config(std::span<const PublishedTensor> weights) const;
 
  private:
   struct Matrices {

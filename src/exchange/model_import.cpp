@@ -225,6 +225,18 @@ void read_piece(const ForeignModel& foreign, const Piece& piece, const Shape& sh
   });
 }
 
+void read_adapter(const AdapterParameter& adapter, const TensorView& out) {
+  const std::int64_t columns = adapter.shape[1];
+  std::memset(out.raw(), 0, out.bytes());
+  for (const AdapterPiece& piece : adapter.pieces) {
+    const std::int64_t width = piece.stored->shape[1];
+    for (std::int64_t row = 0; row < piece.rows.count(); ++row) {
+      io::read_elements(*piece.stored, (piece.first + row) * width,
+                        out.flat_slice((piece.rows.begin + row) * columns + piece.column, width));
+    }
+  }
+}
+
 }  // namespace
 
 ForeignModel open_model(const fs::path& path, std::optional<ModelFormat> format) {
@@ -294,8 +306,8 @@ void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype
                          });
     part = {};
   };
-  for (const auto& [name, pieces] : parameters) {
-    const Shape& shape = shapes.at(name);
+  // The memory of a parameter, which the part's file will hold.
+  const auto next = [&](const std::string& name, const Shape& shape) {
     const std::int64_t size = shape.count() * size_bytes(dtype);
     if (!part.slices.empty() && part.bytes + size > kPartBytes) {
       write();
@@ -303,17 +315,26 @@ void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype
     part.bytes += size;
     part.memory.emplace_back(static_cast<std::size_t>(size));
     const TensorView parameter(part.memory.back().data(), shape, dtype);
+    part.slices.push_back({.name = fmt::format("{}{}", plan::kWeightPrefix, name),
+                           .global_shape = shape,
+                           .range = {0, shape.count()},
+                           .data = parameter,
+                           .shard = {}});
+    return parameter;
+  };
+  for (const auto& [name, pieces] : parameters) {
+    const Shape& shape = shapes.at(name);
+    const TensorView parameter = next(name, shape);
     for (const Piece& piece : pieces) {
       read_piece(foreign, piece, shape, parameter);
     }
     for (const Piece& piece : pieces) {
       io::release_pages(foreign.stored[piece.tensor]->bytes);
     }
-    part.slices.push_back({.name = fmt::format("{}{}", plan::kWeightPrefix, name),
-                           .global_shape = shape,
-                           .range = {0, shape.count()},
-                           .data = parameter,
-                           .shard = {}});
+  }
+  for (const AdapterParameter& adapter :
+       foreign.adapters ? foreign.adapters->parameters : std::vector<AdapterParameter>()) {
+    read_adapter(adapter, next(adapter.name, adapter.shape));
   }
   write();
   finish();

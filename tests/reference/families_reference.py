@@ -23,12 +23,14 @@ except ImportError as missing:
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
 import harness  # noqa: E402
 import language  # noqa: E402
-from torch_families import (FAMILIES, bytes_of, greedy, logits, read_safetensors, settings_of,  # noqa: E402
-                            small_model, write_safetensors)
+from torch_families import (FAMILIES, bytes_of, greedy, logits, random_adapters, read_safetensors,  # noqa: E402
+                            settings_of, small_model, write_safetensors)
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5}  # of the largest logit
 TOKENS, PROMPT = 64, "amber brook "
 STEPS, GRID = 4, (2, 2, 2)
+RANK, ALPHA = 3, 7.5
+ADAPTED = ("q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down")
 # Presets whose plan a family's card has, and what is planned.
 PRESETS = {"gpt2": ["gpt2-124m", "gpt2-1558m"], "gpt_neox": ["pythia-1.4b", "pythia-6.9b"],
            "llama": ["llama3.2-1b", "llama3-8b"], "mistral": ["mistral-7b", "mistral-nemo-12b"],
@@ -115,6 +117,61 @@ class Families(language.LanguageTest):
                 losses = [float(record["loss"]) for record in self.records(f"{name}-{GRID}", "train")]
                 self.assertEqual(len(losses), STEPS)
                 self.measured[name]["losses"] = losses
+
+    def test_adapters(self):
+        """Adapters of PEFT's form give the reference's logits, of all modules or of some, and go out as they came in
+        where modules of one product have one A, else as one adapter that has all A of the product."""
+        for name in self.names:
+            everything = [role for role in ADAPTED if role in FAMILIES[name].names]
+            fused = "gate_up" in everything  # two products of strata
+            for case, roles in (("all", everything), ("some", ["v", "q", "qkv", "down"])):
+                with self.subTest(f"{name}, {case}"):
+                    self.check_adapters(name, f"{name}-{case}", roles, fused and case == "all")
+
+    def check_adapters(self, name, run, roles, fused):
+        config, weights = self.brought_in(name)
+        adapters = random_adapters(config, roles, RANK)
+        peft = self.directory / f"{run}-peft"
+        peft.mkdir()
+        targets = sorted({module.split(".lora_")[0].rsplit(".", 1)[1] for module in adapters})
+        described = {"base_model_name_or_path": "base", "bias": "none", "fan_in_fan_out": FAMILIES[name].transposed,
+                     "lora_alpha": ALPHA, "lora_dropout": 0.05, "peft_type": "LORA", "r": RANK, "rank_pattern": {},
+                     "target_modules": targets, "task_type": "CAUSAL_LM", "use_rslora": False}
+        (peft / "adapter_config.json").write_text(json.dumps(described))
+        for dtype, tolerance in TOLERANCES.items():
+            narrow, low = ({n: w.to(getattr(torch, dtype)) for n, w in tensors.items()} for tensors in (weights, adapters))
+            write_safetensors(peft / "adapter_model.safetensors", {f"base_model.model.{n}": w for n, w in low.items()})
+            made = f"{run}-{dtype}"
+            self.alone("checkpoint", "import", f"{name}-model", f"--adapters={peft}", f"--output={made}", f"--dtype={dtype}",
+                       "--data=text/train.h5", expect=harness.DONE)
+            self.alone("checkpoint", "export", made, "--format=huggingface", f"--output={made}-merged", "--check-logits",
+                       f"--logits={made}.json", expect=harness.DONE)
+            found = json.loads((self.directory / f"{made}.json").read_text())
+            expected = logits({**config, "lora_scale": ALPHA / RANK}, {**narrow, **low}, torch.tensor(found["ids"]))[:, -1]
+            difference = (torch.tensor(found["logits"], dtype=expected.dtype) - expected).abs().max()
+            self.assertLess((difference / expected.abs().max()).item(), tolerance)
+        apart = ["--format=huggingface", "--adapters=apart"]
+        if fused:
+            refused = self.alone("checkpoint", "export", made, *apart, f"--output={run}-out")
+            self.assert_refused(refused, harness.USAGE, "PEFT has one for a tensor")
+            return
+        self.alone("checkpoint", "export", made, *apart, f"--output={run}-out", expect=harness.DONE)
+        first = read_safetensors(self.directory / f"{run}-out")
+        stacked = sum(role in roles for role in "qkv" if role in FAMILIES[name].names) or 1
+        written = json.loads((self.directory / f"{run}-out/adapter_config.json").read_text())
+        self.assertEqual((written["r"], written["lora_alpha"]), (RANK * stacked, ALPHA * stacked))
+        self.assertEqual(sorted(written), sorted(described))
+        if stacked == 1:
+            self.assertEqual(written, described)
+            self.assertEqual({n: bytes_of(w) for n, w in first.items()},
+                             {f"base_model.model.{n}": bytes_of(w) for n, w in low.items()})
+        # The files of an export come in and go out with the same bytes.
+        self.alone("checkpoint", "import", f"{name}-model", f"--adapters={run}-out", f"--output={run}-again",
+                   "--dtype=float32", "--data=text/train.h5", expect=harness.DONE)
+        self.alone("checkpoint", "export", f"{run}-again", *apart, f"--output={run}-twice", expect=harness.DONE)
+        for file in ("adapter_model.safetensors", "adapter_config.json"):
+            once, twice = ((self.directory / f"{run}-{out}" / file).read_bytes() for out in ("out", "twice"))
+            self.assertEqual(once, twice)
 
     def planned(self, preset, tokens):
         """A row: the preset's fastest grid on the fewest nodes of H100, the time of its step and a rank's memory."""

@@ -6,6 +6,7 @@ and what a family computes without a key for it. The forward pass follows the pa
 
 import json
 import math
+import re
 import struct
 from dataclasses import dataclass
 
@@ -240,9 +241,22 @@ def attend(q, k, v, scale, window=None, softcap=None):
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
+def random_adapters(config, roles, rank):
+    """Low-rank adapters of the roles' modules in all blocks that have them, as "MODULE.lora_A.weight"; float64."""
+    family, found, generator = FAMILIES[config["model_type"]], {}, torch.Generator().manual_seed(7)
+    for name, shape in shapes(config).items():
+        module = name.removesuffix(".weight")
+        if module != name and re.sub(r"\.\d+\.", ".N.", module) in [family.names.get(role) for role in roles]:
+            outputs, inputs = shape[::-1] if family.transposed else shape
+            for matrix, size in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                found[f"{module}.lora_{matrix}.weight"] = 0.2 * torch.randn(size, generator=generator, dtype=torch.float64)
+    return found
+
+
 def logits(config, weights, ids, context=None):
-    """Logits, samples x tokens x vocabulary, of token ids, samples x tokens, in the dtype of the weights. `context`: the
-    tokens of the model's samples, if not max_position_embeddings."""
+    """Logits, samples x tokens x vocabulary, of token ids, samples x tokens, in the dtype of the weights; where there are
+    adapters, config["lora_scale"] times what they give is added. `context`: the tokens of the model's samples, if not
+    max_position_embeddings."""
     c, family = settings_of(config), FAMILIES[config["model_type"]]
     heads, kv_heads, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     rope = {"rope_theta": c.get("rope_theta"), **c.get("rope_parameters", {})}
@@ -259,6 +273,8 @@ def logits(config, weights, ids, context=None):
     def linear(x, role):
         weight, bias = tensor(role), tensor(role, "bias")
         y = x @ (weight if family.transposed else weight.T)
+        if (a := tensor(role, "lora_A.weight")) is not None:
+            y = y + c["lora_scale"] * (x @ a.T) @ tensor(role, "lora_B.weight").T
         return y if bias is None else y + bias
 
     def norm(x, role):

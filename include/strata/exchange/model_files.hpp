@@ -14,6 +14,7 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/tensor_files.hpp"
 #include "strata/io/tokenizer.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/train/checkpointing.hpp"
 
 /// Weights of other programs as checkpoints, and back. Formats: docs/models.md.
@@ -30,6 +31,37 @@ constexpr auto enum_names(ModelFormat) {
   return names_in_order("huggingface", "llmc", "safetensors", "onnx");
 }
 
+/// Rows of a stored matrix, and where they lie in an adapter's.
+struct AdapterPiece {
+  const io::StoredTensor* stored = nullptr;
+  std::int64_t first = 0;   ///< row of the stored matrix
+  grid::Range rows;         ///< of the parameter
+  std::int64_t column = 0;  ///< of the parameter, where the stored columns begin
+};
+
+/// A matrix of an adapter, as "blocks.0.mlp.up.lora_a"; zero where no piece lies.
+struct AdapterParameter {
+  std::string name;
+  Shape shape;
+  std::vector<AdapterPiece> pieces;
+};
+
+/// Low-rank adapters in files of PEFT.
+struct ForeignAdapters {
+  nn::AdapterOptions options;
+  io::TensorFiles files;
+  std::vector<AdapterParameter> parameters;
+  std::string config;  ///< the text of adapter_config.json
+};
+
+/// Opens the adapters of a directory for a model. Modules that share a product and have different
+/// A, as q_proj and v_proj, become one adapter of all A below each other, each B in the columns of
+/// its A, and zeros elsewhere: rank and alpha of all products are then so many times PEFT's.
+/// Throws: Error(kData) naming the key of adapter_config.json or the tensor that strata does not
+/// compute, or that does not fit the model.
+[[nodiscard]] ForeignAdapters open_adapters(const std::filesystem::path& directory,
+                                            const PublishedModel& model);
+
 /// A model in files of another program: its tensors have the expected names and shapes.
 struct ForeignModel {
   ModelFormat format = ModelFormat::kHuggingface;
@@ -38,6 +70,7 @@ struct ForeignModel {
   std::vector<PublishedTensor> tensors;
   std::vector<const io::StoredTensor*> stored;  ///< of each of `tensors`
   train::ModelTexts texts = {};                 ///< of Hugging Face's files beside the weights
+  std::optional<ForeignAdapters> adapters = {};
 };
 
 /// The tokens that end a text of a checkpoint's model: the tokenizer's separator and, of a model of

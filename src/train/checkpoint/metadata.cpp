@@ -354,6 +354,9 @@ nlohmann::json imported_metadata(const std::vector<std::string>& layers,
   if (!texts.empty()) {
     metadata[kTexts] = texts;
   }
+  if (!std::ranges::equal(lines, lines, {}, nn::without_adapters)) {
+    metadata[plan::kOnlyAdapters] = true;
+  }
   return metadata;
 }
 

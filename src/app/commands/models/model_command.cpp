@@ -69,8 +69,14 @@ std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const
 ExitCode import_model(const config::CommandLine& line) {
   const fs::path path = line.positions().front();
   const fs::path output = line.required("output");
-  const exchange::ForeignModel model =
+  exchange::ForeignModel model =
       exchange::open_model(path, line.choice<exchange::ModelFormat>("format"));
+  nn::AdapterOptions adapters;
+  if (line.has("adapters")) {
+    model.adapters.emplace(exchange::open_adapters(line.value("adapters", ""), model.model));
+    model.texts["adapter_config.json"] = model.adapters->config;
+    adapters = model.adapters->options;
+  }
   const std::optional<io::Tokenizer> tokenizer = tokenizer_of(line, path, model);
   const nn::TransformerOptions& sizes = model.model.options;
   if (tokenizer && tokenizer->vocabulary() > sizes.vocabulary) {
@@ -96,6 +102,12 @@ ExitCode import_model(const config::CommandLine& line) {
   config.numerics.dtype = line.choice<DType>("dtype").value_or(exchange::dtype_of(model));
   config.train.steps = kSteps;
   config.run.dir = output.string();
+  config.lora.adapters = adapters;
+  for (const char* key : {"lora.rank", "lora.alpha", "lora.products"}) {
+    if (model.adapters) {
+      given.origins[key] = config::Origin::kGiven;
+    }
+  }
   for (const char* key :
        {"model.context", "model.vocabulary", "numerics.dtype", "train.steps", "run.dir"}) {
     given.origins[key] = config::Origin::kGiven;
@@ -104,7 +116,7 @@ ExitCode import_model(const config::CommandLine& line) {
     exchange::import_model(
         model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
         train::imported_metadata(
-            config.model.layers, data,
+            nn::adapted_layers(config.model.layers, adapters), data,
             fmt::format("{}: {}", name_of(model.format), printable(path.string())), model.texts),
         tokenizer ? &*tokenizer : nullptr);
     io::replace_text(directory / "config.ini", config::resolved_config_text(given, config, {}));
@@ -119,6 +131,10 @@ ExitCode import_model(const config::CommandLine& line) {
              added > 0 ? fmt::format(" of {} ids, {} of them added_tokens",
                                      count_text(tokenizer->vocabulary()), added)
                        : "");
+  if (model.adapters) {
+    fmt::print("adapters of {}: rank {}, alpha {}, of {}\n", line.value("adapters", ""),
+               adapters.rank, adapters.alpha, adapters.products);
+  }
   return ExitCode::kDone;
 }
 
@@ -186,6 +202,9 @@ torch_to_safetensors.py in share/strata/python makes such a directory from nanoG
        .options =
            {{"output", "DIR", "the run's directory, a new one"},
             {"format", "huggingface|llmc", "format of PATH (default: detected)"},
+            {"adapters", "DIR",
+             R"(low-rank adapters of PEFT for the model: adapter_config.json and
+adapter_model.safetensors)"},
             {"dtype", "float32|float64|bfloat16",
              R"(numerics.dtype of the run (default: float64 for weights of float64, else float32))"},
             {"data", "FILE.h5", "a data set that was made with the model's tokenizer"},
