@@ -87,7 +87,9 @@ class AdapterReader {
                                        .products = fmt::format("{}", fmt::join(adapted_, ","))},
                            .files = std::move(files_),
                            .parameters = {},
-                           .config = config_.text};
+                           .stacked = stacked,
+                           .config = config_.text,
+                           .dropout = config_.dropout};
     for (const auto& [name, product] : products_) {
       std::vector<AdapterPiece> pieces;
       for (std::int64_t i = 0; i < std::ssize(product.inputs); ++i) {
@@ -189,9 +191,10 @@ class AdapterReader {
           kPeftWeights, a_name, module);
     }
     if (config_.inputs_first != turned) {
-      refuse("fan_in_fan_out is {}, and {} of this model is stored as {}; set it to {}",
-             config_.inputs_first, module, turned ? "inputs x outputs" : "outputs x inputs",
-             turned);
+      refuse(
+          "fan_in_fan_out is {}, and {} of this model is stored as {}; set it to {}, or use "
+          "the model that the adapters were trained on",
+          config_.inputs_first, module, turned ? "inputs x outputs" : "outputs x inputs", turned);
     }
     std::int64_t first = 0;
     for (const ParameterRows& rows : weight.rows) {
@@ -248,8 +251,8 @@ class AdapterReader {
       }
       for (const std::string& block : all) {
         if (!found->second.contains(block)) {
-          refuse("{} has an adapter for {} and {} has none; strata reads adapters of all blocks",
-                 *found->second.begin() + "." + std::string(product), product, block);
+          refuse("{} has an adapter of {} and {} has none; strata reads adapters of all blocks",
+                 *found->second.begin(), product, block);
         }
       }
       adapted_.emplace_back(product);

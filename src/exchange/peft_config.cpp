@@ -16,11 +16,16 @@ namespace strata::exchange {
 namespace {
 
 /// Keys that say nothing about what adapters compute once they are trained.
-constexpr std::array<std::string_view, 13> kPeftNotes{
-    "base_model_name_or_path", "revision",      "auto_mapping",        "peft_version",
-    "inference_mode",          "megatron_core", "qalora_group_size",   "lora_dropout",
-    "runtime_config",          "eva_config",    "ensure_weight_tying", "peft_type",
-    "init_lora_weights"};
+constexpr std::array<std::string_view, 10> kPeftNotes{"base_model_name_or_path",
+                                                      "revision",
+                                                      "auto_mapping",
+                                                      "peft_version",
+                                                      "inference_mode",
+                                                      "megatron_core",
+                                                      "qalora_group_size",
+                                                      "runtime_config",
+                                                      "eva_config",
+                                                      "ensure_weight_tying"};
 
 /// A key's value and what was expected of it.
 struct PeftRule {
@@ -45,7 +50,7 @@ bool is_positive(const nlohmann::json& value) {
   return value.is_number() && value.get<double>() > 0.0 && std::isfinite(value.get<double>());
 }
 
-const std::array<PeftRule, 12> kPeftRules{
+const std::array<PeftRule, 13> kPeftRules{
     {{"peft_type", [](const nlohmann::json& value) { return value == nlohmann::json("LORA"); },
       "LORA"},
      {"task_type",
@@ -61,6 +66,11 @@ const std::array<PeftRule, 12> kPeftRules{
       },
       "a whole number from 1 to 1048576"},
      {"lora_alpha", is_positive, "a number above 0"},
+     {"lora_dropout",
+      [](const nlohmann::json& value) {
+        return is_unset(value) || (is_positive(value) && value.get<double>() < 1.0);
+      },
+      "a number from 0 to below 1"},
      {"use_rslora",
       [](const nlohmann::json& value) { return value.is_null() || value.is_boolean(); },
       "true or false"},
@@ -134,6 +144,9 @@ PeftConfig parse_peft_config(const std::string& text, const std::string& name) {
   result.inputs_first = value_of("fan_in_fan_out") == nlohmann::json(true);
   if (const nlohmann::json targets = value_of("target_modules"); targets.is_array()) {
     result.targets = targets.get<std::vector<std::string>>();
+  }
+  if (const nlohmann::json dropout = value_of("lora_dropout"); dropout.is_number()) {
+    result.dropout = dropout.get<double>();
   }
   result.text = text;
   return result;

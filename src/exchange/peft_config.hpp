@@ -24,6 +24,7 @@ inline constexpr const char* kPeftConfig = "adapter_config.json";
 struct PeftConfig {
   std::int64_t rank = 0;
   double alpha = 0.0;                ///< scale times rank, also with use_rslora
+  double dropout = 0.0;              ///< of the adapters' inputs in training
   bool inputs_first = false;         ///< fan_in_fan_out
   std::vector<std::string> targets;  ///< empty where an expression or none is given
   std::string text;                  ///< of the file

@@ -321,6 +321,112 @@ class Adapters(language.LanguageTest):
             self.assertTrue(np.array_equal(tensors[f"{prefix}{name}.lora_A.weight"], own[f"{qkv}.lora_a"]), name)
             self.assertTrue(np.array_equal(tensors[f"{prefix}{name}.lora_B.weight"], tensor.reshape(-1, RANK)), name)
 
+    def test_adapters_of_peft(self):
+        """Exported adapters come in with their base model: the same loss, files and, on two grids, training."""
+        for model, products in (("gpt", []), ("llama", [*language.LLAMA, "--lora.products=qkv,down"])):
+            base, tuned, peft, back = (f"{model}-{part}" for part in ("whole", "lora", "peft", "back"))
+            self.train(self.config, (1, 1, 1), base, *products[:-1], "--train.steps=1", "--model.dropout=0")
+            self.train(self.config, (1, 2, 1), tuned, *products, *self.LORA, "--model.dropout=0", f"--checkpoint.init={base}")
+            for run, output, more in ((base, f"{model}-hf", []), (tuned, peft, ["--adapters=apart"])):
+                self.alone("checkpoint", "export", run, "--format=huggingface", f"--output={output}", *more, expect=harness.DONE)
+            made = self.alone("checkpoint", "import", f"{model}-hf", f"--adapters={peft}", f"--output={back}",
+                              "--data=text/train.h5", expect=harness.DONE)
+            self.assertIn(f"rank {RANK}, alpha {ALPHA:g}, of qkv,", made.text)
+            own, came = ({name: tensor for name, tensor in self.last(run).items() if "/" not in name} for run in (tuned, back))
+            self.assertEqual(sorted(own), sorted(came))
+            for name, tensor in came.items():
+                self.assertTrue(np.array_equal(tensor, own[name]), name)
+            losses = [self.alone("evaluate", run, "--data.test=text/test.h5", "--train.evaluate_batches=0", "--model.context=16",
+                                 "--batch.global=16", "--batch.micro=2", "--numerics.lanes=4", "--numerics.shards=4",
+                                 expect=harness.DONE).text.split("loss ")[1].split(",")[0] for run in (tuned, back)]
+            self.assertEqual(*losses)
+            texts = [self.alone("generate", run, "--prompt=amber ", "--tokens=8", "--temperature=0",
+                                expect=harness.DONE).text.splitlines()[0] for run in (tuned, back)]
+            self.assertEqual(*texts)
+            settings = ["--data.train=text/train.h5", "--model.context=16", "--batch.global=8", "--batch.micro=2",
+                        "--numerics.lanes=2", "--numerics.shards=2", "--train.steps=2", "--run.resume=must"]
+            for run, grid in ((f"{model}-one", (1, 1, 1)), (f"{model}-eight", (2, 2, 2))):
+                shutil.copytree(self.directory / back, self.directory / run)
+                self.train(f"{run}/config.ini", grid, run, *settings)
+            self.assert_same_run(f"{model}-one", f"{model}-eight")
+            moved = [name for name, tensor in self.last(f"{model}-one").items()
+                     if name in came and not np.array_equal(tensor, came[name])]
+            self.assertTrue(moved and all(".lora_" in name for name in moved), moved)
+            for run, output in ((back, f"{model}-twice"), (f"{model}-one", f"{model}-on")):
+                self.alone("checkpoint", "export", run, "--format=huggingface", "--adapters=apart", f"--output={output}",
+                           expect=harness.DONE)
+            for file in ("adapter_model.safetensors", "adapter_config.json"):
+                first, twice, on = ((self.directory / f"{model}-{out}" / file).read_bytes() for out in ("peft", "twice", "on"))
+                self.assertEqual(first, twice)
+                self.assertEqual(first == on, file == "adapter_config.json")
+        self.refused_adapters()
+
+    def refused_adapters(self):
+        """What strata does not compute, or what does not fit the model, is refused by its name."""
+        tensors = self.read("llama-peft/adapter_model.safetensors")
+        described = json.loads((self.directory / "llama-peft/adapter_config.json").read_text())
+        q, v = (f"base_model.model.model.layers.1.self_attn.{name}_proj.lora_" for name in "qv")
+        wide = np.zeros((RANK, 33), np.float32)
+        for config, changes, words in [
+                ({"use_dora": True}, {}, ["use_dora is true"]),
+                ({"rank_pattern": {"q_proj": 8}}, {}, ['rank_pattern is {"q_proj":8}']),
+                ({"alpha_pattern": {"q_proj": 8}}, {}, ["alpha_pattern is"]),
+                ({"modules_to_save": ["lm_head"]}, {}, ['modules_to_save is ["lm_head"]', "merge_and_unload"]),
+                ({"bias": "lora_only"}, {}, ["bias is", "lora_only"]),
+                ({"lora_bias": True}, {}, ["lora_bias is true"]),
+                ({"layers_to_transform": [1]}, {}, ["layers_to_transform is [1]"]),
+                ({"trainable_token_indices": [3]}, {}, ["trainable_token_indices"]),
+                ({"init_lora_weights": "pissa_niter_4"}, {}, ["init_lora_weights", "path_initial_model"]),
+                ({"a_method_to_come": 1}, {}, ["a_method_to_come is 1"]),
+                ({"peft_type": "IA3"}, {}, ['peft_type is "IA3"', "LORA"]),
+                ({"task_type": "SEQ_CLS"}, {}, ["task_type"]),
+                ({"fan_in_fan_out": True}, {}, ["fan_in_fan_out is true", "outputs x inputs"]),
+                ({"r": 0}, {}, ["r is 0"]), ({"r": 4.5}, {}, ["r is 4.5"]), ({"r": None}, {}, ["r is null"]),
+                ({"lora_alpha": "16"}, {}, ['lora_alpha is "16"']), ({"lora_alpha": 0}, {}, ["lora_alpha is 0"]),
+                ({"target_modules": [*described["target_modules"], "embed_tokens"]}, {}, ["names embed_tokens", "q_proj"]),
+                ({"target_modules": [*described["target_modules"], "o_proj"]}, {}, ["no tensor", "o_proj.lora_A"]),
+                ({"target_modules": ["q_proj", "v_proj", "down_proj"]}, {}, ["does not name the module", "k_proj"]),
+                ({"lora_dropout": 1}, {}, ["lora_dropout is 1"]), ({"use_rslora": 1}, {}, ["use_rslora is 1"]),
+                ({"target_modules": 3}, {}, ["target_modules is 3"]),
+                ({"r": 8}, {}, ["lora_A.weight is 4 x", "of rank 8"]),
+                ({}, {f"{q}B.weight": None}, [f"no tensor {q}B.weight"]),
+                ({"target_modules": "all-linear"}, {f"{v}A.weight": None}, [f"no tensor {v}A.weight"]),
+                ({"target_modules": None}, {f"{name}{part}.weight": None for name in (q, v, q.replace(".self_attn.q", ".self_attn.k"))
+                                            for part in "AB"}, ["blocks.0 has an adapter of qkv and blocks.1 has none"]),
+                ({}, {f"{q}A.weight": wide}, ["is 4 x 33, 4 x 32 was expected"]),
+                ({}, {f"{q}A.weight": np.full((RANK, 32), np.nan, np.float32)}, ["not finite"]),
+                ({}, {f"{q}magnitude_vector": wide}, ["magnitude_vector", "no adapter"]),
+                ({}, {q.replace(".1.", ".2.") + "A.weight": wide}, ["layers.2", "use the model"])]:
+            with self.subTest(words=words):
+                directory = self.directory / "bad-peft"
+                directory.mkdir(exist_ok=True)
+                (directory / "adapter_config.json").write_text(json.dumps({**described, **config}))
+                self.write("bad-peft/adapter_model.safetensors",
+                           {name: tensor for name, tensor in {**tensors, **changes}.items() if tensor is not None})
+                refused = self.alone("checkpoint", "import", "llama-hf", "--adapters=bad-peft", "--output=bad")
+                self.assert_refused(refused, harness.DATA, "bad-peft", *words)
+        (self.directory / "bad-peft/adapter_config.json").write_text("[]")
+        for path, word in (("bad-peft", "no JSON object"), ("llama-hf", "adapter_config.json is missing"), ("none", "missing")):
+            refused = self.alone("checkpoint", "import", "llama-hf", f"--adapters={path}", "--output=bad")
+            self.assert_refused(refused, harness.DATA, word)
+        (self.directory / "bad-peft/adapter_model.safetensors").rename(self.directory / "bad-peft/adapter_model.bin")
+        (self.directory / "bad-peft/adapter_config.json").write_text(json.dumps(described))
+        refused = self.alone("checkpoint", "import", "llama-hf", "--adapters=bad-peft", "--output=bad")
+        self.assert_refused(refused, harness.DATA, "adapter_model.bin", "safe_serialization")
+        refused = self.alone("checkpoint", "import", "gpt-hf", "--adapters=llama-peft", "--output=bad")
+        self.assert_refused(refused, harness.DATA, "target_modules names mlp.down_proj", "c_attn")
+        self.assertFalse((self.directory / "bad").exists())
+
+    def write(self, file, tensors):
+        """A safetensors file of float32 tensors."""
+        header, buffer = {}, b""
+        for name, tensor in tensors.items():
+            header[name] = {"dtype": "F32", "shape": list(tensor.shape),
+                            "data_offsets": [len(buffer), len(buffer) + tensor.nbytes]}
+            buffer += tensor.tobytes()
+        text = json.dumps(header).encode()
+        (self.directory / file).write_bytes(len(text).to_bytes(8, "little") + text + buffer)
+
     def read(self, file):
         """A safetensors file of float32 tensors."""
         data = (self.directory / file).read_bytes()

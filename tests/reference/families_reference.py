@@ -133,12 +133,12 @@ class Families(language.LanguageTest):
         adapters = random_adapters(config, roles, RANK)
         peft = self.directory / f"{run}-peft"
         peft.mkdir()
-        targets = sorted({module.split(".lora_")[0].rsplit(".", 1)[1] for module in adapters})
+        targets = sorted({".".join(matrix.split(".")[-4:-2]) for matrix in adapters})
         described = {"base_model_name_or_path": "base", "bias": "none", "fan_in_fan_out": FAMILIES[name].transposed,
                      "lora_alpha": ALPHA, "lora_dropout": 0.05, "peft_type": "LORA", "r": RANK, "rank_pattern": {},
                      "target_modules": targets, "task_type": "CAUSAL_LM", "use_rslora": False}
         (peft / "adapter_config.json").write_text(json.dumps(described))
-        for dtype, tolerance in TOLERANCES.items():
+        for dtype, tolerance in list(TOLERANCES.items())[int(run.endswith("some")):]:
             narrow, low = ({n: w.to(getattr(torch, dtype)) for n, w in tensors.items()} for tensors in (weights, adapters))
             write_safetensors(peft / "adapter_model.safetensors", {f"base_model.model.{n}": w for n, w in low.items()})
             made = f"{run}-{dtype}"

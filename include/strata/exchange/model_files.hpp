@@ -51,7 +51,9 @@ struct ForeignAdapters {
   nn::AdapterOptions options;
   io::TensorFiles files;
   std::vector<AdapterParameter> parameters;
-  std::string config;  ///< the text of adapter_config.json
+  std::int64_t stacked = 1;  ///< the most different A of a product
+  std::string config;        ///< the text of adapter_config.json
+  double dropout = 0.0;      ///< lora_dropout, which strata's adapters do not have
 };
 
 /// Opens the adapters of a directory for a model. Modules that share a product and have different

@@ -117,7 +117,11 @@ ExitCode import_model(const config::CommandLine& line) {
         model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
         train::imported_metadata(
             nn::adapted_layers(config.model.layers, adapters), data,
-            fmt::format("{}: {}", name_of(model.format), printable(path.string())), model.texts),
+            fmt::format("{}: {}{}", name_of(model.format), printable(path.string()),
+                        model.adapters
+                            ? fmt::format(", adapters: {}", printable(line.value("adapters", "")))
+                            : ""),
+            model.texts),
         tokenizer ? &*tokenizer : nullptr);
     io::replace_text(directory / "config.ini", config::resolved_config_text(given, config, {}));
   });
@@ -132,8 +136,15 @@ ExitCode import_model(const config::CommandLine& line) {
                                      count_text(tokenizer->vocabulary()), added)
                        : "");
   if (model.adapters) {
-    fmt::print("adapters of {}: rank {}, alpha {}, of {}\n", line.value("adapters", ""),
-               adapters.rank, adapters.alpha, adapters.products);
+    const exchange::ForeignAdapters& came = *model.adapters;
+    fmt::print(
+        "adapters of {}: rank {}, alpha {}, of {}{}{}\n", printable(line.value("adapters", "")),
+        adapters.rank, adapters.alpha, adapters.products,
+        came.stacked > 1 ? fmt::format("; {} times their own, as {} modules of a product have an "
+                                       "A each",
+                                       came.stacked, came.stacked)
+                         : "",
+        came.dropout > 0.0 ? fmt::format("; without their lora_dropout of {}", came.dropout) : "");
   }
   return ExitCode::kDone;
 }
