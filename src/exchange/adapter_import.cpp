@@ -1,18 +1,15 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
-#include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/exchange/model_files.hpp"
-#include "strata/io/json.hpp"
-#include "strata/io/text_file.hpp"
 
 #include "peft_config.hpp"
 

@@ -124,7 +124,7 @@ PeftConfig parse_peft_config(const std::string& text, const std::string& name) {
     }
   }
   for (const auto& [key, value] : config->items()) {
-    const auto is_ruled = [&](const PeftRule& rule) { return key == rule.key; };
+    const auto is_ruled = [&ruled = key](const PeftRule& rule) { return ruled == rule.key; };
     if (std::ranges::find(kPeftNotes, key) == kPeftNotes.end() &&
         std::ranges::none_of(kPeftRules, is_ruled) && !is_unset(value)) {
       fail(ExitCode::kData,
