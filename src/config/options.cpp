@@ -56,6 +56,15 @@ std::optional<Repetition> parse_repetition(const std::string& text) {
                                                   : std::nullopt;
 }
 
+std::optional<std::int64_t> parse_receipts(const std::string& text) {
+  constexpr std::int64_t kOn = 100;
+  std::int64_t steps = 0;
+  return text == "off"                            ? std::optional<std::int64_t>(0)
+         : text == "on"                           ? std::optional<std::int64_t>(kOn)
+         : parse_int64(text, steps) && steps >= 1 ? std::optional<std::int64_t>(steps)
+                                                  : std::nullopt;
+}
+
 // An accessor for one member of the config.
 #define STRATA_MEMBER(path) (+[](RunConfig & c) -> auto& { return c.path; })
 
@@ -637,6 +646,12 @@ std::vector<Option> running() {
           "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
           "text",
           0, STRATA_MEMBER(run.tensorboard_text)),
+      setting("run.receipts", "off, on, whole number from 1", "steps",
+              "writes receipts.jsonl, which strata replay and strata verify compare with what they "
+              "compute again: a line a step, and digests of weights, optimizer state and gradients "
+              "after each of so many steps; on: 100",
+              STRATA_MEMBER(run.receipts), "off, on or a whole number from 1", parse_receipts,
+              [](std::int64_t every) { return every == 0 ? "off" : fmt::format("{}", every); }),
       text("run.machine", "file, name or empty",
            "a machine of strata plan (a file, or the name of a shipped one), on which a launch "
            "looks for the fastest grid where parallel.pipeline or parallel.tensor is 0, with the "

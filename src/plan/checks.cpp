@@ -100,6 +100,30 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
                      "the model has no batch_norm layer", "give it one");
 }
 
+void check_receipts(const config::RunConfig& given) {
+  if (given.run.receipts == 0) {
+    return;
+  }
+  const auto refuse = [](std::string_view what) {
+    fail(ExitCode::kUsage,
+         "run.receipts is on, but {}, so that no second run has the same numbers to compare; set "
+         "run.receipts to off, or change it",
+         what);
+  };
+  if (given.numerics.mode == comm::Summation::kLibrary) {
+    refuse("numerics.mode is fast");
+  }
+  if (given.parallel.sync == config::Sync::kAsync) {
+    refuse("parallel.sync is async");
+  }
+  if (!given.parallel.island_of.empty()) {
+    refuse("the islands of parallel.island_of meet as their jobs run");
+  }
+  if (!given.local.record.empty()) {
+    refuse("the rounds of local.record are of other jobs");
+  }
+}
+
 void check_objective(const config::RunConfig& given, const Plan& plan) {
   if (given.train.objective != config::Objective::kDpo) {
     if (given.data.packing == io::Packing::kPairs) {

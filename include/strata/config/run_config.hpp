@@ -236,6 +236,7 @@ struct RunConfig {
     Switch tensorboard = Switch::kOff;
     std::int64_t tensorboard_histograms = 0;
     std::int64_t tensorboard_text = 0;
+    std::int64_t receipts = 0;  // steps between digests; 0: off
   } run;
 };
 

@@ -61,6 +61,10 @@ class CheckpointWriter {
 
   /// Whether the last save failed; the same on all ranks.
   [[nodiscard]] bool has_failed() const { return failed_; }
+  /// The digest over all ranks of what a save would write now. Pre: as begin(), and no save is
+  /// under way. Communication: an all-gather over the world.
+  [[nodiscard]] Digest state_digest();
+
   /// On rank 0 the report of the save that was committed last, once.
   [[nodiscard]] std::optional<CheckpointRecord> take_report() { return std::exchange(report_, {}); }
 

@@ -13,6 +13,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/nn/model.hpp"
+#include "strata/train/receipts.hpp"
 #include "strata/train/step_times.hpp"
 
 namespace strata::train {
@@ -51,9 +52,10 @@ struct EvaluateRecord {
 /// The line of a checkpoint.
 struct CheckpointRecord {
   std::int64_t step = 0;
-  std::int64_t bytes = 0;        ///< of all parts
-  double blocked_seconds = 0.0;  ///< training waited for the save
-  double write_seconds = 0.0;    ///< at work on files: the thread of rank 0
+  std::int64_t bytes = 0;                   ///< of all parts
+  double blocked_seconds = 0.0;             ///< training waited for the save
+  double write_seconds = 0.0;               ///< at work on files: the thread of rank 0
+  std::optional<SaveReceipt> receipt = {};  ///< with run.receipts
 };
 
 /// What a line of kind "run" tells of the run, beside its steps. Facts of each: docs/formats.md.

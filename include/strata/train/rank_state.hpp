@@ -10,6 +10,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/optim/weight_gather.hpp"
+#include "strata/train/receipts.hpp"
 #include "strata/train/stored_state.hpp"
 
 namespace strata::train {
@@ -67,6 +68,10 @@ class RankState : public StoredState {
   /// The reduced gradients of trained parameters that this rank owns, in place: names as in
   /// "gradients/dense1.weight".
   [[nodiscard]] std::vector<io::TensorSlice> gradient_slices();
+
+  /// Digests of this rank's slices of weights, optimizer state and reduced gradients; names begin
+  /// with `prefix`. Pre: the gradients are reduced. Waits for the work that writes them.
+  [[nodiscard]] StepDigests digests(const std::string& prefix);
 
  private:
   /// Returns the tied weights and starts to gather them. Returns: as update().

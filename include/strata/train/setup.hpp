@@ -60,9 +60,13 @@ struct TrainerSetup {
   std::string config_text;
   /// What metrics.jsonl records of this start; rank 0's counts.
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+  /// What receipts record of the program and the machine; rank 0's counts.
+  nlohmann::ordered_json environment = nlohmann::ordered_json::object();
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
   std::optional<StepForecast> forecast = {};  ///< of run.machine; rank 0's counts
+  /// The run ends without a save at the first agreed point from this step on: of a replay.
+  std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
   /// Whether this rank was requested to stop; asked once a step, and in evaluations. The default

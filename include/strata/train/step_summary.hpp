@@ -2,12 +2,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/comm/groups.hpp"
 #include "strata/optim/gradient_norm.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/rank_state.hpp"
+#include "strata/train/receipts.hpp"
 
 namespace strata::train {
 
@@ -51,6 +54,7 @@ struct StepSummary {
   /// Of each data set of a mixture; where the loss is known of single samples.
   std::vector<nn::MicrobatchLoss::Sample> sets;
   StepRequests requests;
+  std::optional<StepDigests> digests;  ///< over all ranks; where they were asked for
   comm::ExposedSeconds communication;  ///< spent in the exchange
 };
 
@@ -72,12 +76,14 @@ struct SampleSets {
   std::vector<std::int64_t> of_samples;
 };
 
-/// Reduces losses, gradient norms and requests over all ranks, in the same order on every grid
-/// (design law 1). Synchronizes the host with its device, once per step. Pre: the reducer has the
-/// step's gradients. Communication: an all-gather over each of the data, tensor and pipeline
-/// groups. Throws: Error(kData) that names a target without a model output.
+/// Reduces losses, gradient norms, requests and, where `part` names whose they are, digests over
+/// all ranks, in the same order on every grid (design law 1). `part`: what the names of the tensors
+/// begin with (plan::part_prefix). Synchronizes the host with its device, once per step. Pre: the
+/// reducer has the step's gradients. Communication: an all-gather over each of the data, tensor and
+/// pipeline groups. Throws: Error(kData) that names a target without a model output.
 [[nodiscard]] StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank,
                                          comm::Groups& groups, RankState& state,
-                                         StepRequests requests, const SampleSets& sets = {});
+                                         StepRequests requests, const SampleSets& sets = {},
+                                         const std::optional<std::string>& part = {});
 
 }  // namespace strata::train

@@ -142,10 +142,6 @@ class StoredState {
   optim::Optimizer frozen_masters_;
 };
 
-/// A sum over the slice's elements of hashes of the tensor's name, the element's index in the
-/// tensor and its bits: the sum over slices does not depend on how a tensor is cut.
-[[nodiscard]] std::uint64_t elements_hash(const io::TensorSlice& slice, device::Stream& stream);
-
 /// Hashes a tensor in any memory. Waits for the work on `stream`.
 void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream);
 

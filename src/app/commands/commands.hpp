@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "strata/comm/mpi.hpp"
 #include "strata/config/command.hpp"
 #include "strata/train/setup.hpp"
@@ -13,6 +15,7 @@ using Commands = std::vector<config::Command>;
 
 // Rows of the table, with the functions that run the commands.
 Commands train_commands();
+Commands replay_commands();
 Commands evaluate_commands();
 Commands predict_commands();
 Commands generate_commands();
@@ -32,15 +35,21 @@ Commands help_commands();
 
 /// The table of commands, in the order of the program's help.
 inline constexpr Commands (*kCommands[])() = {
-    train_commands,      evaluate_commands, predict_commands, generate_commands, data_commands,
-    checkpoint_commands, model_commands,    job_commands,     plan_commands,     sweep_commands,
-    schedule_commands,   timeline_commands, watch_commands,   report_commands,   metrics_commands,
-    doctor_commands,     help_commands};
+    train_commands,   replay_commands,     evaluate_commands, predict_commands, generate_commands,
+    data_commands,    checkpoint_commands, model_commands,    job_commands,     plan_commands,
+    sweep_commands,   schedule_commands,   timeline_commands, watch_commands,   report_commands,
+    metrics_commands, doctor_commands,     help_commands};
 [[nodiscard]] const Commands& all_commands();
 
 /// The command train.
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                      const config::FailureHandler& on_failure, const train::TrainerHooks& hooks);
+
+/// What receipts record of the program and the machine: versions, device, ranks and grid.
+class ExecutionEnvironment;
+[[nodiscard]] nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi,
+                                                         const plan::Plan& plan,
+                                                         const ExecutionEnvironment& environment);
 
 /// The settings of a command whose first position is a config or a run; read_config() refuses
 /// further positions among them.

@@ -1,5 +1,6 @@
 #include "strata/train/checkpoint_writer.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/file_timeout.hpp"
+#include "strata/train/receipts.hpp"
 
 namespace strata::train {
 namespace {
@@ -49,6 +51,15 @@ CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan&
       record_(std::move(record)),
       log_(log),
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
+
+Digest CheckpointWriter::state_digest() {
+  device::Stream stream(device::Device::cpu());
+  Digest sum;
+  for (const Digest& digest : comm::gathered(world_, digest_of(snapshot_(memory_), stream))) {
+    sum += digest;
+  }
+  return sum;
+}
 
 std::string CheckpointWriter::result() {
   const comm::WaitMark mark(world_.activity(), comm::WaitKind::kFiles,
@@ -136,7 +147,13 @@ void CheckpointWriter::start_parts() {
   const BlockedSignals blocked;
   thread_ = std::async(std::launch::async, [this, begun] {
     const double start = now_seconds();
-    std::string part = io::text_of(io::write_part(begun, world_.rank(), slices_));
+    const io::PartRecord record = io::write_part(begun, world_.rank(), slices_);
+    std::string part = io::text_of(record);
+    if (plan_.config.run.receipts > 0) {
+      device::Stream stream(device::Device::cpu());
+      part += fmt::format("\n{}{}", digest_text(digest_of(slices_, stream)),
+                          file_sha256(std::filesystem::path(begun) / record.file));
+    }
     save_.write_seconds += now_seconds() - start;
     return part;
   });
@@ -158,8 +175,19 @@ void CheckpointWriter::start_commit() {
     const double start = now_seconds();
     std::vector<io::PartRecord> parts;
     parts.reserve(records.size());
+    SaveReceipt receipt{.step = step_};
+    std::vector<std::pair<std::string, std::string>> files;
     for (const std::string& text : records) {
-      save_.bytes += parts.emplace_back(io::part_record_of(text)).bytes;
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      save_.bytes += parts.emplace_back(io::part_record_of(text.substr(0, end))).bytes;
+      if (end < text.size()) {
+        receipt.tensors += digest_in(text.substr(end + 1, kDigestDigits));
+        files.emplace_back(parts.back().file, text.substr(end + 1 + kDigestDigits));
+      }
+    }
+    if (!files.empty()) {
+      receipt.files = files_hash(std::move(files));
+      save_.receipt = receipt;
     }
     require_locked(record_);
     io::commit_checkpoint(checkpoint_root(plan_.config), step_, parts,

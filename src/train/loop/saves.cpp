@@ -41,6 +41,9 @@ void Saves::save(std::int64_t step, std::int64_t updates, OnFailure on_failure) 
   if (metrics_ != nullptr) {
     metrics_->sync();
   }
+  if (receipts_ != nullptr) {
+    receipts_->sync();
+  }
   replication_.require_good();
   writer_->begin(step, on_failure, evaluation_.best_step(step));
   if (on_failure == OnFailure::kThrow ||
@@ -92,6 +95,9 @@ void Saves::report() {
   const std::optional<CheckpointRecord> saved = writer_->take_report();
   if (saved && metrics_ != nullptr) {
     metrics_->write(*saved);
+  }
+  if (saved && saved->receipt && receipts_ != nullptr) {
+    receipts_->write(*saved->receipt);
   }
 }
 

@@ -46,6 +46,10 @@ class Saves {
 
   /// `metrics` and `tokenizer`: of rank 0; null where there is none.
   void open(MetricsFile* metrics, const io::Tokenizer* tokenizer);
+  /// CheckpointWriter::state_digest(). Pre: open().
+  [[nodiscard]] Digest state_digest() { return writer_->state_digest(); }
+  /// `receipts`: of rank 0, with a line for each save from now on.
+  void write_receipts(ReceiptsWriter* receipts) { receipts_ = receipts; }
 
   /// Saves the state after `step`, unless it is saved already. `updates`: AgreedPoint::updates.
   void save(std::int64_t step, std::int64_t updates, OnFailure on_failure);
@@ -72,6 +76,7 @@ class Saves {
   const PeriodicEvaluation& evaluation_;
   std::optional<RunClock>& clock_;
   MetricsFile* metrics_ = nullptr;
+  ReceiptsWriter* receipts_ = nullptr;
   std::optional<CheckpointWriter> writer_;
   std::int64_t saved_step_ = -1;
   std::int64_t saved_updates_ = 0;

@@ -15,6 +15,7 @@
 #include "strata/train/config_changes.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/rank_state.hpp"
+#include "strata/train/receipts.hpp"
 #include "strata/train/references.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/stop_signal.hpp"
@@ -132,6 +133,9 @@ class Trainer final : public TrainingLoop {
       saves_.open(metrics_ ? &*metrics_ : nullptr, tokenizer_ ? &*tokenizer_ : nullptr);
     });
     first_step_ = replication_->start(first_step_);
+    if (config_.run.receipts > 0) {
+      open_receipts();
+    }
     if (metrics_) {
       metrics_->write(RunEvent::kStart, setup_.facts);
       setup_.log.on_warning([this](const std::string& text) {
@@ -161,6 +165,43 @@ class Trainer final : public TrainingLoop {
       for (nn::Stage* const chunk : state_.chunks()) {
         require(chunk->record_passes(), "passes that contain messages cannot be recorded");
       }
+    }
+  }
+
+  /// Communication: collective over the world.
+  void open_receipts() {
+    state_.drain();
+    const Digest tensors = saves_.state_digest();
+    comm::agree_on_first(*setup_.groups.world, [&] {
+      receipts_.emplace(std::filesystem::path(config_.run.dir) / kReceiptsFile, first_step_,
+                        tensors, start_facts(plan_, setup_.environment));
+    });
+    saves_.write_receipts(receipts_ ? &*receipts_ : nullptr);
+  }
+
+  /// Writes the receipt of a save, which a replay leaves out. Communication: over the world.
+  void end_replay(std::int64_t step) {
+    state_.drain();
+    const Digest tensors = saves_.state_digest();
+    if (receipts_) {
+      receipts_->write(SaveReceipt{.step = step, .tensors = tensors, .files = ""});
+    }
+  }
+
+  /// On rank 0.
+  void write_receipt(const StepResult& result) {
+    receipts_->write({.step = result.step,
+                      .loss = result.summary.loss,
+                      .grad_norm = result.summary.grad_norm,
+                      .skipped = result.update == StepResult::Update::kSkipped,
+                      .samples = samples_hash(plan_, setup_.train_data, result.step),
+                      .digests = result.summary.digests});
+    if (receipts_->failed() && !receipts_warned_) {
+      receipts_warned_ = true;
+      setup_.log.warn(
+          "{} cannot be written, so steps from {} on have no receipts; check the disk's "
+          "free space",
+          kReceiptsFile, result.step);
     }
   }
 
@@ -251,6 +292,10 @@ class Trainer final : public TrainingLoop {
       if (!point.stopped.empty()) {
         return stopped(step, point.stopped);
       }
+      if (step >= setup_.last_step) {
+        end_replay(step);
+        return Outcome::kStopped;
+      }
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
       const double save_began = now_seconds();
@@ -287,6 +332,9 @@ class Trainer final : public TrainingLoop {
       ranks = stragglers_.end_window(setup_.log);
     }
     for (const StepResult& result : point.results) {
+      if (receipts_) {
+        write_receipt(result);
+      }
       if (report_) {
         report_->add(result, &result == &point.results.back() ? ranks : std::nullopt);
       }
@@ -417,7 +465,9 @@ class Trainer final : public TrainingLoop {
   RankState state_;
   pipeline::Executor executor_;
   std::unique_ptr<Replication> replication_;
-  std::optional<MetricsFile> metrics_;  ///< on rank 0
+  std::optional<MetricsFile> metrics_;      ///< on rank 0
+  std::optional<ReceiptsWriter> receipts_;  ///< on rank 0, with run.receipts
+  bool receipts_warned_ = false;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   PeriodicEvaluation evaluation_;

@@ -237,7 +237,7 @@ void LocalSteps::train(TrainingLoop& loop, StepResult& result) {
     const bool asks = is_round_end(step_) && i == last;
     runner_->train(
         i * plan_.microbatches, [&] { return asks ? loop.requests(step_) : StepRequests(); },
-        result);
+        result, prefix_of(i));
     summaries.push_back(result.summary);
     update = result.update == StepResult::Update::kSkipped ? result.update : update;
   }
@@ -304,9 +304,15 @@ void LocalSteps::merge(std::size_t fragment) {
 void LocalSteps::exchange(std::span<StepResult> round) {
   std::vector<double> mine{round.back().summary.requests.encoded()};
   for (const std::vector<StepSummary>& step : summaries_) {
+    StepDigests digests;
     for (const StepSummary& island : step) {
       mine.push_back(island.loss);
       mine.push_back(island.grad_norm * island.grad_norm);
+      digests += island.digests.value_or(StepDigests());
+    }
+    if (step.back().digests) {
+      const std::vector<double> halves = halves_of(digests);
+      mine.insert(mine.end(), halves.begin(), halves.end());
     }
   }
   const auto ranks = static_cast<std::size_t>(setup_.groups.along(grid::Axis::kIslands).size());
@@ -331,6 +337,16 @@ void LocalSteps::exchange(std::span<StepResult> round) {
       }
     }
     at += 2 * each;
+    if (result.summary.digests) {
+      std::vector<double> halves(halves_of({}).size());
+      for (std::size_t r = 0; r < ranks; ++r) {
+        for (std::size_t i = 0; i < halves.size(); ++i) {
+          halves[i] += number(r, at + i);
+        }
+      }
+      result.summary.digests = digests_in(halves);
+      at += halves.size();
+    }
     result.summary.loss = mean_of(losses);
     result.summary.grad_norm = std::sqrt(mean_of(squares));
   }

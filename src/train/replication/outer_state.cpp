@@ -1,11 +1,10 @@
 #include "replication/outer_state.hpp"
 
-#include <numeric>
-
 #include "strata/comm/values.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
+#include "strata/train/receipts.hpp"
 
 namespace strata::train {
 namespace {
@@ -48,12 +47,11 @@ void load_outer(const io::Checkpoint& checkpoint, const RankState& state,
 
 std::string tensors_hash(comm::Communicator& world, const std::vector<io::TensorSlice>& slices,
                          device::Stream& stream) {
-  std::uint64_t mine = 0;
-  for (const io::TensorSlice& slice : slices) {
-    mine += elements_hash(slice, stream);
+  Digest sum;
+  for (const Digest& digest : comm::gathered(world, digest_of(slices, stream))) {
+    sum += digest;
   }
-  const std::vector<std::uint64_t> all = comm::gathered(world, mine);
-  return hash_text(std::reduce(all.begin(), all.end()));
+  return digest_text(sum);
 }
 
 std::string start_hash(comm::Communicator& world, const RankState& state,

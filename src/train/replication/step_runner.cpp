@@ -84,9 +84,10 @@ void StepRunner::restart(std::int64_t step) {
 }
 
 void StepRunner::train(std::int64_t first_microbatch, const std::function<StepRequests()>& requests,
-                       StepResult& result) {
+                       StepResult& result, const std::string& part) {
   const std::int64_t step = result.step;
   first_microbatch_ = first_microbatch;
+  part_ = part;
   result.summary = checked_gradients(step, requests, result.times);
   result.update = judge(step, result);
   if (leaves_targets_out(plan_) && plan_.parts == 1) {
@@ -181,8 +182,11 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   if (repeat_.is_wanted(step + 1)) {
     mine.add(StepRequest::kRepeat);
   }
+  // A repeated step on other lanes has other slices of the gradients.
+  const bool digests = has_digests(plan_, step) && &work.rank == &rank_;
   StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine,
-                                       sets_of(source, work.rank.offsets.size()));
+                                       sets_of(source, work.rank.offsets.size()),
+                                       digests ? std::optional(part_) : std::nullopt);
   comm::ExposedSeconds exchanged = summary.communication;
   exchanged.of(grid::Axis::kPipeline) += tied;
   times.communication += exchanged;

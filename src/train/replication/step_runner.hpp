@@ -31,8 +31,9 @@ class StepRunner {
   /// `first_microbatch` on. `requests` gives what this rank asks of all at the step's end.
   /// Throws: AgreedError(kDiverged) where loss or gradients are not finite, as train.nonfinite
   /// says; the weights are as before the step.
+  /// `part`: what the names of the tensors in receipts begin with.
   void train(std::int64_t first_microbatch, const std::function<StepRequests()>& requests,
-             StepResult& result);
+             StepResult& result, const std::string& part = "");
   /// Goes on after another step.
   void restart(std::int64_t step);
 
@@ -80,6 +81,7 @@ class StepRunner {
   ReplicaCheck check_;
   StepRepeat repeat_;
   std::int64_t first_microbatch_ = 0;  ///< of train()
+  std::string part_;                   ///< of train()
   double began_;
   double last_check_;
   std::int64_t last_checked_step_;

@@ -5,6 +5,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/device/profile_range.hpp"
+#include "strata/plan/checkpoint_names.hpp"
 #include "strata/train/checkpointing.hpp"
 
 namespace strata::train {
@@ -143,6 +144,22 @@ std::vector<io::TensorSlice> RankState::gradient_slices() {
     }
   }
   return slices;
+}
+
+StepDigests RankState::digests(const std::string& prefix) {
+  StepDigests digests;
+  std::vector<io::TensorSlice> held = slices(prefix);
+  const std::vector<io::TensorSlice> frozen = frozen_slices();
+  held.insert(held.end(), frozen.begin(), frozen.end());
+  for (const io::TensorSlice& slice : held) {
+    const bool is_state = slice.name.find(plan::kStatePrefix) != std::string::npos;
+    (is_state ? digests.state : digests.weights) += digest_of(slice, context_.stream());
+  }
+  for (io::TensorSlice& slice : gradient_slices()) {
+    slice.name = prefix + slice.name;
+    digests.gradients += digest_of(slice, context_.stream());
+  }
+  return digests;
 }
 
 }  // namespace strata::train

@@ -63,12 +63,15 @@ class NormSlots {
 }  // namespace
 
 StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
-                           RankState& state, StepRequests requests, const SampleSets& sets) {
+                           RankState& state, StepRequests requests, const SampleSets& sets,
+                           const std::optional<std::string>& part) {
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
   // Also synchronizes the squares.
   const std::vector<nn::MicrobatchLoss> losses = state.losses();
   const std::vector<double> squares = state.norm().partials();
+  const std::vector<double> digests =
+      part ? halves_of(state.digests(*part)) : std::vector<double>();
 
   // Over the data group: the requests, the number of counted targets, for each own lane the loss
   // and what is told apart, the partial sums of the norm.
@@ -77,8 +80,9 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const auto further = pairs ? std::size_t{2} : 2 * static_cast<std::size_t>(sets.count);
   const std::size_t width = 1 + further;  // of a lane
   const auto lanes_at = std::size_t{2};
-  const auto partials_at = lanes_at + rounds * width;
-  std::vector<double> mine(partials_at);
+  const auto digests_at = lanes_at + rounds * width;
+  const auto partials_at = digests_at + digests.size();
+  std::vector<double> mine(digests_at);
   mine[0] = requests.encoded();
   std::size_t sample = 0;
   for (std::size_t m = 0; m < losses.size(); ++m) {
@@ -96,6 +100,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
       lane[2 + 2 * set] += losses[m].samples[i].counted;
     }
   }
+  mine.insert(mine.end(), digests.begin(), digests.end());
   mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
   const Gathered data(state.data_group(), mine, summary.communication);
@@ -122,13 +127,19 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   // Over the tensor group, then the pipeline group: what precedes the squares (of one stage), and
   // the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
-  const std::size_t first_square = kFurtherAt + further;
+  const std::size_t first_digest = kFurtherAt + further;
+  const std::size_t first_square = first_digest + digests.size();
   std::vector<double> model(first_square + slots.count());
   model[0] = requests.encoded();
   model[1] = grid::sum_in_tree(plan.lanes.tree(), lanes[0]);
   model[2] = counted;
   for (std::size_t i = 0; i < further; ++i) {
     model[kFurtherAt + i] = grid::sum_in_tree(plan.lanes.tree(), lanes[1 + i]);
+  }
+  for (std::int64_t r = 0; r < plan.grid.data; ++r) {
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      model[first_digest + i] += data.row(r)[digests_at + i];
+    }
   }
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
@@ -140,9 +151,10 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   }
   const Gathered tensors(groups.along(grid::Axis::kTensor), model, summary.communication);
   // Loss, number of targets and squares of replicated parameters are equal on all tensor ranks. The
-  // squares of slices are 0 except on the rank that owns the slice.
+  // squares of slices are 0 except on the rank that owns the slice. One rank counts each element of
+  // a digest.
   for (std::size_t i = 1; i < model.size(); ++i) {
-    const bool split = i >= first_square && slots.is_split(i - first_square);
+    const bool split = i >= first_square ? slots.is_split(i - first_square) : i >= first_digest;
     model[i] = tensors.row(0)[i];
     for (std::int64_t t = 1; split && t < plan.grid.tensor; ++t) {
       model[i] += tensors.row(t)[i];
@@ -164,6 +176,15 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   }
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
     summary.requests.add_encoded(stages.row(s)[0]);
+  }
+  if (part) {
+    std::vector<double> halves(digests.size());
+    for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
+      for (std::size_t i = 0; i < halves.size(); ++i) {
+        halves[i] += stages.row(s)[first_digest + i];
+      }
+    }
+    summary.digests = digests_in(halves);
   }
   const std::span<const double> last = stages.row(loss_stage(plan));
   const double number = std::max(1.0, last[2]);

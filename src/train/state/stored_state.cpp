@@ -1,8 +1,6 @@
 #include "strata/train/stored_state.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <type_traits>
 #include <utility>
 
 #include "strata/device/host_copy.hpp"
@@ -64,15 +62,6 @@ void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
   });
 }
 
-/// A bijection after which all bits depend on each.
-/// Source: S. Vigna, splitmix64, https://prng.di.unimi.it/splitmix64.c
-std::uint64_t mixed(std::uint64_t bits) {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
 }  // namespace
 
 void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream) {
@@ -83,42 +72,6 @@ void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& 
     const device::HostView piece(tensor.flat_slice(first, count), stream);
     hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
   }
-}
-
-std::uint64_t elements_hash(const io::TensorSlice& slice, device::Stream& stream) {
-  const device::HostView host(slice.data, stream);
-  const std::uint64_t name = hash_of(slice.name);
-  // Elements of the shard's part that are consecutive in the tensor too, and from one such row to
-  // the next in the tensor.
-  std::int64_t row = std::max<std::int64_t>(1, slice.global_shape.count());
-  std::int64_t stride = row;
-  std::int64_t first = 0;
-  if (slice.shard.dimension != io::ShardSlice::kNotSplit) {
-    std::int64_t inner = 1;
-    for (std::size_t d = slice.global_shape.rank(); std::cmp_greater(d, slice.shard.dimension + 1);
-         --d) {
-      inner *= slice.global_shape[d - 1];
-    }
-    row = slice.shard.count * inner;
-    stride = slice.global_shape[static_cast<std::size_t>(slice.shard.dimension)] * inner;
-    first = slice.shard.first * inner;
-  }
-  std::uint64_t sum = 0;
-  with_floating(slice.data.dtype(), [&]<typename T>(T) {
-    using Bits =
-        std::conditional_t<sizeof(T) == sizeof(std::uint64_t), std::uint64_t, std::uint32_t>;
-    const std::span<const T> values = host.view().template host<T>();
-    for (std::int64_t i = 0; i < std::ssize(values);) {
-      const std::int64_t within = (slice.range.begin + i) % row;
-      const std::int64_t index = (slice.range.begin + i) / row * stride + first + within;
-      const std::int64_t count = std::min(std::ssize(values) - i, row - within);
-      for (std::int64_t k = 0; k < count; ++k, ++i) {
-        sum += mixed(name ^ mixed(static_cast<std::uint64_t>(index + k)) ^
-                     std::bit_cast<Bits>(values[static_cast<std::size_t>(i)]));
-      }
-    }
-  });
-  return sum;
 }
 
 std::int64_t copy_data(std::span<io::TensorSlice> slices, const device::Buffer& memory,

@@ -167,12 +167,12 @@ TEST(InitialNames, AreTheCheckpointsWhereTheirLayersStay) {
   }
 }
 
-TEST(ElementsHash, DoesNotDependOnTheCut) {
+TEST(DigestOfSlices, DoesNotDependOnTheCut) {
   ops::Context context(1);
   const Shape shape{4, 6, 3};
   std::vector<float> values(72);
   const auto hash_of_cut = [&](const std::string& name, std::int64_t dimension) {
-    std::uint64_t sum = 0;
+    Digest sum;
     const std::int64_t inner = dimension == 2 ? 1 : dimension == 1 ? 3 : 18;
     const std::int64_t extent =
         shape[static_cast<std::size_t>(std::max<std::int64_t>(dimension, 0))];
@@ -188,25 +188,25 @@ TEST(ElementsHash, DoesNotDependOnTheCut) {
         const std::int64_t end = std::min<std::int64_t>(begin + 5, std::ssize(part));
         const std::span<const float> piece = std::span(part).subspan(
             static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-        sum += elements_hash({.name = name,
-                              .global_shape = shape,
-                              .range = {begin, end},
-                              .data = ConstTensorView(piece, Shape{end - begin}),
-                              .shard = {dimension, first, count}},
-                             context.stream());
+        sum += digest_of({.name = name,
+                          .global_shape = shape,
+                          .range = {begin, end},
+                          .data = ConstTensorView(piece, Shape{end - begin}),
+                          .shard = {dimension, first, count}},
+                         context.stream());
       }
     }
     return sum;
   };
   std::iota(values.begin(), values.end(), 0.5F);
   const auto whole = [&](const std::string& name) {
-    return elements_hash({.name = name,
-                          .global_shape = shape,
-                          .range = {0, 72},
-                          .data = ConstTensorView(std::span<const float>(values), Shape{72})},
-                         context.stream());
+    return digest_of({.name = name,
+                      .global_shape = shape,
+                      .range = {0, 72},
+                      .data = ConstTensorView(std::span<const float>(values), Shape{72})},
+                     context.stream());
   };
-  const std::uint64_t expected = whole("w");
+  const Digest expected = whole("w");
   for (const std::int64_t dimension : {0, 1, 2}) {
     EXPECT_EQ(hash_of_cut("w", dimension), expected) << dimension;
   }

@@ -184,6 +184,17 @@ void log_placement(comm::MpiSession& mpi, ExecutionEnvironment& environment, Log
 
 }  // namespace
 
+nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi, const plan::Plan& plan,
+                                           const ExecutionEnvironment& environment) {
+  nlohmann::ordered_json facts{{"grid", plan.grid.text()},
+                               {"device", environment.text()},
+                               {"nodes", nodes_text(mpi.hosts())}};
+  for (const VersionFact& fact : versions()) {
+    facts[fact.name] = fact.version;
+  }
+  return facts;
+}
+
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                      const config::FailureHandler& on_failure, const train::TrainerHooks& hooks) {
   const double started = now_seconds();
@@ -241,6 +252,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                     .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .facts = facts_of(plan, inputs, nodes, environment),
+                    .environment = receipt_environment(mpi, plan, environment),
                     .peak_flops = environment.peak_flops(),
                     .forecast = forecast_of(mpi, plan, log),
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)

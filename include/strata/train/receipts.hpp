@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/core/hash.hpp"
+#include "strata/device/stream.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/plan/plan.hpp"
+
+/// Receipts of a run: one line for each step in receipts.jsonl, each with the SHA-256 of itself and
+/// the line before. What they prove: docs/receipts.md.
+namespace strata::train {
+
+inline constexpr const char* kReceiptsFile = "receipts.jsonl";
+
+/// The digest of a slice's elements: summed over the slices of a tensor it does not depend on how
+/// the tensor is cut. Waits for the work on `stream`.
+[[nodiscard]] Digest digest_of(const io::TensorSlice& slice, device::Stream& stream);
+[[nodiscard]] Digest digest_of(std::span<const io::TensorSlice> slices, device::Stream& stream);
+
+/// Digests of what a step begins with and of its reduced gradients, over all ranks.
+struct StepDigests {
+  Digest weights;
+  Digest state;
+  Digest gradients;
+
+  StepDigests& operator+=(const StepDigests& other);
+};
+
+/// Digests as numbers that ranks may add: halves of 32 bits, exact in sums over 2^21 ranks; and
+/// back.
+[[nodiscard]] std::vector<double> halves_of(const StepDigests& digests);
+[[nodiscard]] StepDigests digests_in(std::span<const double> halves);
+
+/// Whether the receipt of `step` has digests.
+[[nodiscard]] bool has_digests(const plan::Plan& plan, std::int64_t step);
+
+/// What a receipt says of a step.
+struct StepReceipt {
+  std::int64_t step = 0;
+  double loss = 0.0;
+  double grad_norm = 0.0;
+  bool skipped = false;
+  std::uint64_t samples = 0;  ///< a hash of their places in the data set
+  std::optional<StepDigests> digests;
+};
+
+/// A hash of the places in the data set of a step's samples, in order.
+[[nodiscard]] std::uint64_t samples_hash(const plan::Plan& plan, const io::Dataset& data,
+                                         std::int64_t step);
+
+/// What a receipt says of a checkpoint: the digest of its tensors, and the SHA-256 of the names and
+/// SHA-256s of its part files.
+struct SaveReceipt {
+  std::int64_t step = 0;
+  Digest tensors;
+  std::string files;
+};
+
+/// SHA-256 of the settings that determine a run's numbers, and of the checksum of its training
+/// data; the same on every grid.
+[[nodiscard]] std::string identity_hash(const plan::Plan& plan);
+
+/// What a run is, for the line of a start; equal on all grids but for `environment`.
+/// `environment`: build, instruction set, libraries, grid.
+[[nodiscard]] nlohmann::ordered_json start_facts(const plan::Plan& plan,
+                                                 const nlohmann::ordered_json& environment);
+
+/// The file of a run that goes on, or of a new one, on rank 0.
+class ReceiptsWriter {
+ public:
+  /// Opens the file to append after `step`; drops the lines of later steps. `tensors`: of the state
+  /// that the run begins with. Throws: Error(kCheckpoint) where the kept lines are no whole chain,
+  /// or have another digest for the checkpoint; Error(kUsage) where the file cannot be written.
+  ReceiptsWriter(const std::filesystem::path& path, std::int64_t step, const Digest& tensors,
+                 const nlohmann::ordered_json& start);
+
+  void write(const StepReceipt& receipt);
+  void write(const SaveReceipt& receipt);
+  /// Calls fsync, which a run does before each checkpoint.
+  void sync() { failed_ = !lines_->sync() || failed_; }
+  /// Whether writing a line has failed, as on a full disk; the run continues.
+  [[nodiscard]] bool failed() const { return failed_; }
+
+ private:
+  void line(const nlohmann::ordered_json& object);
+
+  std::optional<io::AppendedFile> lines_;
+  std::string last_;  ///< SHA-256 of the last line
+  bool failed_ = false;
+};
+
+/// A receipts file that was read and found to be a whole chain.
+class Receipts {
+ public:
+  /// Throws: Error(kCheckpoint) naming the first line that is missing, changed or not in order.
+  [[nodiscard]] static Receipts read(const std::filesystem::path& path);
+
+  /// The line of a step; null where there is none.
+  [[nodiscard]] nlohmann::json step(std::int64_t step) const { return line(steps_, step); }
+  /// The newest line about the checkpoint of a step; null where there is none.
+  [[nodiscard]] nlohmann::json save(std::int64_t step) const { return line(saves_, step); }
+  /// The start before a step, which says what the run was there. Pre: step >= 1.
+  [[nodiscard]] nlohmann::json start_before(std::int64_t step) const;
+  [[nodiscard]] std::int64_t last_step() const {
+    return steps_.empty() ? 0 : steps_.rbegin()->first;
+  }
+  /// SHA-256 of the last line, which stands for the whole file.
+  [[nodiscard]] const std::string& head() const { return head_; }
+
+ private:
+  using Index = std::map<std::int64_t, std::size_t>;
+  [[nodiscard]] nlohmann::json line(const Index& index, std::int64_t step) const;
+
+  std::vector<std::string> lines_;  ///< parsed where they are asked for
+  Index starts_;
+  Index steps_;
+  Index saves_;
+  std::string head_;
+};
+
+/// SHA-256 of a file. Throws: Error(kCheckpoint) where it cannot be read.
+[[nodiscard]] std::string file_sha256(const std::filesystem::path& path);
+/// SaveReceipt::files of part files and their hashes, in the order of their names.
+[[nodiscard]] std::string files_hash(std::vector<std::pair<std::string, std::string>> files);
+
+/// Throws: Error(kCheckpoint) where a checkpoint is not the one that the receipts have.
+void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint);
+
+/// The first difference between a run's receipts and those of its replay in steps [first, last], as
+/// in "step 7: weights differ in weights/dense1.weight"; empty where there is none. `tensors`:
+/// names of the tensors of a step's digests, gradients included.
+[[nodiscard]] std::string first_difference(const Receipts& run, const Receipts& replay,
+                                           std::int64_t first, std::int64_t last,
+                                           const std::vector<std::string>& tensors);
+
+}  // namespace strata::train

@@ -1,0 +1,412 @@
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/comm/agree.hpp"
+#include "strata/config/config_file.hpp"
+#include "strata/core/text.hpp"
+#include "strata/io/sample_order.hpp"
+#include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/replication.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/receipts.hpp"
+#include "strata/train/stop_signal.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+#include "environment/execution_environment.hpp"
+#include "environment/run_inputs.hpp"
+#include "environment/temporary_directory.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A directory of a replay, on rank 0; removed with it.
+class ReplayDirectory {
+ public:
+  ReplayDirectory() {
+    std::string name = temporary_directory() + "/strata-replay-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) {
+      fail(ExitCode::kUsage, "cannot make the directory {}: {}; set TMPDIR to one with room", name,
+           std::strerror(errno));
+    }
+    path_ = name;
+  }
+  ~ReplayDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ReplayDirectory(const ReplayDirectory&) = delete;
+  ReplayDirectory& operator=(const ReplayDirectory&) = delete;
+
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// A run with receipts, and how it is computed again.
+struct ReplayedRun {
+  fs::path directory;
+  std::vector<std::string> settings;  ///< of the command line
+  train::Receipts receipts;
+};
+
+/// Steps that were computed again.
+struct Replayed {
+  std::int64_t first = 1;
+  std::int64_t last = 1;
+  std::string difference;  ///< the first one; empty: none. On rank 0
+  nlohmann::ordered_json environment;
+};
+
+/// What the numbers of a start's steps depend on.
+nlohmann::json identity_in(nlohmann::json start) {
+  for (const char* const of_launch : {"start", "tensors", "environment", "sha256"}) {
+    start.erase(of_launch);
+  }
+  return start;
+}
+
+/// The settings of a replay: what determines the numbers as the run had it, no saves and no
+/// evaluations, and any grid. The user's settings come last.
+std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann::json& start,
+                                         const std::string& scratch) {
+  std::vector<std::string> settings{"--run.dir=" + scratch};
+  for (const char* const setting : {"--run.resume=never",
+                                    "--run.threads=0",
+                                    "--run.time_limit=0",
+                                    "--run.machine=",
+                                    "--run.timeline=off",
+                                    "--run.tensorboard=off",
+                                    "--run.tensorboard_histograms=0",
+                                    "--run.tensorboard_text=0",
+                                    "--parallel.data=0",
+                                    "--parallel.pipeline=0",
+                                    "--parallel.tensor=0",
+                                    "--parallel.sequence=auto",
+                                    "--parallel.schedule=1f1b",
+                                    "--parallel.activations=0",
+                                    "--parallel.chunks=0",
+                                    "--parallel.backward=auto",
+                                    "--parallel.split=auto",
+                                    "--parallel.node_ranks=0",
+                                    "--checkpoint.every=0",
+                                    "--checkpoint.minutes=0",
+                                    "--checkpoint.keep_every=0",
+                                    "--checkpoint.best=off",
+                                    "--train.evaluate_every=0",
+                                    "--train.evaluate_batches=0",
+                                    "--train.patience=0",
+                                    "--train.repeat_every=0",
+                                    "--data.test="}) {
+    settings.emplace_back(setting);
+  }
+  const auto as_in_run = [&](const char* setting, const char* fact) {
+    settings.push_back(fmt::format("--{}={}", setting, start.at(fact).get<std::int64_t>()));
+  };
+  as_in_run("numerics.lanes", "lanes");
+  as_in_run("numerics.shards", "shards");
+  as_in_run("batch.micro", "microbatch");
+  if (start.at("loss_pieces") != 1) {
+    as_in_run("numerics.loss_pieces", "loss_pieces");
+  }
+  if (start.at("islands") != 1) {
+    as_in_run("parallel.islands", "islands");
+  }
+  settings.insert(settings.end(), run.settings.begin(), run.settings.end());
+  return settings;
+}
+
+/// The tensors whose digests are in receipts.
+std::vector<std::string> digested_tensors(const plan::Plan& plan) {
+  std::vector<std::string> names;
+  for (std::int64_t part = 0; part < plan.parts; ++part) {
+    const bool islands = plan.config.parallel.sync == config::Sync::kLocal;
+    const std::string prefix = islands ? plan::part_prefix(part) : "";
+    for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+      names.push_back(plan::weight_name(spec, nn::has_gradient(spec) ? prefix : ""));
+      names.push_back(fmt::format("{}gradients/{}", prefix, spec.name));
+      std::ranges::move(plan::state_names(spec, plan.config.optimizer.options, prefix),
+                        std::back_inserter(names));
+    }
+  }
+  return names;
+}
+
+/// The newest checkpoint before a step; nothing where the run began there.
+std::optional<io::CheckpointEntry> checkpoint_before(const ReplayedRun& run, std::int64_t step) {
+  for (const io::CheckpointEntry& entry : io::list_checkpoints(run.directory / "checkpoints")) {
+    if (entry.step < step) {
+      return entry;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Computes the steps up to `last` from the checkpoint before `first` on, and compares.
+/// Communication: collective over the world. Throws: AgreedError.
+Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
+                comm::MpiSession& mpi, const config::FailureHandler& on_failure, Log& log) {
+  comm::Communicator& world = mpi.world();
+  std::optional<ReplayDirectory> scratch;
+  const std::string directory = comm::agree_on_first(world, [&] {
+    scratch.emplace();
+    return scratch->path().string();
+  });
+  std::optional<io::CheckpointEntry> from;
+  nlohmann::json start;
+  comm::agree(world, [&] {
+    from = checkpoint_before(run, first);
+    const std::int64_t begun = from ? from->step : 0;
+    start = run.receipts.start_before(last);
+    if (begun < run.receipts.start_before(1).at("start") ||
+        identity_in(run.receipts.start_before(begun + 1)) != identity_in(start)) {
+      fail(ExitCode::kCheckpoint,
+           "steps {} to {} cannot be computed from {}: the run went on after step {} with other "
+           "settings or lanes, and has no checkpoint from then on; choose other steps",
+           first, last, from ? from->directory.string() : "the initial weights",
+           start.at("start").get<std::int64_t>());
+    }
+  });
+  const std::string config = (run.directory / "config.ini").string();
+  RunInputs inputs =
+      open_run_inputs(mpi, config, replay_settings(run, start, directory), DataNeeded::kYes, log);
+  if (from) {
+    train::OpenedCheckpoint opened = train::open_verified(world, from->directory);
+    if (!opened.checkpoint) {
+      throw comm::AgreedError(ExitCode::kCheckpoint, opened.damaged + opened.unreadable);
+    }
+    inputs.checkpoint = std::move(opened.checkpoint);
+    comm::agree(world,
+                [&] { train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins); });
+    comm::agree_on_first(world, [&] {  // of pairs of documents
+      for (const auto& entry : fs::directory_iterator(run.directory)) {
+        if (entry.path().filename().string().starts_with("references")) {
+          fs::copy(entry.path(), scratch->path() / entry.path().filename());
+        }
+      }
+    });
+  }
+  open_initial(mpi, inputs, log);
+  plan::Plan plan = make_plan(mpi, inputs, world.size());
+  static_cast<void>(match_data(mpi, inputs, plan));
+  comm::agree(world, [&] {
+    if (train::start_facts(plan, {})["run"] != start.at("run")) {
+      fail(ExitCode::kCheckpoint,
+           "the receipts of {} are of another run than its config.ini and data set: the SHA-256 of "
+           "the settings and of the data's checksum differs. If the run went on with other "
+           "settings, give those that it had in these steps, as --section.key=value",
+           run.directory.string());
+    }
+  });
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
+  Replayed replayed{.first = (from ? from->step : 0) + 1,
+                    .last = last,
+                    .difference = "",
+                    .environment = receipt_environment(mpi, plan, environment)};
+  Log silent(Log::Output::kSilent);
+  static_cast<void>(train::train({.plan = plan,
+                                  .groups = environment.groups(),
+                                  .context = environment.context(),
+                                  .train_data = *inputs.train_data,
+                                  .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                                  .initial = inputs.initial ? &*inputs.initial : nullptr,
+                                  .config_text = config::config_text(plan.config),
+                                  .environment = replayed.environment,
+                                  .last_step = last,
+                                  .on_failure = on_failure,
+                                  .log = silent}));
+  environment.groups().world->barrier();
+  replayed.difference = comm::agree_on_first(world, [&] {
+    const auto again = train::Receipts::read(scratch->path() / train::kReceiptsFile);
+    if (again.last_step() < last && train::stop_request() != train::StopRequest::kNone) {
+      fail(ExitCode::kStoppedEarly, "stopped on request after step {} of {} to {}",
+           again.last_step(), replayed.first, last);
+    }
+    return train::first_difference(run.receipts, again, replayed.first, last,
+                                   digested_tensors(plan));
+  });
+  return replayed;
+}
+
+ReplayedRun read_run(const config::CommandLine& line, comm::MpiSession& mpi) {
+  ReplayedRun run{
+      .directory = line.positions().front(), .settings = settings_of(line), .receipts = {}};
+  comm::agree(mpi.world(), [&] {
+    run.receipts = train::Receipts::read(run.directory / train::kReceiptsFile);
+    if (run.receipts.last_step() == 0) {
+      fail(ExitCode::kCheckpoint, "the receipts of {} have no step yet; train first",
+           run.directory.string());
+    }
+  });
+  return run;
+}
+
+ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
+                        const config::FailureHandler& on_failure) {
+  Log log(log_role(mpi));
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  comm::agree(mpi.world(), [&] {
+    const std::string steps = line.required("steps");
+    const std::size_t dash = std::min(steps.find('-'), steps.size());
+    const std::string end = dash < steps.size() ? steps.substr(dash + 1) : steps;
+    if (!parse_int64(steps.substr(0, dash), first) || !parse_int64(end, last) || first < 1 ||
+        last < first) {
+      config::refuse_value("steps", steps, "the first and the last step, as in 5-7");
+    }
+  });
+  const ReplayedRun run = read_run(line, mpi);
+  comm::agree(mpi.world(), [&] {
+    if (last > run.receipts.last_step()) {
+      fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
+           last, run.directory.string(), run.receipts.last_step());
+    }
+  });
+  const Replayed replayed = replay(run, first, last, mpi, on_failure, log);
+  comm::agree_on_first(mpi.world(), [&] {
+    if (!replayed.difference.empty()) {
+      fail(ExitCode::kCheckpoint,
+           "{}. Replay the steps elsewhere: equal receipts there tell a "
+           "fault of this machine",
+           replayed.difference);
+    }
+    const std::int64_t ranks = mpi.world().size();
+    fmt::print("{}: steps {} to {} are equal on {} rank{}\n", run.directory.string(),
+               replayed.first, replayed.last, ranks, ranks == 1 ? "" : "s");
+  });
+  return ExitCode::kDone;
+}
+
+ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
+                        const config::FailureHandler& on_failure) {
+  Log log(log_role(mpi));
+  std::int64_t count = 0;
+  std::int64_t length = 0;
+  std::int64_t seed = 0;
+  comm::agree(mpi.world(), [&] {
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    count = line.count("stretches", 2, 0, kMost);
+    length = line.count("length", 10, 1, kMost);
+    seed = line.count("seed", 1, 0, kMost);
+    if (line.has("output") && mpi.world().rank() == 0) {
+      require_writable(line.value("output", ""));
+    }
+  });
+  const ReplayedRun run = read_run(line, mpi);
+  const std::int64_t end = run.receipts.last_step();
+  nlohmann::ordered_json checkpoints = nlohmann::ordered_json::array();
+  // Stretches begin after the steps whose state is still there.
+  std::vector<std::int64_t> begins;
+  comm::agree(mpi.world(), [&] {
+    if (run.receipts.start_before(1).at("start") == 0) {
+      begins.push_back(0);
+    }
+    for (const io::CheckpointEntry& entry : io::list_checkpoints(run.directory / "checkpoints")) {
+      if (mpi.world().rank() == 0) {
+        train::require_receipt(run.receipts, entry);
+        checkpoints.push_back(entry.step);
+      }
+      if (entry.step < end) {
+        begins.push_back(entry.step);
+      }
+    }
+    std::ranges::sort(begins);
+  });
+  nlohmann::ordered_json stretches = nlohmann::ordered_json::array();
+  nlohmann::ordered_json environment;
+  std::int64_t steps = 0;
+  const auto choices = static_cast<std::int64_t>(begins.size());
+  for (std::int64_t i = 0; i < std::min(count, choices); ++i) {
+    const auto chosen =
+        static_cast<std::size_t>(io::sample_at(static_cast<std::uint64_t>(seed), choices, i));
+    const std::int64_t begin = begins[chosen];
+    // Not over the next checkpoint, which may begin a stretch of its own.
+    const std::int64_t next = chosen + 1 < begins.size() ? begins[chosen + 1] : end;
+    const Replayed replayed =
+        replay(run, begin + 1, std::min(begin + length, next), mpi, on_failure, log);
+    stretches.push_back({{"first", replayed.first}, {"last", replayed.last}});
+    steps += replayed.last - replayed.first + 1;
+    environment = replayed.environment;
+    comm::agree_on_first(mpi.world(), [&] {
+      if (!replayed.difference.empty()) {
+        fail(ExitCode::kCheckpoint, "{} is not verified: {}", run.directory.string(),
+             replayed.difference);
+      }
+    });
+  }
+  comm::agree_on_first(mpi.world(), [&] {
+    const nlohmann::ordered_json certificate{{"run", run.directory.string()},
+                                             {"receipts_sha256", run.receipts.head()},
+                                             {"steps", end},
+                                             {"chain", "whole"},
+                                             {"checkpoints_equal", checkpoints},
+                                             {"seed", seed},
+                                             {"recomputed_equal", stretches},
+                                             {"steps_recomputed", steps},
+                                             {"steps_not_recomputed", end - steps},
+                                             {"where", environment}};
+    const std::string text = certificate.dump(2) + "\n";
+    if (line.has("output")) {
+      write_file(line.value("output", ""), text);
+    }
+    fmt::print("{}", text);
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Commands replay_commands() {
+  const auto before_mpi = [] {
+    std::signal(SIGPIPE, SIG_IGN);
+    train::install_stop_signals();
+  };
+  return {
+      {.name = "replay",
+       .purpose = "compute steps of a run again and compare with its receipts",
+       .synopses = {{"RUN --steps=A-B [--ranks=N] [--section.key=value ...]"}},
+       .about =
+           R"(Computes the steps A to B of a run with run.receipts again, on any number of ranks, from its
+last checkpoint before A, and compares them with receipts.jsonl. Says that they are equal, or the first step, field and
+tensor that differ. Writes nothing into RUN.)",
+       .options = {{"steps", "A-B", "the first and the last step"}},
+       .lists = {{"Examples", {{"strata replay RUN --steps=101-120 --ranks=2", "on two ranks"}}}},
+       .settings = config::TakesSettings::kTaken,
+       .positions = config::Positions::kSome,
+       .needs = "a run's directory",
+       .on_ranks = replay_command,
+       .before_mpi = before_mpi},
+      {.name = "verify",
+       .purpose = "check a run's receipts and checkpoints, and replay parts of it",
+       .synopses = {{"RUN [--stretches=K] [--length=M] [--seed=S] [--output=FILE.json] "
+                     "[--ranks=N] [--section.key=value ...]"}},
+       .about =
+           R"(Checks that receipts.jsonl of a run is a whole chain, that its checkpoints are those of the
+receipts, and that K stretches of M steps, computed again, are equal. Stretches begin with the run and after the
+checkpoints that are left; the seed chooses. Prints a certificate: what was computed again, where, and what was not.)",
+       .options = {{"stretches", "K", "how many stretches are computed again (default: 2)"},
+                   {"length", "M", "the most steps of each (default: 10)"},
+                   {"seed", "S", "chooses the stretches (default: 1)"},
+                   {"output", "FILE.json", "writes the certificate there too"}},
+       .settings = config::TakesSettings::kTaken,
+       .positions = config::Positions::kSome,
+       .needs = "a run's directory",
+       .on_ranks = verify_command,
+       .before_mpi = before_mpi}};
+}
+
+}  // namespace strata::app

@@ -1,0 +1,425 @@
+#include "strata/train/receipts.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "strata/config/options.hpp"
+#include "strata/core/error.hpp"
+#include "strata/device/host_copy.hpp"
+#include "strata/io/json.hpp"
+#include "strata/io/sample_order.hpp"
+
+namespace strata::train {
+namespace {
+
+constexpr const char* kStepLine = "step";
+constexpr const char* kSaveLine = "save";
+constexpr const char* kStartLine = "start";
+constexpr std::string_view kChain = ",\"sha256\":\"";
+constexpr std::size_t kHashDigits = 64;
+/// What the chain begins with.
+constexpr std::string_view kNoLine = "strata receipts 1";
+
+std::string bits_text(double number) {
+  return hash_text(std::bit_cast<std::uint64_t>(number));
+}
+
+/// The line's hash: of the hash before, and of the line without its own.
+std::string chained(std::string_view before, std::string_view body) {
+  Sha256 hash;
+  hash.update(before);
+  hash.update(body);
+  return hash.finish();
+}
+
+/// The step of a line of the kind; -1 for other lines.
+std::int64_t number_in(const nlohmann::json& line, const char* kind) {
+  return line.contains(kind) ? io::integer_in(line.at(kind)).value_or(-1) : -1;
+}
+
+/// Reads a receipts file; passes each line and its text. Returns: the hash of the last line.
+template <typename Use>
+std::string read_chain(const std::filesystem::path& path, const Use& use) {
+  std::string before(kNoLine);
+  std::int64_t number = 0;
+  std::int64_t step = -1;
+  const auto refuse = [&](const std::string& what) {
+    fail(ExitCode::kCheckpoint,
+         "{}: line {} {}; the receipts before it are whole. Restore the file from a copy, or move "
+         "it away, with which the steps so far have no receipts",
+         path.string(), number, what);
+  };
+  io::read_lines(path, ExitCode::kCheckpoint, [&](std::string_view text) {
+    ++number;
+    const std::size_t at = text.rfind(kChain);
+    const std::optional<nlohmann::json> line = io::parse_json(text);
+    if (at == std::string_view::npos || !line || !line->is_object() ||
+        text.size() != at + kChain.size() + kHashDigits + 2) {
+      refuse("is no receipt");
+    }
+    const std::string hash = chained(before, text.substr(0, at));
+    if (text.substr(at + kChain.size(), kHashDigits) != hash) {
+      refuse(
+          "does not follow the line before: it or the line before was changed, or lines between "
+          "them were removed");
+    }
+    // A start may go on from an earlier step only where the later lines were dropped.
+    if (const std::int64_t start = number_in(*line, kStartLine); start >= 0) {
+      if (step >= 0 && start != step) {
+        refuse(fmt::format("starts after step {}, and the line before is of step {}", start, step));
+      }
+      step = start;
+    } else if (step < 0) {
+      refuse("is not that of a start, with which receipts begin");
+    } else if (const std::int64_t next = number_in(*line, kStepLine); next >= 0) {
+      if (next != step + 1) {
+        refuse(fmt::format("is of step {}, where step {} was expected", next, step + 1));
+      }
+      step = next;
+    } else if (number_in(*line, kSaveLine) < 0) {
+      refuse("is of no kind that this version knows");
+    }
+    use(*line, text);
+    before = hash;
+  });
+  return before;
+}
+
+/// The words of the digests.
+template <typename Digests, typename Use>
+void for_words(Digests& digests, const Use& use) {
+  for (auto* const digest : {&digests.weights, &digests.state, &digests.gradients}) {
+    use(digest->sum);
+    use(digest->check);
+    use(digest->place);
+  }
+}
+
+}  // namespace
+
+Digest digest_of(const io::TensorSlice& slice, device::Stream& stream) {
+  const device::HostView host(slice.data, stream);
+  // Elements of the shard's part that are consecutive in the tensor too, and from one such row to
+  // the next in the tensor.
+  std::int64_t row = std::max<std::int64_t>(1, slice.global_shape.count());
+  std::int64_t stride = row;
+  std::int64_t first = 0;
+  if (slice.shard.dimension != io::ShardSlice::kNotSplit) {
+    std::int64_t inner = 1;
+    for (std::size_t d = slice.global_shape.rank(); std::cmp_greater(d, slice.shard.dimension + 1);
+         --d) {
+      inner *= slice.global_shape[d - 1];
+    }
+    row = slice.shard.count * inner;
+    stride = slice.global_shape[static_cast<std::size_t>(slice.shard.dimension)] * inner;
+    first = slice.shard.first * inner;
+  }
+  Digest digest;
+  with_floating(slice.data.dtype(), [&]<typename T>(T) {
+    using Bits =
+        std::conditional_t<sizeof(T) == sizeof(std::uint64_t), std::uint64_t, std::uint32_t>;
+    const std::span<const T> values = host.view().template host<T>();
+    std::vector<Bits> bits;
+    for (std::int64_t i = 0; i < std::ssize(values);) {
+      constexpr std::int64_t kMost = 4096;  // stays in the cache
+      const std::int64_t within = (slice.range.begin + i) % row;
+      const std::int64_t index = (slice.range.begin + i) / row * stride + first + within;
+      const std::int64_t count = std::min({std::ssize(values) - i, row - within, kMost});
+      bits.resize(static_cast<std::size_t>(count));
+      for (std::int64_t k = 0; k < count; ++k) {
+        bits[static_cast<std::size_t>(k)] =
+            std::bit_cast<Bits>(values[static_cast<std::size_t>(i + k)]);
+      }
+      digest += strata::digest_of(slice.name, index, std::span<const Bits>(bits));
+      i += count;
+    }
+  });
+  return digest;
+}
+
+Digest digest_of(std::span<const io::TensorSlice> slices, device::Stream& stream) {
+  Digest digest;
+  for (const io::TensorSlice& slice : slices) {
+    digest += digest_of(slice, stream);
+  }
+  return digest;
+}
+
+StepDigests& StepDigests::operator+=(const StepDigests& other) {
+  weights += other.weights;
+  state += other.state;
+  gradients += other.gradients;
+  return *this;
+}
+
+std::vector<double> halves_of(const StepDigests& digests) {
+  std::vector<double> halves;
+  for_words(digests, [&](std::uint64_t word) {
+    halves.push_back(static_cast<double>(word >> 32U));
+    halves.push_back(static_cast<double>(word & 0xFFFFFFFFU));
+  });
+  return halves;
+}
+
+StepDigests digests_in(std::span<const double> halves) {
+  StepDigests digests;
+  std::size_t at = 0;
+  for_words(digests, [&](std::uint64_t& word) {
+    word = (static_cast<std::uint64_t>(halves[at]) << 32U) +
+           static_cast<std::uint64_t>(halves[at + 1]);
+    at += 2;
+  });
+  return digests;
+}
+
+bool has_digests(const plan::Plan& plan, std::int64_t step) {
+  const std::int64_t every = plan.config.run.receipts;
+  return every > 0 && (step % every == 0 || step == plan.total_steps);
+}
+
+std::uint64_t samples_hash(const plan::Plan& plan, const io::Dataset& data, std::int64_t step) {
+  const config::RunConfig& config = plan.config;
+  const std::int64_t batch = config.batch.global;
+  const bool windows = plan.train_data.task == io::Task::kNextToken &&
+                       config.data.sampling == io::Sampling::kWindows;
+  std::vector<std::int64_t> places(static_cast<std::size_t>(batch));
+  for (std::int64_t i = 0; i < batch; ++i) {
+    const std::int64_t position = (step - 1) * batch + i;
+    places[static_cast<std::size_t>(i)] =
+        windows ? io::window_at(config.run.seed, data.info().tokens - data.info().input_shape[0],
+                                position)
+        : data.mixture() != nullptr ? io::mixed_sample_at(config.run.seed, data, position).sample
+                                    : io::sample_at(config.run.seed, data.info().samples, position);
+  }
+  return hash_of(std::as_bytes(std::span(places)));
+}
+
+std::string identity_hash(const plan::Plan& plan) {
+  // Settings that change no number, or name files.
+  constexpr std::string_view kLeftOut[]{
+      "data.train",      "data.test",           "data.reader_threads",  "data.accept_change",
+      "train.log_every", "train.metrics_every", "train.evaluate_every", "train.evaluate_batches",
+      "train.check",     "train.check_every",   "train.repeat_every",   "train.patience",
+      "train.recompute", "train.epochs",        "train.steps"};
+  constexpr std::string_view kSections[]{"model.",    "lora.",  "optimizer.", "schedule.", "batch.",
+                                         "numerics.", "local.", "data.",      "train."};
+  std::string text = fmt::format("run.seed = {}\ndata = {}\nsteps = {}\n", plan.config.run.seed,
+                                 hash_text(plan.train_data.checksum), plan.total_steps);
+  for (const config::Option& option : config::option_table()) {
+    const bool is_in = std::ranges::any_of(
+        kSections, [&](std::string_view section) { return option.key.starts_with(section); });
+    // The virtual grid stands beside this hash.
+    const bool is_grid = option.key == "numerics.lanes" || option.key == "numerics.shards" ||
+                         option.key == "batch.micro" || option.key == "numerics.loss_pieces";
+    if (is_in && !is_grid && std::ranges::count(kLeftOut, option.key) == 0) {
+      text += fmt::format("{} = {}\n", option.key, option.get(plan.config));
+    }
+  }
+  return sha256_text(text);
+}
+
+nlohmann::ordered_json start_facts(const plan::Plan& plan,
+                                   const nlohmann::ordered_json& environment) {
+  const plan::VirtualGrid grid = plan::virtual_grid_of(plan);
+  return {{"run", identity_hash(plan)},    {"data", hash_text(plan.train_data.checksum)},
+          {"lanes", grid.lanes},           {"shards", grid.shards},
+          {"microbatch", grid.microbatch}, {"loss_pieces", grid.loss_pieces},
+          {"islands", plan.parts},         {"environment", environment}};
+}
+
+ReceiptsWriter::ReceiptsWriter(const std::filesystem::path& path, std::int64_t step,
+                               const Digest& tensors, const nlohmann::ordered_json& start)
+    : last_(kNoLine) {
+  const std::string digest = digest_text(tensors);
+  std::string kept;
+  if (step > 0 && std::filesystem::exists(path)) {
+    bool drops = false;
+    static_cast<void>(read_chain(path, [&](const nlohmann::json& line, std::string_view text) {
+      drops = drops || number_in(line, kStepLine) > step || number_in(line, kStartLine) > step;
+      if (number_in(line, kSaveLine) == step && line.value("tensors", "") != digest) {
+        fail(ExitCode::kCheckpoint,
+             "the checkpoint of step {} is not the one that the run wrote: its tensors have the "
+             "digest {}, and {} has {}; restore it from a copy, or delete it to go on from an "
+             "earlier one",
+             step, digest, path.string(), line.value("tensors", ""));
+      }
+      if (!drops) {
+        kept.append(text).push_back('\n');
+        last_ = text.substr(text.size() - kHashDigits - 2, kHashDigits);
+      }
+    }));
+  }
+  lines_.emplace(path, kept);
+  nlohmann::ordered_json object{{kStartLine, step}, {"tensors", digest}};
+  object.update(start);
+  line(object);
+}
+
+void ReceiptsWriter::line(const nlohmann::ordered_json& object) {
+  std::string text = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.pop_back();  // the brace
+  std::string hash = chained(last_, text);
+  // Without this line the chain ends before it.
+  if (!failed_ && lines_->append(fmt::format("{}{}{}\"}}\n", text, kChain, hash))) {
+    last_ = std::move(hash);
+  } else {
+    failed_ = true;
+  }
+}
+
+void ReceiptsWriter::write(const StepReceipt& receipt) {
+  nlohmann::ordered_json object{{kStepLine, receipt.step},
+                                {"loss", bits_text(receipt.loss)},
+                                {"norm", bits_text(receipt.grad_norm)},
+                                {"samples", hash_text(receipt.samples)}};
+  if (receipt.skipped) {
+    object["skipped"] = true;
+  }
+  if (receipt.digests) {
+    object["weights"] = digest_text(receipt.digests->weights);
+    object["state"] = digest_text(receipt.digests->state);
+    object["gradients"] = digest_text(receipt.digests->gradients);
+  }
+  line(object);
+}
+
+void ReceiptsWriter::write(const SaveReceipt& receipt) {
+  line({{kSaveLine, receipt.step},
+        {"tensors", digest_text(receipt.tensors)},
+        {"files", receipt.files}});
+}
+
+Receipts Receipts::read(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    fail(ExitCode::kCheckpoint,
+         "there is no {}; a run writes it with run.receipts = on, from its start", path.string());
+  }
+  Receipts receipts;
+  receipts.head_ = read_chain(path, [&](const nlohmann::json& line, std::string_view text) {
+    for (const auto& [kind, index] :
+         {std::pair(kStartLine, &receipts.starts_), std::pair(kStepLine, &receipts.steps_),
+          std::pair(kSaveLine, &receipts.saves_)}) {
+      if (const std::int64_t step = number_in(line, kind); step >= 0) {
+        (*index)[step] = receipts.lines_.size();
+      }
+    }
+    receipts.lines_.emplace_back(text);
+  });
+  if (receipts.lines_.empty()) {
+    fail(ExitCode::kCheckpoint, "{} has no lines; restore it from a copy", path.string());
+  }
+  return receipts;
+}
+
+nlohmann::json Receipts::line(const Index& index, std::int64_t step) const {
+  const auto found = index.find(step);
+  return found == index.end() ? nlohmann::json() : nlohmann::json::parse(lines_[found->second]);
+}
+
+nlohmann::json Receipts::start_before(std::int64_t step) const {
+  return line(starts_, std::prev(starts_.lower_bound(step))->first);
+}
+
+std::string file_sha256(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 hash;
+  std::vector<char> piece(std::size_t{1} << 20);
+  while (file) {
+    file.read(piece.data(), std::ssize(piece));
+    hash.update(std::string_view(piece.data(), static_cast<std::size_t>(file.gcount())));
+  }
+  if (!file.eof()) {
+    fail(ExitCode::kCheckpoint, "cannot read {}", path.string());
+  }
+  return hash.finish();
+}
+
+std::string files_hash(std::vector<std::pair<std::string, std::string>> files) {
+  std::ranges::sort(files);
+  std::string text;
+  for (const auto& [name, hash] : files) {
+    text += fmt::format("{} {}\n", hash, name);
+  }
+  return sha256_text(text);
+}
+
+void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint) {
+  const nlohmann::json save = receipts.save(checkpoint.step);
+  if (save.is_null()) {
+    fail(ExitCode::kCheckpoint,
+         "the receipts have no line about {}: lines at their end were removed, or the checkpoint "
+         "is of another run, or the run was killed while it saved; delete one of them, or restore "
+         "them from a copy",
+         checkpoint.directory.string());
+  }
+  const io::Checkpoint opened = io::Checkpoint::open(checkpoint.directory);
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint.directory)) {
+    if (const std::string name = entry.path().filename().string(); name.starts_with("part")) {
+      files.emplace_back(name, file_sha256(entry.path()));
+    }
+  }
+  if (files_hash(std::move(files)) != save.value("files", "")) {
+    fail(ExitCode::kCheckpoint,
+         "{} is not the checkpoint that the run wrote: the SHA-256 of its files is another than in "
+         "the receipts; restore it from a copy, or delete it",
+         checkpoint.directory.string());
+  }
+}
+
+std::string first_difference(const Receipts& run, const Receipts& replay, std::int64_t first,
+                             std::int64_t last, const std::vector<std::string>& tensors) {
+  for (std::int64_t step = first; step <= last; ++step) {
+    const nlohmann::json was = run.step(step);
+    const nlohmann::json is = replay.step(step);
+    if (was.is_null() || is.is_null()) {
+      return fmt::format("step {}: the {} has no receipt", step, was.is_null() ? "run" : "replay");
+    }
+    // In the order in which a step computes them.
+    for (const char* const field :
+         {"samples", "weights", "state", "loss", "gradients", "norm", "skipped"}) {
+      if (!was.contains(field) && !is.contains(field)) {
+        continue;
+      }
+      // A run with fewer digests than its replay.
+      const bool is_digest = std::string_view(field) == "weights" ||
+                             std::string_view(field) == "state" ||
+                             std::string_view(field) == "gradients";
+      if (is_digest && (!was.contains(field) || !is.contains(field))) {
+        continue;
+      }
+      const nlohmann::json before = was.value(field, nlohmann::json());
+      const nlohmann::json now = is.value(field, nlohmann::json());
+      if (before == now) {
+        continue;
+      }
+      std::string place;
+      if (is_digest) {
+        const auto found = std::ranges::find_if(tensors, [&](const std::string& name) {
+          return differ_in(name, digest_in(before), digest_in(now));
+        });
+        place = found != tensors.end() ? " in " + *found : " in several tensors";
+      }
+      return fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field, place,
+                         before.dump(), now.dump());
+    }
+  }
+  const nlohmann::json was = run.save(last);
+  const nlohmann::json is = replay.save(last);
+  if (!was.is_null() && !is.is_null() && was.at("tensors") != is.at("tensors")) {
+    return fmt::format(
+        "the checkpoint of step {} differs: its tensors have the digest {}, those of "
+        "the replay {}",
+        last, was.at("tensors").dump(), is.at("tensors").dump());
+  }
+  return "";
+}
+
+}  // namespace strata::train
