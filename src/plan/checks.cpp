@@ -5,6 +5,7 @@
 
 #include "strata/config/options.hpp"
 #include "strata/core/error.hpp"
+#include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
 
@@ -100,24 +101,25 @@ void check_unused(const config::RunConfig& given, const Plan& plan) {
                      "the model has no batch_norm layer", "give it one");
 }
 
-void check_receipts(const config::RunConfig& given) {
+void check_receipts(const config::RunConfig& given, const Plan& plan) {
   if (given.run.receipts == 0) {
     return;
   }
   const auto refuse = [](std::string_view what) {
     fail(ExitCode::kUsage,
-         "run.receipts is on, but {}, so that no second run has the same numbers to compare; set "
-         "run.receipts to off, or change it",
+         "run.receipts is on, but {}, so that nothing could be compared; set run.receipts to off, "
+         "or change it",
          what);
   };
+  const ReplicationTraits traits = replication_of(plan).traits(plan);
   if (given.numerics.mode == comm::Summation::kLibrary) {
-    refuse("numerics.mode is fast");
+    refuse("numerics.mode is fast, and a second run has other numbers");
   }
-  if (given.parallel.sync == config::Sync::kAsync) {
-    refuse("parallel.sync is async");
+  if (!traits.reproducible()) {
+    refuse(traits.irreproducible);
   }
-  if (!given.parallel.island_of.empty()) {
-    refuse("the islands of parallel.island_of meet as their jobs run");
+  if (plan.job_parts.count() < plan.parts) {
+    refuse("this job trains a part of the run");
   }
   if (!given.local.record.empty()) {
     refuse("the rounds of local.record are of other jobs");

@@ -113,7 +113,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.fragments = replication.fragments(plan);
   check_unused(given, plan);
   check_objective(given, plan);
-  check_receipts(given);
+  check_receipts(given, plan);
   plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored);
   if (given.run.tensorboard_text > 0 && plan.config.numerics.loss_pieces > 1) {
     fail(ExitCode::kUsage,

@@ -90,7 +90,7 @@ void check_unused(const config::RunConfig& given, const Plan& plan);
 /// Throws: Error(kUsage) where settings do not go with train.objective.
 void check_objective(const config::RunConfig& given, const Plan& plan);
 /// Throws: Error(kUsage) where run.receipts is on and a second run has other numbers.
-void check_receipts(const config::RunConfig& given);
+void check_receipts(const config::RunConfig& given, const Plan& plan);
 
 /// Rejects augmentation of samples that are not images or are smaller than its crops.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);

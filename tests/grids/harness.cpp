@@ -16,6 +16,7 @@
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/import.hpp"
+#include "strata/train/receipts.hpp"
 
 #include "../unit/io/data_files.hpp"
 #include "commands/commands.hpp"
@@ -219,6 +220,11 @@ Part part_of(const std::string& name, const Settings& given, const std::string& 
     setting.insert(0, "--");
   }
   part.config = config::read_config("empty.ini", settings).config;
+  const config::RunConfig& config = part.config;
+  if (config.parallel.sync != config::Sync::kAsync && config.parallel.island_of.empty() &&
+      config.local.record.empty() && config.numerics.mode == comm::Summation::kInvariant) {
+    part.config.run.receipts = 2;
+  }
   return part;
 }
 
@@ -245,6 +251,16 @@ Result result_of(const config::RunConfig& config) {
     if (kept.at("kind") != "checkpoint" && kept.at("kind") != "run") {
       result.records.push_back(std::move(kept));
     }
+  }
+  if (config.run.receipts > 0) {
+    // A whole chain, with the same digests on all grids.
+    const auto receipts = train::Receipts::read(fs::path(config.run.dir) / train::kReceiptsFile);
+    for (std::int64_t step = 1; step <= receipts.last_step(); ++step) {
+      result.records.push_back(receipts.step(step));
+      result.records.back().erase("sha256");
+      result.records.back()["kind"] = "receipt";
+    }
+    EXPECT_EQ(receipts.save(receipts.last_step()).is_null(), false);
   }
   const auto entries = io::list_checkpoints(train::checkpoint_root(config));
   require(!entries.empty(), "no checkpoint in {}", config.run.dir);

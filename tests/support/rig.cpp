@@ -4,6 +4,9 @@
 //     reduced gradient; weights and state flip a bit at a check of train.check, before and after
 //     the comparison
 //
+//   STRATA_RIG_FAULT=flip-PLACE:STEP:RANK   flips a bit of the weights, the state or the reduced
+//     gradient before the update of a step
+//
 //   STRATA_RIG_FAULT=product:STEP:RANK:RUNS   computes runs of a repeated step with one wrong
 //     weight: run 0 on other lanes, 1 on the own ones, 2 the deciding one, so 012 is a lasting
 //     fault
@@ -44,10 +47,19 @@
 namespace strata {
 namespace {
 
-enum class FaultPlace { kGradient, kWeights, kState, kProduct };
+enum class FaultPlace {
+  kGradient,
+  kWeights,
+  kState,
+  kProduct,
+  kFlipGradient,
+  kFlipWeights,
+  kFlipState
+};
 
 constexpr auto enum_names(FaultPlace) {
-  return names_in_order("gradient", "weights", "state", "product");
+  return names_in_order("gradient", "weights", "state", "product", "flip-gradient", "flip-weights",
+                        "flip-state");
 }
 
 /// The parts of a variable; none where it is not set or empty. Throws: Error(kUsage) for another
@@ -73,10 +85,14 @@ void damage(train::RankState& state, FaultPlace place) {
   const optim::Optimizer& optimizer = state.optimizer();
   const optim::OwnedPiece& piece = optimizer.pieces().front();
   const bool gradient = place == FaultPlace::kGradient;
-  const TensorView tensor = gradient                      ? state.reducer().sums()
-                            : place == FaultPlace::kState ? optimizer.state(0, piece)
-                                                          : state.weights();
-  const TensorView element = tensor.flat_slice(gradient ? piece.arena_offset : 0, 1);
+  const bool sums = gradient || place == FaultPlace::kFlipGradient;
+  const bool masters = place == FaultPlace::kFlipWeights;
+  const TensorView tensor = sums ? state.reducer().sums()
+                            : place == FaultPlace::kState || place == FaultPlace::kFlipState
+                                ? optimizer.state(0, piece)
+                            : masters ? optimizer.master(piece)
+                                      : state.weights();
+  const TensorView element = tensor.flat_slice(sums ? piece.arena_offset : 0, 1);
   const std::span<std::byte> bytes(element.raw(), static_cast<std::size_t>(element.bytes()));
   if (gradient) {
     std::ranges::fill(bytes, std::byte{0xFF});
@@ -181,7 +197,7 @@ class Rig {
 
   void at(train::StepPoint point, std::int64_t step, train::RankState& state) {
     using train::StepPoint;
-    if (step != step_) {
+    if (step != step_ || !place_) {
       return;
     }
     if (place_ == FaultPlace::kProduct) {
@@ -192,7 +208,8 @@ class Rig {
         damage(state, FaultPlace::kProduct);
       }
       run_ += point == StepPoint::kRepeated ? 1 : 0;
-    } else if ((place_ == FaultPlace::kGradient && point == StepPoint::kReduced) ||
+    } else if (((place_ == FaultPlace::kGradient || *place_ >= FaultPlace::kFlipGradient) &&
+                point == StepPoint::kReduced) ||
                (place_ == FaultPlace::kWeights && point == StepPoint::kChecking) ||
                (place_ == FaultPlace::kState && point == StepPoint::kChecked)) {
       damage(state, *place_);

@@ -81,10 +81,12 @@ struct SaveReceipt {
 class ReceiptsWriter {
  public:
   /// Opens the file to append after `step`; drops the lines of later steps. `tensors`: of the state
-  /// that the run begins with. Throws: Error(kCheckpoint) where the kept lines are no whole chain,
-  /// or have another digest for the checkpoint; Error(kUsage) where the file cannot be written.
+  /// that the run begins with, from the checkpoint in the directory `checkpoint`, whose line it
+  /// adds where a kill left none; empty: none. Throws: Error(kCheckpoint) where the kept lines are
+  /// no whole chain, or have another digest for the checkpoint; Error(kUsage) where the file cannot
+  /// be written.
   ReceiptsWriter(const std::filesystem::path& path, std::int64_t step, const Digest& tensors,
-                 const nlohmann::ordered_json& start);
+                 const nlohmann::ordered_json& start, const std::filesystem::path& checkpoint);
 
   void write(const StepReceipt& receipt);
   void write(const SaveReceipt& receipt);
@@ -111,11 +113,12 @@ class Receipts {
   [[nodiscard]] nlohmann::json step(std::int64_t step) const { return line(steps_, step); }
   /// The newest line about the checkpoint of a step; null where there is none.
   [[nodiscard]] nlohmann::json save(std::int64_t step) const { return line(saves_, step); }
-  /// The start before a step, which says what the run was there. Pre: step >= 1.
+  /// The start before a step, which says what the run was there; else the first one.
   [[nodiscard]] nlohmann::json start_before(std::int64_t step) const;
   [[nodiscard]] std::int64_t last_step() const {
     return steps_.empty() ? 0 : steps_.rbegin()->first;
   }
+  [[nodiscard]] std::int64_t steps() const { return static_cast<std::int64_t>(steps_.size()); }
   /// SHA-256 of the last line, which stands for the whole file.
   [[nodiscard]] const std::string& head() const { return head_; }
 
@@ -134,6 +137,9 @@ class Receipts {
 [[nodiscard]] std::string file_sha256(const std::filesystem::path& path);
 /// SaveReceipt::files of part files and their hashes, in the order of their names.
 [[nodiscard]] std::string files_hash(std::vector<std::pair<std::string, std::string>> files);
+
+/// SaveReceipt::files of a checkpoint. Throws: Error(kCheckpoint) where a file cannot be read.
+[[nodiscard]] std::string checkpoint_files(const std::filesystem::path& directory);
 
 /// Throws: Error(kCheckpoint) where a checkpoint is not the one that the receipts have.
 void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint);

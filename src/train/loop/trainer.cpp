@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -173,8 +174,12 @@ class Trainer final : public TrainingLoop {
     state_.drain();
     const Digest tensors = saves_.state_digest();
     comm::agree_on_first(*setup_.groups.world, [&] {
+      // A replay has nothing to add, and a state that is dropped is not the checkpoint's.
+      const bool continues = setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint) &&
+                             setup_.last_step == std::numeric_limits<std::int64_t>::max();
       receipts_.emplace(std::filesystem::path(config_.run.dir) / kReceiptsFile, first_step_,
-                        tensors, start_facts(plan_, setup_.environment));
+                        tensors, start_facts(plan_, setup_.environment),
+                        continues ? setup_.checkpoint->directory() : std::filesystem::path());
     });
     saves_.write_receipts(receipts_ ? &*receipts_ : nullptr);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <fstream>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -15,6 +16,7 @@
 #include "strata/device/host_copy.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/sample_order.hpp"
+#include "strata/plan/replication.hpp"
 
 namespace strata::train {
 namespace {
@@ -44,13 +46,20 @@ std::int64_t number_in(const nlohmann::json& line, const char* kind) {
   return line.contains(kind) ? io::integer_in(line.at(kind)).value_or(-1) : -1;
 }
 
-/// Reads a receipts file; passes each line and its text. Returns: the hash of the last line.
+/// Reads a receipts file up to a line that is bad once `step_needed` was read, as one that a crash
+/// tore; passes each line and its text. Returns: the hash of the last line.
 template <typename Use>
-std::string read_chain(const std::filesystem::path& path, const Use& use) {
+std::string read_chain(const std::filesystem::path& path, std::int64_t step_needed,
+                       const Use& use) {
   std::string before(kNoLine);
   std::int64_t number = 0;
   std::int64_t step = -1;
+  bool ends = false;
   const auto refuse = [&](const std::string& what) {
+    ends = step >= step_needed;
+    if (ends) {
+      return;
+    }
     fail(ExitCode::kCheckpoint,
          "{}: line {} {}; the receipts before it are whole. Restore the file from a copy, or move "
          "it away, with which the steps so far have no receipts",
@@ -58,36 +67,37 @@ std::string read_chain(const std::filesystem::path& path, const Use& use) {
   };
   io::read_lines(path, ExitCode::kCheckpoint, [&](std::string_view text) {
     ++number;
+    if (ends) {
+      return;
+    }
     const std::size_t at = text.rfind(kChain);
     const std::optional<nlohmann::json> line = io::parse_json(text);
     if (at == std::string_view::npos || !line || !line->is_object() ||
         text.size() != at + kChain.size() + kHashDigits + 2) {
-      refuse("is no receipt");
+      return refuse("is no receipt");
     }
-    const std::string hash = chained(before, text.substr(0, at));
+    std::string hash = chained(before, text.substr(0, at));
     if (text.substr(at + kChain.size(), kHashDigits) != hash) {
-      refuse(
+      return refuse(
           "does not follow the line before: it or the line before was changed, or lines between "
           "them were removed");
     }
-    // A start may go on from an earlier step only where the later lines were dropped.
-    if (const std::int64_t start = number_in(*line, kStartLine); start >= 0) {
-      if (step >= 0 && start != step) {
-        refuse(fmt::format("starts after step {}, and the line before is of step {}", start, step));
-      }
-      step = start;
-    } else if (step < 0) {
-      refuse("is not that of a start, with which receipts begin");
-    } else if (const std::int64_t next = number_in(*line, kStepLine); next >= 0) {
-      if (next != step + 1) {
-        refuse(fmt::format("is of step {}, where step {} was expected", next, step + 1));
-      }
+    const std::int64_t start = number_in(*line, kStartLine);
+    const std::int64_t next = number_in(*line, kStepLine);
+    if (start >= 0 && start >= step) {
+      step = start;  // later than the step before where a full disk took the receipts between
+    } else if (step < 0 || start >= 0) {
+      return refuse(fmt::format("starts after step {}, where a start after step {} was expected",
+                                start, std::max<std::int64_t>(0, step)));
+    } else if (next >= 0 && next == step + 1) {
       step = next;
+    } else if (next >= 0) {
+      return refuse(fmt::format("is of step {}, where step {} was expected", next, step + 1));
     } else if (number_in(*line, kSaveLine) < 0) {
-      refuse("is of no kind that this version knows");
+      return refuse("is of no kind that this version knows");
     }
     use(*line, text);
-    before = hash;
+    before = std::move(hash);
   });
   return before;
 }
@@ -231,35 +241,44 @@ nlohmann::ordered_json start_facts(const plan::Plan& plan,
   return {{"run", identity_hash(plan)},    {"data", hash_text(plan.train_data.checksum)},
           {"lanes", grid.lanes},           {"shards", grid.shards},
           {"microbatch", grid.microbatch}, {"loss_pieces", grid.loss_pieces},
-          {"islands", plan.parts},         {"environment", environment}};
+          {plan::kPartsKey, plan.parts},   {"environment", environment}};
 }
 
 ReceiptsWriter::ReceiptsWriter(const std::filesystem::path& path, std::int64_t step,
-                               const Digest& tensors, const nlohmann::ordered_json& start)
+                               const Digest& tensors, const nlohmann::ordered_json& start,
+                               const std::filesystem::path& checkpoint)
     : last_(kNoLine) {
   const std::string digest = digest_text(tensors);
   std::string kept;
+  bool has_save = false;
   if (step > 0 && std::filesystem::exists(path)) {
     bool drops = false;
-    static_cast<void>(read_chain(path, [&](const nlohmann::json& line, std::string_view text) {
-      drops = drops || number_in(line, kStepLine) > step || number_in(line, kStartLine) > step;
-      if (number_in(line, kSaveLine) == step && line.value("tensors", "") != digest) {
-        fail(ExitCode::kCheckpoint,
-             "the checkpoint of step {} is not the one that the run wrote: its tensors have the "
-             "digest {}, and {} has {}; restore it from a copy, or delete it to go on from an "
-             "earlier one",
-             step, digest, path.string(), line.value("tensors", ""));
-      }
-      if (!drops) {
-        kept.append(text).push_back('\n');
-        last_ = text.substr(text.size() - kHashDigits - 2, kHashDigits);
-      }
-    }));
+    static_cast<void>(
+        read_chain(path, step, [&](const nlohmann::json& line, std::string_view text) {
+          drops = drops || number_in(line, kStepLine) > step || number_in(line, kStartLine) > step;
+          if (!checkpoint.empty() && number_in(line, kSaveLine) == step &&
+              line.value("tensors", "") != digest) {
+            fail(
+                ExitCode::kCheckpoint,
+                "the checkpoint of step {} is not the one that the run wrote: its tensors have the "
+                "digest {}, and {} has {}; restore it from a copy, or delete it to go on from an "
+                "earlier one",
+                step, digest, path.string(), line.value("tensors", ""));
+          }
+          if (!drops) {
+            has_save = has_save || number_in(line, kSaveLine) == step;
+            kept.append(text).push_back('\n');
+            last_ = text.substr(text.size() - kHashDigits - 2, kHashDigits);
+          }
+        }));
   }
   lines_.emplace(path, kept);
   nlohmann::ordered_json object{{kStartLine, step}, {"tensors", digest}};
   object.update(start);
   line(object);
+  if (!checkpoint.empty() && !has_save) {
+    write(SaveReceipt{.step = step, .tensors = tensors, .files = checkpoint_files(checkpoint)});
+  }
 }
 
 void ReceiptsWriter::line(const nlohmann::ordered_json& object) {
@@ -302,16 +321,18 @@ Receipts Receipts::read(const std::filesystem::path& path) {
          "there is no {}; a run writes it with run.receipts = on, from its start", path.string());
   }
   Receipts receipts;
-  receipts.head_ = read_chain(path, [&](const nlohmann::json& line, std::string_view text) {
-    for (const auto& [kind, index] :
-         {std::pair(kStartLine, &receipts.starts_), std::pair(kStepLine, &receipts.steps_),
-          std::pair(kSaveLine, &receipts.saves_)}) {
-      if (const std::int64_t step = number_in(line, kind); step >= 0) {
-        (*index)[step] = receipts.lines_.size();
-      }
-    }
-    receipts.lines_.emplace_back(text);
-  });
+  receipts.head_ =
+      read_chain(path, std::numeric_limits<std::int64_t>::max(),
+                 [&](const nlohmann::json& line, std::string_view text) {
+                   for (const auto& [kind, index] : {std::pair(kStartLine, &receipts.starts_),
+                                                     std::pair(kStepLine, &receipts.steps_),
+                                                     std::pair(kSaveLine, &receipts.saves_)}) {
+                     if (const std::int64_t step = number_in(line, kind); step >= 0) {
+                       (*index)[step] = receipts.lines_.size();
+                     }
+                   }
+                   receipts.lines_.emplace_back(text);
+                 });
   if (receipts.lines_.empty()) {
     fail(ExitCode::kCheckpoint, "{} has no lines; restore it from a copy", path.string());
   }
@@ -324,7 +345,8 @@ nlohmann::json Receipts::line(const Index& index, std::int64_t step) const {
 }
 
 nlohmann::json Receipts::start_before(std::int64_t step) const {
-  return line(starts_, std::prev(starts_.lower_bound(step))->first);
+  const auto next = starts_.lower_bound(step);
+  return line(starts_, (next == starts_.begin() ? next : std::prev(next))->first);
 }
 
 std::string file_sha256(const std::filesystem::path& path) {
@@ -350,6 +372,16 @@ std::string files_hash(std::vector<std::pair<std::string, std::string>> files) {
   return sha256_text(text);
 }
 
+std::string checkpoint_files(const std::filesystem::path& directory) {
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (const std::string name = entry.path().filename().string(); name.starts_with("part")) {
+      files.emplace_back(name, file_sha256(entry.path()));
+    }
+  }
+  return files_hash(std::move(files));
+}
+
 void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint) {
   const nlohmann::json save = receipts.save(checkpoint.step);
   if (save.is_null()) {
@@ -359,14 +391,8 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
          "them from a copy",
          checkpoint.directory.string());
   }
-  const io::Checkpoint opened = io::Checkpoint::open(checkpoint.directory);
-  std::vector<std::pair<std::string, std::string>> files;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoint.directory)) {
-    if (const std::string name = entry.path().filename().string(); name.starts_with("part")) {
-      files.emplace_back(name, file_sha256(entry.path()));
-    }
-  }
-  if (files_hash(std::move(files)) != save.value("files", "")) {
+  static_cast<void>(io::Checkpoint::open(checkpoint.directory));  // its name is its step's
+  if (checkpoint_files(checkpoint.directory) != save.value("files", "")) {
     fail(ExitCode::kCheckpoint,
          "{} is not the checkpoint that the run wrote: the SHA-256 of its files is another than in "
          "the receipts; restore it from a copy, or delete it",
@@ -405,7 +431,7 @@ std::string first_difference(const Receipts& run, const Receipts& replay, std::i
         const auto found = std::ranges::find_if(tensors, [&](const std::string& name) {
           return differ_in(name, digest_in(before), digest_in(now));
         });
-        place = found != tensors.end() ? " in " + *found : " in several tensors";
+        place = found != tensors.end() ? " in " + *found : ", and not in one tensor alone";
       }
       return fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field, place,
                          before.dump(), now.dump());

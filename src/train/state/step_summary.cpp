@@ -154,9 +154,10 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   // squares of slices are 0 except on the rank that owns the slice. One rank counts each element of
   // a digest.
   for (std::size_t i = 1; i < model.size(); ++i) {
-    const bool split = i >= first_square ? slots.is_split(i - first_square) : i >= first_digest;
+    const bool split = i >= first_square && slots.is_split(i - first_square);
+    const bool digest = i >= first_digest && i < first_square;
     model[i] = tensors.row(0)[i];
-    for (std::int64_t t = 1; split && t < plan.grid.tensor; ++t) {
+    for (std::int64_t t = 1; (split || digest) && t < plan.grid.tensor; ++t) {
       model[i] += tensors.row(t)[i];
     }
   }

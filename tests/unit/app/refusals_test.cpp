@@ -344,6 +344,10 @@ optimizer.kind=sgd & optimizer.epsilon=1e-6 => optimizer.epsilon is set | adagra
 optimizer.kind=adam & optimizer.nesterov=on => optimizer.nesterov is set | optimizer.kind is adam
 train.repeat_every=7 & numerics.mode=fast & numerics.lanes=0 & numerics.shards=0 =>
   train.repeat_every is set | numerics.mode is fast | invariant
+run.receipts=on & numerics.mode=fast & numerics.lanes=0 & numerics.shards=0 =>
+  run.receipts is on | numerics.mode is fast | set run.receipts to off
+run.receipts=0 => run.receipts = "0" | off, on or a whole number from 1
+run.receipts=yes => run.receipts = "yes" | off, on or a whole number from 1
 schedule.every=7 => schedule.every is set | schedule.kind is constant | to step
 schedule.factor=0.7 => schedule.factor is set | schedule.kind is constant | to step
 schedule.minimum=0.1 => schedule.minimum is set | schedule.kind is constant | linear or cosine

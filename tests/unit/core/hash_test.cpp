@@ -1,5 +1,7 @@
 #include "strata/core/hash.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +67,54 @@ TEST(Hash, StateMoves) {
 TEST(Hash, TextHasSixteenDigits) {
   EXPECT_EQ(hash_text(0), "0000000000000000");
   EXPECT_EQ(hash_text(0xABCULL), "0000000000000abc");
+}
+
+TEST(Sha256, IsThatOfItsStandard) {
+  // Source: NIST, Cryptographic Standards and Guidelines, example values of FIPS 180-4; the last of
+  // FIPS 180-2, appendix B.3.
+  const std::pair<std::string, const char*> kCases[]{
+      {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+      {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+      {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+       "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+      {std::string(1'000'000, 'a'),
+       "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"}};
+  for (const auto& [text, expected] : kCases) {
+    EXPECT_EQ(sha256_text(text), expected);
+    for (const std::size_t piece : {1, 55, 63, 64, 65, 130}) {
+      Sha256 hash;
+      for (std::size_t at = 0; at < std::min<std::size_t>(text.size(), 1000); at += piece) {
+        hash.update(std::string_view(text).substr(at, std::min(piece, 1000 - at)));
+      }
+      EXPECT_EQ(hash.finish(), sha256_text(std::string_view(text).substr(0, 1000))) << piece;
+    }
+  }
+}
+
+TEST(Digest, FindsTheTensorThatDiffers) {
+  std::vector<std::uint32_t> bits(100);
+  std::iota(bits.begin(), bits.end(), 7U);
+  const auto of = [&](const char* name) {
+    return digest_of(name, 0, std::span<const std::uint32_t>(bits));
+  };
+  Digest before = of("a");
+  before += of("b");
+  for (std::uint32_t bit = 0; bit < 32; ++bit) {
+    Digest after = of("a");
+    bits[bit] ^= 1U << bit;
+    after += of("b");
+    bits[bit] ^= 1U << bit;
+    EXPECT_NE(after.sum, before.sum);
+    EXPECT_NE(after.check, before.check);
+    EXPECT_TRUE(differ_in("b", before, after));
+    EXPECT_FALSE(differ_in("a", before, after));
+  }
+  std::swap(bits[3], bits[4]);
+  Digest swapped = of("a");
+  swapped += of("b");
+  EXPECT_NE(swapped, before);
+  EXPECT_FALSE(differ_in("a", before, swapped));
+  EXPECT_EQ(digest_in(digest_text(before)), before);
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann:
                                     "--data.test="}) {
     settings.emplace_back(setting);
   }
-  const auto as_in_run = [&](const char* setting, const char* fact) {
+  const auto as_in_run = [&](const std::string& setting, const char* fact) {
     settings.push_back(fmt::format("--{}={}", setting, start.at(fact).get<std::int64_t>()));
   };
   as_in_run("numerics.lanes", "lanes");
@@ -123,8 +123,8 @@ std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann:
   if (start.at("loss_pieces") != 1) {
     as_in_run("numerics.loss_pieces", "loss_pieces");
   }
-  if (start.at("islands") != 1) {
-    as_in_run("parallel.islands", "islands");
+  if (start.at(plan::kPartsKey) != 1) {
+    as_in_run(fmt::format("parallel.{}", plan::kPartsKey), plan::kPartsKey);
   }
   settings.insert(settings.end(), run.settings.begin(), run.settings.end());
   return settings;
@@ -133,11 +133,13 @@ std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann:
 /// The tensors whose digests are in receipts.
 std::vector<std::string> digested_tensors(const plan::Plan& plan) {
   std::vector<std::string> names;
+  std::vector<std::string> prefixes{""};
   for (std::int64_t part = 0; part < plan.parts; ++part) {
-    const bool islands = plan.config.parallel.sync == config::Sync::kLocal;
-    const std::string prefix = islands ? plan::part_prefix(part) : "";
+    prefixes.push_back(plan::part_prefix(part));
+  }
+  for (const std::string& prefix : prefixes) {
     for (const nn::ParameterSpec& spec : plan.model->parameters()) {
-      names.push_back(plan::weight_name(spec, nn::has_gradient(spec) ? prefix : ""));
+      names.push_back(plan::weight_name(spec, prefix));
       names.push_back(fmt::format("{}gradients/{}", prefix, spec.name));
       std::ranges::move(plan::state_names(spec, plan.config.optimizer.options, prefix),
                         std::back_inserter(names));
@@ -352,7 +354,7 @@ ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
     const nlohmann::ordered_json certificate{{"run", run.directory.string()},
                                              {"receipts_sha256", run.receipts.head()},
                                              {"steps", end},
-                                             {"chain", "whole"},
+                                             {"steps_without_receipts", end - run.receipts.steps()},
                                              {"checkpoints_equal", checkpoints},
                                              {"seed", seed},
                                              {"recomputed_equal", stretches},
