@@ -57,7 +57,7 @@ std::optional<Repetition> parse_repetition(const std::string& text) {
 }
 
 std::optional<std::int64_t> parse_receipts(const std::string& text) {
-  constexpr std::int64_t kOn = 100;
+  constexpr std::int64_t kOn = 500;
   std::int64_t steps = 0;
   return text == "off"                            ? std::optional<std::int64_t>(0)
          : text == "on"                           ? std::optional<std::int64_t>(kOn)
@@ -649,7 +649,7 @@ std::vector<Option> running() {
       setting("run.receipts", "off, on, whole number from 1", "steps",
               "writes receipts.jsonl, which strata replay and strata verify compare with what they "
               "compute again: a line a step, and digests of weights, optimizer state and gradients "
-              "after each of so many steps; on: 100",
+              "after each of so many steps; on: 500",
               STRATA_MEMBER(run.receipts), "off, on or a whole number from 1", parse_receipts,
               [](std::int64_t every) { return every == 0 ? "off" : fmt::format("{}", every); }),
       text("run.machine", "file, name or empty",
