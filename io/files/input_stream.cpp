@@ -63,7 +63,7 @@ class InputStream::Zstd {
   bool has_more_ = false;  ///< the decoder may hold what there was no room for
 };
 
-InputStream::InputStream(std::filesystem::path path) : path_(std::move(path)) {
+InputStream::InputStream(std::filesystem::path path, std::int64_t begin) : path_(std::move(path)) {
   UserFile input(path_, ExitCode::kData);
   constexpr std::array<unsigned char, 4> kZstd{0x28, 0xB5, 0x2F, 0xFD};
   std::array<unsigned char, 4> start{};
@@ -80,6 +80,9 @@ InputStream::InputStream(std::filesystem::path path) : path_(std::move(path)) {
   gzbuffer(file_, 1U << 20U);
   if (gzdirect(file_) != 0) {
     known_size_ = input.size_bytes;
+  }
+  if (begin > 0 && gzseek(file_, begin, SEEK_SET) != begin) {
+    fail(ExitCode::kData, "cannot read {} from byte {} on; it has changed", path_.string(), begin);
   }
 }
 

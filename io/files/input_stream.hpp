@@ -14,8 +14,9 @@ namespace strata::io {
 /// A file read sequentially; files compressed with gzip or zstd are decompressed.
 class InputStream {
  public:
+  /// Reads from byte `begin` on; pre: this is 0 for a compressed file.
   /// Throws: Error(kData) where it cannot be opened or is no regular file.
-  explicit InputStream(std::filesystem::path path);
+  explicit InputStream(std::filesystem::path path, std::int64_t begin = 0);
   ~InputStream();
   InputStream(const InputStream&) = delete;
   InputStream& operator=(const InputStream&) = delete;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/json.hpp"
@@ -11,17 +13,30 @@
 namespace strata::io {
 namespace {
 
-constexpr std::size_t kLineBytes = std::size_t{1} << 20;
+constexpr std::int64_t kLineBytes = std::int64_t{1} << 20;
 constexpr std::size_t kLongestLine = std::size_t{64} << 20;
 
 }  // namespace
 
-nlohmann::json object_of_line(std::string_view text, const std::filesystem::path& path,
-                              std::int64_t line) {
+std::string LinePlace::text() const {
+  InputStream stream(file);
+  std::string bytes;
+  std::int64_t before = 0;
+  for (std::int64_t left = begin; left > 0; left -= std::ssize(bytes)) {
+    bytes.clear();
+    if (stream.append_to(bytes, static_cast<std::size_t>(std::min(kLineBytes, left))) == 0) {
+      break;
+    }
+    before += std::ranges::count(bytes, '\n');
+  }
+  return fmt::format("{}:{}", file.string(), before + number);
+}
+
+nlohmann::json object_of_line(std::string_view text, const LinePlace& place) {
   std::optional<nlohmann::json> object = parse_json(text);
   if (!object || !object->is_object()) {
-    fail(ExitCode::kData, "{}:{}: the line is no JSON object, as {{\"a\": 1, \"b\": \"x\"}} is{}",
-         path.string(), line,
+    fail(ExitCode::kData, "{}: the line is no JSON object, as {{\"a\": 1, \"b\": \"x\"}} is{}",
+         place.text(),
          text.starts_with('[')
              ? "; write the elements of an array one per line, as jq -c '.[]' does"
              : "");
@@ -29,29 +44,55 @@ nlohmann::json object_of_line(std::string_view text, const std::filesystem::path
   return std::move(*object);
 }
 
+JsonLines::JsonLines(const std::filesystem::path& path, std::int64_t begin, std::int64_t end)
+    // The byte before tells whether a line begins here.
+    : stream_(path, std::max<std::int64_t>(0, begin - 1)),
+      first_(begin),
+      end_(end),
+      offset_(std::max<std::int64_t>(0, begin - 1)) {
+  std::size_t line = begin > 0 ? buffer_.find('\n') : 0;
+  while (line == std::string::npos && offset_ + std::ssize(buffer_) < end_) {
+    begin_ = buffer_.size();
+    if (!read_more()) {
+      return;
+    }
+    line = buffer_.find('\n');
+  }
+  begin_ = line == std::string::npos ? buffer_.size() : line + (begin > 0 ? 1 : 0);
+  first_ = offset_ + static_cast<std::int64_t>(begin_);
+}
+
+bool JsonLines::read_more() {
+  buffer_.erase(0, begin_);
+  offset_ += static_cast<std::int64_t>(begin_);
+  begin_ = 0;
+  return stream_.append_to(buffer_, static_cast<std::size_t>(kLineBytes)) > 0;
+}
+
 bool JsonLines::next() {
   if (!next_line()) {
     return false;
   }
-  object_ = object_of_line(text_, path(), line_);
+  object_ = object_of_line(text_, place());
   return true;
 }
 
 bool JsonLines::next_line() {
-  std::size_t searched = begin_;
   std::string_view line;
   do {
-    std::size_t end = buffer_.find('\n', searched);
+    if (offset_ + static_cast<std::int64_t>(begin_) >= end_) {
+      return false;
+    }
+    std::size_t end = buffer_.find('\n', begin_);
     while (end == std::string::npos) {
-      buffer_.erase(0, begin_);
-      begin_ = 0;
-      searched = buffer_.size();
+      const std::size_t searched = buffer_.size() - begin_;
       if (searched > kLongestLine) {
         fail(ExitCode::kData,
-             "{}:{}: the line does not end within {}; an object per line was expected",
-             path().string(), line_ + 1, bytes_text(static_cast<std::int64_t>(kLongestLine)));
+             "{}: the line does not end within {}; an object per line was expected",
+             LinePlace{path(), first_, line_ + 1}.text(),
+             bytes_text(static_cast<std::int64_t>(kLongestLine)));
       }
-      if (stream_.append_to(buffer_, kLineBytes) == 0) {
+      if (!read_more()) {
         if (buffer_.empty()) {
           return false;
         }
@@ -60,12 +101,12 @@ bool JsonLines::next_line() {
         end = buffer_.find('\n', searched);
       }
     }
+    const bool is_first = offset_ == 0 && begin_ == 0;
     line = trimmed(std::string_view(buffer_).substr(begin_, end - begin_));
-    if (line_ == 0 && line.starts_with("\xEF\xBB\xBF")) {
+    if (is_first && line.starts_with("\xEF\xBB\xBF")) {
       line.remove_prefix(3);
     }
     begin_ = std::min(end + 1, buffer_.size());
-    searched = begin_;
     ++line_;
   } while (line.empty());
   text_ = line;

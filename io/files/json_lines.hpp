@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,16 +15,29 @@
 
 namespace strata::io {
 
+/// Where a line is.
+struct LinePlace {
+  std::filesystem::path file;
+  std::int64_t begin = 0;   ///< a byte of the file
+  std::int64_t number = 0;  ///< of the line, from there on, where lines begin; the first is 1
+
+  /// As in "a.jsonl:7". Reads the file up to `begin`.
+  [[nodiscard]] std::string text() const;
+};
+
 /// The object of a line. Throws: Error(kData) naming the line where it is none.
-[[nodiscard]] nlohmann::json object_of_line(std::string_view text,
-                                            const std::filesystem::path& path, std::int64_t line);
+[[nodiscard]] nlohmann::json object_of_line(std::string_view text, const LinePlace& place);
 
 /// Reads the objects of a file that has one in each line; blank lines are skipped.
 class JsonLines {
  public:
-  explicit JsonLines(const std::filesystem::path& path) : stream_(path) {}
+  /// Reads the lines that begin in [begin, end) of the file's bytes. Pre: of a compressed file,
+  /// all.
+  explicit JsonLines(const std::filesystem::path& path, std::int64_t begin = 0,
+                     std::int64_t end = std::numeric_limits<std::int64_t>::max());
 
   [[nodiscard]] const std::filesystem::path& path() const { return stream_.path(); }
+  /// Counted from the first line that is read.
   [[nodiscard]] std::int64_t line() const { return line_; }
   [[nodiscard]] const nlohmann::json& object() const { return object_; }
 
@@ -35,12 +49,20 @@ class JsonLines {
   /// Error(kData) where it has more than 64 MiB.
   bool next_line();
   [[nodiscard]] std::string_view text() const { return text_; }
+  /// That of the line.
+  [[nodiscard]] LinePlace place() const { return {path(), first_, line_}; }
 
  private:
+  /// Reads more into the buffer, from whose front what was used is removed; false at the end.
+  [[nodiscard]] bool read_more();
+
   InputStream stream_;
+  std::int64_t first_;   ///< where reading began
+  std::int64_t end_;     ///< of the bytes in which lines begin
+  std::int64_t offset_;  ///< of the buffer, in the file
   std::string_view text_;
   std::string buffer_;
-  std::size_t begin_ = 0;
+  std::size_t begin_ = 0;  ///< of what was not used, in the buffer
   std::int64_t line_ = 0;
   nlohmann::json object_;
 };

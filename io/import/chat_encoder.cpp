@@ -72,7 +72,7 @@ ChatEncoder::ChatEncoder(const ImportOptions& options, const Tokenizer& tokenize
       recognising_(text_encoder(tokenizer.contents(), Markers::kRecognised)),
       plain_(text_encoder(tokenizer.contents(), Markers::kAsText)) {}
 
-EncodedLine ChatEncoder::encode(const nlohmann::json& object, const std::string& place) const {
+EncodedLine ChatEncoder::encode(const nlohmann::json& object, const LinePlace& place) const {
   try {
     std::vector<Dialogue> dialogues = dialogues_of(object);
     EncodedLine line;
@@ -83,7 +83,7 @@ EncodedLine ChatEncoder::encode(const nlohmann::json& object, const std::string&
     add_all(dialogues, place, line);
     return line;
   } catch (const Error& error) {
-    fail(error.code(), "{}: {}", place, error.what());
+    fail(error.code(), "{}: {}", place.text(), error.what());
   }
 }
 
@@ -94,7 +94,7 @@ std::vector<Dialogue> ChatEncoder::dialogues_of(const nlohmann::json& object) co
   return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
 }
 
-void ChatEncoder::add_all(const std::vector<Dialogue>& dialogues, const std::string& place,
+void ChatEncoder::add_all(const std::vector<Dialogue>& dialogues, const LinePlace& place,
                           EncodedLine& line) const {
   try {
     for (const Dialogue& dialogue : dialogues) {
@@ -102,8 +102,8 @@ void ChatEncoder::add_all(const std::vector<Dialogue>& dialogues, const std::str
       require_target(dialogue, line);
     }
   } catch (const Error& error) {
-    line.error =
-        std::make_exception_ptr(Error(error.code(), fmt::format("{}: {}", place, error.what())));
+    line.error = std::make_exception_ptr(
+        Error(error.code(), fmt::format("{}: {}", place.text(), error.what())));
   }
 }
 

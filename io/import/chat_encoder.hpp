@@ -15,6 +15,7 @@
 #include "strata/io/import.hpp"
 #include "strata/io/tokenizer.hpp"
 
+#include "files/json_lines.hpp"
 #include "import/chat_template.hpp"
 #include "tokenizer/text_encoder.hpp"
 
@@ -43,7 +44,7 @@ class ChatEncoder {
   ChatEncoder(const ImportOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat);
 
   /// Throws: Error(kData) that begins with `place`.
-  [[nodiscard]] EncodedLine encode(const nlohmann::json& object, const std::string& place) const;
+  [[nodiscard]] EncodedLine encode(const nlohmann::json& object, const LinePlace& place) const;
   /// Appends a document. Throws: Error(kData).
   void add(const Dialogue& dialogue, EncodedLine& line) const;
 
@@ -52,7 +53,7 @@ class ChatEncoder {
 
   /// The dialogue of a line, or the two of a pair.
   [[nodiscard]] std::vector<Dialogue> dialogues_of(const nlohmann::json& object) const;
-  void add_all(const std::vector<Dialogue>& dialogues, const std::string& place,
+  void add_all(const std::vector<Dialogue>& dialogues, const LinePlace& place,
                EncodedLine& line) const;
   /// Refuses an answer of a pair without a target: a first token is none.
   void require_target(const Dialogue& dialogue, const EncodedLine& line) const;

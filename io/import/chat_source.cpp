@@ -13,73 +13,66 @@ namespace strata::io {
 namespace {
 
 /// Dialogues, a line of JSON each, as tokens of which some count.
-class ChatSource final : public TokenSource {
+class ChatSource final : public DocumentSource {
  public:
   ChatSource(const ImportOptions& options, Tokenizer tokenizer, const ChatTemplate* chat)
-      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
-        lines_(files_, options.threads,
-               [this](const nlohmann::json& object, const std::string& place, std::size_t thread) {
-                 return encoders_[thread]->encode(object, place);
-               }) {
+      : DocumentSource(options.inputs, std::move(tokenizer)), rules_(options.documents) {
     for (std::int64_t i = 0; i < std::max<std::int64_t>(1, options.threads); ++i) {
       encoders_.push_back(std::make_unique<ChatEncoder>(options, *tokenizer_, chat));
     }
-    documents_.pairs = options.format == ImportFormat::kPreferences;
-    for (const std::filesystem::path& file : files_) {
-      const InputStream opened(file);
-    }
+    pairs_ = options.format == ImportFormat::kPreferences;
   }
 
-  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
-    ids.clear();
-    while (ids.empty()) {
-      const bool more = lines_.next();
-      while (ends_.size() < (more ? lines_.file() + 1 : files_.size())) {
-        ends_.push_back(tokens_);
-      }
-      if (!more) {
-        return false;
-      }
-      EncodedLine& line = lines_.result();
+  void read(const InputPiece& piece, PieceWriter& to,
+            const std::function<void(std::int64_t)>& read) override {
+    ParallelLines<EncodedLine> lines(
+        files_, piece.parts, std::ssize(encoders_),
+        [this](std::string_view line, const LinePlace& place, std::size_t thread) {
+          return encoders_[thread]->encode(object_of_line(line, place), place);
+        });
+    DocumentFilter filter(rules_);
+    while (lines.next()) {
+      const EncodedLine& line = lines.result();
       if (line.is_left_out) {
-        filter_.leave_out_long();
+        filter.leave_out_long();
         continue;
       }
       if (line.is_cut) {
-        filter_.count_cut();
+        filter.count_cut();
       }
-      if (filter_.takes(line.text)) {
+      if (filter.takes(line.text)) {
         if (line.error) {
           std::rethrow_exception(line.error);
         }
-        take(line);
-        ids.swap(line.ids);
+        take(line, to);
+        read(to.tokens());
       }
     }
-    ends_.back() = tokens_;
-    return true;
+    to.index().hashes = filter.hashes();
+    to.index().counts = filter.counts();
   }
 
  private:
-  void take(const EncodedLine& line) {
+  static void take(const EncodedLine& line, PieceWriter& to) {
+    const std::int64_t before = to.tokens();
+    Documents& documents = to.index().documents;
     for (const std::int64_t end : line.documents.ends) {
-      documents_.ends.push_back(tokens_ + end);
+      documents.ends.push_back(before + end);
     }
     const std::vector<std::int64_t>& runs = line.documents.counted;
     for (std::size_t run = 0; run < runs.size(); run += 2) {
-      add_run(documents_.counted, tokens_ + runs[run], tokens_ + runs[run + 1]);
+      add_run(documents.counted, before + runs[run], before + runs[run + 1]);
     }
-    tokens_ += std::ssize(line.ids);
+    to.append(line.ids);
   }
 
+  DocumentRules rules_;
   std::vector<std::unique_ptr<ChatEncoder>> encoders_;  // one for each thread
-  ParallelLines<EncodedLine> lines_;
-  std::int64_t tokens_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_chat_source(const ImportOptions& options) {
+std::unique_ptr<DocumentSource> open_chat_source(const ImportOptions& options) {
   std::optional<Tokenizer> tokenizer = given_tokenizer(options);
   if (!tokenizer) {
     fail(ExitCode::kUsage,

@@ -12,33 +12,53 @@
 
 namespace strata::io {
 
+void DocumentCounts::add(const DocumentCounts& others) {
+  documents += others.documents;
+  repeated += others.repeated;
+  too_short += others.too_short;
+  too_long += others.too_long;
+  cut += others.cut;
+  longer += others.longer;
+}
+
 bool DocumentFilter::takes(std::string_view text) {
   if (rules_ == DocumentRules()) {
     return true;
   }
-  ++documents_;
+  ++counts_.documents;
   const auto characters =
       std::ssize(text) - std::count_if(text.begin(), text.end(), continues_character);
   if (characters < rules_.min_characters) {
-    ++short_;
+    ++counts_.too_short;
     return false;
   }
   if (characters > rules_.max_characters) {
-    ++long_;
+    ++counts_.too_long;
     return false;
   }
   if (rules_.repeated == Repeated::kImported && rules_.held_out == 0.0) {
     return true;
   }
   const std::uint64_t hash = hash_of(text);
-  if (rules_.repeated == Repeated::kLeftOut && !seen_.insert(hash).second) {
-    ++repeated_;
-    return false;
+  const bool taken = is_new(hash);
+  if (taken) {
+    hashes_.push_back(hash);
   }
-  if (rules_.held_out > 0.0) {
+  return taken;
+}
+
+bool DocumentFilter::takes_of_piece(std::uint64_t hash) {
+  const bool taken = is_new(hash);
+  if (taken && rules_.held_out > 0.0) {
     held_out_.push_back(std::ldexp(static_cast<double>(hash >> 11U), -53) < rules_.held_out);
   }
-  return true;
+  return taken;
+}
+
+bool DocumentFilter::is_new(std::uint64_t hash) {
+  const bool repeats = rules_.repeated == Repeated::kLeftOut && !seen_.insert(hash).second;
+  counts_.repeated += repeats ? 1 : 0;
+  return !repeats;
 }
 
 std::vector<std::string> DocumentFilter::notes() const {
@@ -46,19 +66,21 @@ std::vector<std::string> DocumentFilter::notes() const {
   const auto note = [&](std::int64_t count, const std::string& why) {
     if (count > 0) {
       notes.push_back(fmt::format("left out: {} of {} documents, which {}", count_text(count),
-                                  count_text(documents_), why));
+                                  count_text(counts_.documents), why));
     }
   };
-  note(repeated_, "repeat an earlier one");
-  note(short_, fmt::format("have fewer than {} characters", count_text(rules_.min_characters)));
-  note(long_, fmt::format("have more than {} characters", count_text(rules_.max_characters)));
+  note(counts_.repeated, "repeat an earlier one");
+  note(counts_.too_short,
+       fmt::format("have fewer than {} characters", count_text(rules_.min_characters)));
+  note(counts_.too_long,
+       fmt::format("have more than {} characters", count_text(rules_.max_characters)));
   const std::string tokens = fmt::format("{} tokens", count_text(rules_.max_tokens));
-  note(longer_, rules_.too_long == TooLong::kCut
-                    ? "have no whole message to learn in their first " + tokens
-                    : "have more than " + tokens);
-  if (cut_ > 0) {
+  note(counts_.longer, rules_.too_long == TooLong::kCut
+                           ? "have no whole message to learn in their first " + tokens
+                           : "have more than " + tokens);
+  if (counts_.cut > 0) {
     notes.push_back(fmt::format("cut: {} of {} documents, after the last learned message within {}",
-                                count_text(cut_), count_text(documents_), tokens));
+                                count_text(counts_.cut), count_text(counts_.documents), tokens));
   }
   return notes;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -220,7 +221,7 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
     info.target_mean = target_statistics.mean();
     info.target_deviation = target_statistics.deviation();
   }
-  ImportReport report = publish(output, writers, info, info.samples);
+  ImportReport report = publish(&output, writers, info, info.samples);
   report.classes = info.classes;
   report.skipped = source->skipped();
   report.notes = std::move(notes);
@@ -228,26 +229,66 @@ ImportReport import_samples(const ImportOptions& options, const OutputDirectory&
   return report;
 }
 
-}  // namespace
-
-ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress,
-                            const SampleProgress& checking) {
+/// Refuses what several ranks cannot share.
+void require_shares(const ImportOptions& options, const ImportRanks& ranks) {
   if (options.shard_bytes < 1 || options.classes < 0) {
     fail(ExitCode::kUsage, "--shard-mib is {} and --classes is {}, neither may be negative",
          options.shard_bytes, options.classes);
   }
-  const OutputDirectory output(options);
-  const ResolvedInputs resolved(options);
+  if (ranks.count == 1) {
+    return;
+  }
+  if (options.format != ImportFormat::kText && !holds_chats(options.format)) {
+    fail(
+        ExitCode::kUsage,
+        "{} ranks were started, but only text, chat and preferences are imported by several; start "
+        "one rank for --format={}",
+        ranks.count, name_of(options.format));
+  }
+  if (std::ranges::find(options.inputs, "-") != options.inputs.end() ||
+      std::ranges::find(options.test_inputs, "-") != options.test_inputs.end()) {
+    fail(
+        ExitCode::kUsage,
+        "{} ranks were started, but the file -, standard input, is read by one; start one rank, or "
+        "name files",
+        ranks.count);
+  }
+}
+
+}  // namespace
+
+ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress,
+                            const SampleProgress& checking, const ImportRanks& ranks) {
+  std::optional<OutputDirectory> output;
+  static_cast<void>(ranks.on_first([&] {
+    require_shares(options, ranks);
+    output.emplace(options);
+    return std::string();
+  }));
+  std::optional<ResolvedInputs> resolved;
   try {
-    return holds_tokens(options.format)
-               ? import_tokens(resolved.options, output, progress)
-               : import_samples(resolved.options, output, progress, checking);
+    static_cast<void>(ranks.gather([&] { return resolved.emplace(options), std::string(); }));
+    ImportReport report =
+        holds_tokens(options.format)
+            ? import_tokens(resolved->options, output ? &*output : nullptr, progress, ranks)
+            : import_samples(resolved->options, *output, progress, checking);
+    if (output) {
+      output->remove_pieces();
+    }
+    return report;
   } catch (const Error& error) {
-    if (!resolved.standard_input) {
+    if (output && error.code() != ExitCode::kPeer) {
+      try {
+        output->remove_pieces();
+      } catch (const std::exception&) {
+        // The first error is the one to tell; the next import removes them.
+      }
+    }
+    if (!resolved || !resolved->standard_input) {
       throw;
     }
     std::string text = error.what();
-    const std::string copy = resolved.standard_input->temporary().string();
+    const std::string copy = resolved->standard_input->temporary().string();
     for (std::size_t at = text.find(copy); at != std::string::npos; at = text.find(copy)) {
       text.replace(at, copy.size(), kStandardInput);
     }

@@ -46,10 +46,17 @@ OutputDirectory::OutputDirectory(const ImportOptions& options)
   remove(ImportedFile::kPending);
 }
 
-void OutputDirectory::remove(ImportedFile kind) const {
+void OutputDirectory::remove_pieces(
+    const std::function<bool(const std::string& name)>& which) const {
+  remove(ImportedFile::kPiece, which);
+}
+
+void OutputDirectory::remove(ImportedFile kind,
+                             const std::function<bool(const std::string& name)>& which) const {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-    if (kind_of_file(entry.path().filename().string()) == kind) {
+    const std::string name = entry.path().filename().string();
+    if (kind_of_file(name) == kind && (!which || which(name))) {
       files.push_back(entry.path());
     }
   }

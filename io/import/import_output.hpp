@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,13 +26,16 @@ class OutputDirectory {
   /// may not be replaced; Error(kData) where the directory cannot be made.
   explicit OutputDirectory(const ImportOptions& options);
 
+  /// Removes the pieces of the input that were read, of some names or all.
+  void remove_pieces(const std::function<bool(const std::string& name)>& which = {}) const;
   /// Checks that this process still holds the lock, and removes the data set that is replaced.
   void prepare() const;
   /// Puts the names of the files on disk.
   void sync() const;
 
  private:
-  void remove(ImportedFile kind) const;
+  void remove(ImportedFile kind,
+              const std::function<bool(const std::string& name)>& which = {}) const;
 
   std::filesystem::path path_;
   Existing existing_;
@@ -44,34 +48,47 @@ class OutputDirectory {
 void check_space(const ImportOptions& options, std::int64_t needed);
 
 /// Opens a writer for each split that has samples, train first.
-template <typename Writer, typename Layout>
+template <typename Writer, typename Layout, typename... Ranks>
 [[nodiscard]] std::vector<Writer> open_writers(const ImportOptions& options,
-                                               const SplitCounts& counts, const Layout& layout) {
+                                               const SplitCounts& counts, const Layout& layout,
+                                               const Ranks&... ranks) {
   std::vector<Writer> writers;
   for (const auto& [split, samples] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
     if (samples > 0) {
-      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes);
+      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes, ranks...);
     }
   }
   return writers;
 }
 
 /// Writes the masters and renames all files to their final names; the master of train, which every
-/// use needs, comes last.
+/// use needs, comes last. `output`: null but on rank 0.
 /// Returns: paths and counts. `samples`: all that the source holds.
 template <typename Writer, typename Facts>
-ImportReport publish(const OutputDirectory& output, std::vector<Writer>& writers,
-                     const Facts& facts, std::int64_t samples) {
+ImportReport publish(const OutputDirectory* output, std::vector<Writer>& writers,
+                     const Facts& facts, std::int64_t samples, const ImportRanks& ranks = {}) {
   for (Writer& writer : writers) {
-    writer.finish(facts);
+    const std::vector<std::string> shards = ranks.gather([&] { return writer.finish_shards(); });
+    static_cast<void>(ranks.on_first([&] {
+      std::ranges::for_each(shards, [&](const std::string& text) { writer.take_shards(text); });
+      writer.finish(facts);
+      return std::string();
+    }));
   }
-  output.prepare();
-  for (Writer& writer : writers) {
-    writer.publish_shards();
-  }
-  output.sync();
-  std::for_each(writers.rbegin(), writers.rend(), [](Writer& writer) { writer.publish_master(); });
-  output.sync();
+  const auto in_turn = [&](const std::function<void()>& first, const std::function<void()>& all) {
+    static_cast<void>(ranks.on_first([&] { return first(), std::string(); }));
+    static_cast<void>(ranks.gather([&] { return all(), std::string(); }));
+  };
+  in_turn([&] { output->prepare(); },
+          [&] { std::ranges::for_each(writers, &Writer::publish_shards); });
+  in_turn(
+      [&] {
+        output->sync();
+        std::for_each(writers.rbegin(), writers.rend(),
+                      [](Writer& writer) { writer.publish_master(); });
+        output->sync();
+      },
+      [] {});
 
   ImportReport report;
   report.train = writers.front().master_path();

@@ -8,33 +8,33 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include "strata/core/blocked_signals.hpp"
 
 #include "files/json_lines.hpp"
+#include "import/input_pieces.hpp"
 
 namespace strata::io {
 
-/// What several threads make of the objects in files of JSON lines, in the order of the lines. An
+/// What several threads make of the lines in parts of files of JSON lines, in their order. An
 /// error is thrown where its line's turn comes, so that neither results nor errors depend on the
 /// threads.
 template <typename Result>
 class ParallelLines {
  public:
-  /// make(object, place, thread): `place` is as in "a.jsonl:7", and each thread has a number.
-  using Make = std::function<Result(const nlohmann::json&, const std::string&, std::size_t)>;
+  /// make(line, place, thread): each thread has a number.
+  using Make = std::function<Result(std::string_view, const LinePlace&, std::size_t)>;
 
   /// `batch_bytes`: of lines that are read before threads go to work.
-  ParallelLines(std::vector<std::filesystem::path> files, std::int64_t threads, Make make,
-                std::size_t batch_bytes = std::size_t{8} << 20)
-      : files_(std::move(files)),
+  ParallelLines(const std::vector<std::filesystem::path>& files, std::vector<InputPart> parts,
+                std::int64_t threads, Make make, std::size_t batch_bytes = std::size_t{8} << 20)
+      : files_(files),
+        parts_(std::move(parts)),
         threads_(static_cast<std::size_t>(std::max<std::int64_t>(1, threads))),
         make_(std::move(make)),
         batch_bytes_(batch_bytes) {}
@@ -55,28 +55,34 @@ class ParallelLines {
     return true;
   }
   [[nodiscard]] Result& result() { return *entries_[at_].result; }
-  /// The number of the file of result().
-  [[nodiscard]] std::size_t file() const { return entries_[at_].file; }
+  /// Where it is from.
+  [[nodiscard]] LinePlace place() const { return place_of(entries_[at_]); }
 
  private:
   struct Entry {
     std::size_t file = 0;
+    std::int64_t begin = 0;   ///< of its lines in the file
     std::int64_t number = 0;  ///< of the line
     std::string line;
     std::optional<Result> result = {};
     std::exception_ptr error = {};
   };
 
+  [[nodiscard]] LinePlace place_of(const Entry& entry) const {
+    return {files_[entry.file], entry.begin, entry.number};
+  }
+
   /// Reads the lines of the next results.
   void read() {
     entries_.clear();
     for (std::size_t bytes = 0; bytes < batch_bytes_;) {
-      if (!lines_ && opened_ == files_.size()) {
+      if (!lines_ && opened_ == parts_.size()) {
         return;
       }
       try {
         if (!lines_) {
-          lines_.emplace(files_[opened_++]);
+          const InputPart& part = parts_[opened_++];
+          lines_.emplace(files_[part.file], part.begin, part.end);
         }
         if (!lines_->next_line()) {
           lines_.reset();
@@ -86,8 +92,10 @@ class ParallelLines {
         entries_.push_back({.error = std::current_exception()});
         return;
       }
-      Entry& entry = entries_.emplace_back(Entry{
-          .file = opened_ - 1, .number = lines_->line(), .line = std::string(lines_->text())});
+      Entry& entry = entries_.emplace_back(Entry{.file = parts_[opened_ - 1].file,
+                                                 .begin = lines_->place().begin,
+                                                 .number = lines_->line(),
+                                                 .line = std::string(lines_->text())});
       bytes += sizeof(Entry) + entry.line.size();
     }
   }
@@ -101,9 +109,7 @@ class ParallelLines {
           continue;
         }
         try {
-          const std::filesystem::path& path = files_[entry.file];
-          entry.result = make_(object_of_line(entry.line, path, entry.number),
-                               fmt::format("{}:{}", path.string(), entry.number), thread);
+          entry.result = make_(entry.line, place_of(entry), thread);
         } catch (...) {
           entry.error = std::current_exception();
         }
@@ -124,7 +130,8 @@ class ParallelLines {
     work(0);
   }
 
-  std::vector<std::filesystem::path> files_;
+  const std::vector<std::filesystem::path>& files_;
+  std::vector<InputPart> parts_;
   std::size_t threads_;
   Make make_;
   std::size_t batch_bytes_;

@@ -40,10 +40,12 @@ ImportedFile kind_of_file(const std::string& name) {
   static const std::regex kShardName(R"((train|test)(\.manifest|-[0-9]+\.h5))");
   // Earlier versions gave temporary names without a nonce.
   static const std::regex kPendingName(
-      R"((tokens|stdin|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
+      R"((tokens(-[0-9a-f]{16}\.piece)?|stdin|(train|test)(\.h5|\.manifest|-[0-9]+\.h5))(\.[^.]{16})?\.partial)");
+  static const std::regex kPieceName(R"(tokens-[0-9a-f]{16}\.piece)");
   return std::regex_match(name, kMasterName)    ? ImportedFile::kMaster
          : std::regex_match(name, kShardName)   ? ImportedFile::kShard
          : std::regex_match(name, kPendingName) ? ImportedFile::kPending
+         : std::regex_match(name, kPieceName)   ? ImportedFile::kPiece
                                                 : ImportedFile::kNone;
 }
 

@@ -35,7 +35,7 @@ class PendingFile {
 };
 
 /// What a file in the output of an import is, by its name; a manifest goes with the shards.
-enum class ImportedFile { kNone, kMaster, kShard, kPending };
+enum class ImportedFile { kNone, kMaster, kShard, kPending, kPiece };
 [[nodiscard]] ImportedFile kind_of_file(const std::string& name);
 
 }  // namespace strata::io

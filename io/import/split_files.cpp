@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
@@ -16,12 +17,13 @@ namespace strata::io {
 namespace names = dataset_format;
 
 SplitFiles::SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
-                       std::int64_t shard_samples)
+                       std::int64_t shard_samples, const ImportRanks& ranks)
     : directory_(std::move(directory)),
       split_(std::move(split)),
       samples_(samples),
-      left_(samples),
-      shard_samples_(shard_samples) {}
+      shard_samples_(shard_samples),
+      rank_(static_cast<std::size_t>(ranks.rank)),
+      ranks_(static_cast<std::size_t>(ranks.count)) {}
 
 std::filesystem::path SplitFiles::master_path() const {
   return directory_ / (split_ + ".h5");
@@ -30,26 +32,39 @@ std::filesystem::path SplitFiles::master_path() const {
 void SplitFiles::lay_out(const LayOut& lay_out) {
   for (std::int64_t first = 0; first < samples_; first += shard_samples_) {
     const std::int64_t samples = std::min(shard_samples_, samples_ - first);
-    const std::string name = fmt::format("{}-{:05}.h5", split_, shards_.size());
-    const PendingFile& pending = files_.emplace_back(directory_ / name);
-    hdf5::File file = hdf5::File::create(pending.temporary(), ExitCode::kData);
-    file.set_format(names::kShardFormat, names::kVersionWritten);
+    const std::size_t index = shards_.size();
+    shards_.push_back({fmt::format("{}-{:05}.h5", split_, index), samples, 0, 0});
+    std::optional<PendingFile>& pending = files_.emplace_back();
     ShardOffsets& offsets = offsets_.emplace_back();
+    std::vector<grid::Range>& payload = payload_.emplace_back();
+    if (index % ranks_ != rank_) {
+      continue;
+    }
+    left_ += samples;
+    pending.emplace(directory_ / shards_.back().file);
+    hdf5::File file = hdf5::File::create(pending->temporary(), ExitCode::kData);
+    file.set_format(names::kShardFormat, names::kVersionWritten);
     const Shape checksums = lay_out(file, samples, offsets.data);
     offsets.checksums =
         file.create_dataset(names::kChecksums, hdf5::uint64_type(), checksums).file_offset();
     offsets.checksum =
         file.create_dataset(names::kChecksum, hdf5::uint64_type(), Shape{}).file_offset();
-    std::vector<grid::Range>& payload = payload_.emplace_back();
     for (const char* data : {names::kInputs, names::kTargets, names::kTokens, names::kChecksums}) {
       if (file.has(data)) {
         payload.push_back(file.open_dataset(data).byte_range());
       }
     }
     file.finish();
-    shards_.push_back({name, samples, 0, 0});
   }
-  open_ = PosixFile(files_.front().temporary());
+}
+
+std::vector<grid::Range> SplitFiles::own() const {
+  std::vector<grid::Range> own;
+  for (std::size_t index = rank_; index < shards_.size(); index += ranks_) {
+    const std::int64_t first = static_cast<std::int64_t>(index) * shard_samples_;
+    own.push_back({first, first + shards_[index].samples});
+  }
+  return own;
 }
 
 SplitFiles::ShardPlace SplitFiles::place_of(std::int64_t sample) const {
@@ -61,14 +76,14 @@ SplitFiles::ShardPlace SplitFiles::place_of(std::int64_t sample) const {
 void SplitFiles::write_at(const ShardPlace& place, std::int64_t offset,
                           std::span<const std::byte> bytes) {
   if (place.shard != open_shard_) {
-    open_ = PosixFile(files_[place.shard].temporary());
+    open_ = PosixFile(files_[place.shard]->temporary());
     open_shard_ = place.shard;
   }
   open_.write_at(offset, bytes);
 }
 
-void SplitFiles::finish_shard(std::size_t index) {
-  const std::filesystem::path& path = files_[index].temporary();
+ManifestEntry SplitFiles::finish_shard(std::size_t index) {
+  const std::filesystem::path& path = files_[index]->temporary();
   const grid::Range& checksums = payload_[index].back();
   {
     const MappedFile file(path);
@@ -80,14 +95,36 @@ void SplitFiles::finish_shard(std::size_t index) {
   file.finish();
   ManifestEntry entry = manifest_entry_of(path, std::move(payload_[index]), ExitCode::kData);
   entry.file = shards_[index].file;
-  manifest_.push_back(std::move(entry));
+  return entry;
+}
+
+std::string SplitFiles::finish_shards() {
+  require(left_ == 0, "{} samples of a split were never given", left_);
+  nlohmann::json shards = nlohmann::json::array();
+  for (std::size_t index = rank_; index < shards_.size(); index += ranks_) {
+    const ManifestEntry entry = finish_shard(index);
+    nlohmann::json payload = nlohmann::json::array();
+    for (const grid::Range& range : entry.payload) {
+      payload.push_back({range.begin, range.end});
+    }
+    shards.push_back({index, shards_[index].checksum, entry.bytes, entry.checksum, payload});
+  }
+  return shards.dump();
+}
+
+void SplitFiles::take_shards(const std::string& text) {
+  manifest_.resize(shards_.size());
+  for (const nlohmann::json& shard : nlohmann::json::parse(text)) {
+    const auto index = shard[0].get<std::size_t>();
+    shards_[index].checksum = shard[1];
+    manifest_[index] = {shards_[index].file, shard[2], shard[3], {}};
+    for (const nlohmann::json& range : shard[4]) {
+      manifest_[index].payload.push_back({range[0], range[1]});
+    }
+  }
 }
 
 hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
-  require(left_ == 0, "{} samples of a split were never given", left_);
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    finish_shard(i);
-  }
   master_.emplace(master_path());
   hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
   file.set_format(names::kMasterFormat, names::kVersionWritten);
@@ -133,13 +170,18 @@ void SplitFiles::finish_master(hdf5::File& master, DatasetInfo info) {
   ManifestEntry entry = manifest_entry_of(master_->temporary(), {}, ExitCode::kData);
   entry.file = master_path().filename().string();
   manifest_.insert(manifest_.begin(), std::move(entry));
-  const PendingFile& pending = files_.emplace_back(manifest_path(master_path()));
-  Manifest(std::move(manifest_)).write(pending.temporary(), ExitCode::kData);
+  manifest_file_.emplace(manifest_path(master_path()));
+  Manifest(std::move(manifest_)).write(manifest_file_->temporary(), ExitCode::kData);
 }
 
 void SplitFiles::publish_shards() {
-  for (PendingFile& file : files_) {
-    file.publish();
+  for (std::optional<PendingFile>& file : files_) {
+    if (file) {
+      file->publish();
+    }
+  }
+  if (manifest_file_) {
+    manifest_file_->publish();
   }
 }
 

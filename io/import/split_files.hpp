@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "strata/io/dataset.hpp"
+#include "strata/io/import.hpp"
 
 #include "files/manifest.hpp"
 #include "files/posix_file.hpp"
@@ -19,16 +20,22 @@
 namespace strata::io {
 
 /// The files of one split while they are written: all shards in any order, then the master, all
-/// under temporary names until they are published. "Samples" are tokens in a split of tokens.
+/// under temporary names until they are published. Several ranks take turns at the shards; rank 0
+/// writes the master. "Samples" are tokens in a split of tokens.
 class SplitFiles {
  public:
-  /// Samples of the split, and those not written yet.
+  /// Samples of the split, and of this rank's shards those not written yet.
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t left() const { return left_; }
 
   [[nodiscard]] std::filesystem::path master_path() const;
 
-  /// Renames the shards and the manifest to their final names.
+  /// Puts this rank's shards on disk, each with the checksum of its checksums. Returns: what
+  /// take_shards() needs. Pre: left() == 0.
+  [[nodiscard]] std::string finish_shards();
+  /// What finish_shards() returned on any rank.
+  void take_shards(const std::string& text);
+  /// Renames this rank's shards, and the manifest, to their final names.
   void publish_shards();
   void publish_master();
 
@@ -52,11 +59,13 @@ class SplitFiles {
 
   /// `samples` in shards of `shard_samples`; the last shard may hold fewer. Pre: both > 0.
   SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
-             std::int64_t shard_samples);
-  /// Creates all shards.
+             std::int64_t shard_samples, const ImportRanks& ranks = {});
+  /// Creates this rank's shards.
   void lay_out(const LayOut& lay_out);
 
-  /// Pre (of both): 0 <= sample < samples().
+  /// The samples of each of this rank's shards.
+  [[nodiscard]] std::vector<grid::Range> own() const;
+  /// Pre (of both): 0 <= sample < samples(), in a shard of this rank.
   [[nodiscard]] ShardPlace place_of(std::int64_t sample) const;
   [[nodiscard]] const ShardOffsets& offsets_of(const ShardPlace& place) const {
     return offsets_[place.shard];
@@ -67,8 +76,7 @@ class SplitFiles {
   /// Records that so many samples were written.
   void add_written(std::int64_t samples) { left_ -= samples; }
 
-  /// Puts the shards on disk, each with the checksum of its checksums, and begins the master.
-  /// Pre: left() == 0.
+  /// Begins the master. Pre: take_shards() was called for all ranks.
   [[nodiscard]] hdf5::File begin_master(Task task, std::string_view source);
   /// Creates a virtual data set in the master that concatenates one data set of all shards, which
   /// has a row of this shape for so many samples.
@@ -78,21 +86,24 @@ class SplitFiles {
   void finish_master(hdf5::File& master, DatasetInfo info);
 
  private:
-  void finish_shard(std::size_t index);
+  [[nodiscard]] ManifestEntry finish_shard(std::size_t index);
 
   std::filesystem::path directory_;
   std::string split_;
   std::int64_t samples_;
-  std::int64_t left_;
+  std::int64_t left_ = 0;
   std::int64_t shard_samples_;
+  std::size_t rank_;
+  std::size_t ranks_;
   std::vector<ShardInfo> shards_;
   std::vector<ShardOffsets> offsets_;
   std::vector<std::vector<grid::Range>> payload_;
   std::vector<ManifestEntry> manifest_;
-  std::vector<PendingFile> files_;  ///< the shards, then the manifest
+  std::vector<std::optional<PendingFile>> files_;  ///< by shard; empty where another rank writes it
+  std::optional<PendingFile> manifest_file_;
   std::optional<PendingFile> master_;
   PosixFile open_;
-  std::size_t open_shard_ = 0;
+  std::size_t open_shard_ = ~std::size_t{0};
 };
 
 }  // namespace strata::io

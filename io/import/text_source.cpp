@@ -6,6 +6,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/json.hpp"
 
 #include "files/input_stream.hpp"
 #include "import/parallel_lines.hpp"
@@ -85,24 +86,15 @@ class Document {
   bool is_encoded_ = false;
 };
 
-class TextSource : public TokenSource {
+class TextSource : public DocumentSource {
  public:
   /// With several encoders as many threads encode lines; with one, lines are encoded in order.
   TextSource(const ImportOptions& options, std::vector<std::unique_ptr<TextEncoder>> encoders,
              std::optional<Tokenizer> tokenizer)
-      : TokenSource(options.inputs, std::move(tokenizer), options.documents),
+      : DocumentSource(options.inputs, std::move(tokenizer)),
+        rules_(options.documents),
         encoders_(std::move(encoders)),
-        field_(options.text_field),
-        first_test_(files_.size() - options.test_inputs.size()) {
-    if (!field_.empty()) {
-      lines_.emplace(files_, std::ssize(encoders_),
-                     [this](const nlohmann::json& object, const std::string& place,
-                            std::size_t thread) { return read(object, place, thread); });
-    }
-    // Report missing files before encoding, which may take hours.
-    for (const std::filesystem::path& file : files_) {
-      const InputStream opened(file);
-    }
+        field_(options.text_field) {
     if (!tokenizer_ || options.separator == Separator::kNo) {
       return;
     }
@@ -111,39 +103,43 @@ class TextSource : public TokenSource {
       return std::ranges::find(ids, tokenizer_->separator()) != ids.end();
     };
     // A frame with the separator separates by itself.
-    if (!has_separator(frame_.before) && !has_separator(frame_.after)) {
-      separator_ = tokenizer_->separator();
-    }
-    if (separator_ >= 0 && filter_.rules().held_out > 0.0) {
-      // Any may become the last of a split.
-      frame_.after.push_back(static_cast<std::uint32_t>(separator_));
-      separator_ = -1;
+    if (tokenizer_->separator() >= 0 && !has_separator(frame_.before) &&
+        !has_separator(frame_.after)) {
+      frame_.after.push_back(static_cast<std::uint32_t>(tokenizer_->separator()));
+      // Of documents that are held out any may become the last of a split.
+      separator_ = rules_.held_out > 0.0 ? -1 : tokenizer_->separator();
     }
   }
 
-  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
-    ids.clear();
-    return lines_ ? next_line(ids) : next_piece(ids);
+  [[nodiscard]] CutFiles cut_files() const override {
+    return field_.empty() ? CutFiles::kNo : CutFiles::kBetweenLines;
+  }
+
+  void read(const InputPiece& piece, PieceWriter& to,
+            const std::function<void(std::int64_t)>& read) override {
+    field_.empty() ? read_files(piece, to, read) : read_lines(piece, to, read);
   }
 
  protected:
-  [[nodiscard]] const TextEncoder& encoder() const { return *encoders_.front(); }
+  [[nodiscard]] TextEncoder& encoder() const { return *encoders_.front(); }
 
  private:
   /// A line: its text, empty for null, and its ids where threads encode.
   struct Line {
     std::string text;
-    std::string place;
     std::vector<std::uint32_t> ids;
     std::exception_ptr error;  ///< of encoding, which counts where the line is imported
   };
 
-  [[nodiscard]] Line read(const nlohmann::json& object, const std::string& place,
-                          std::size_t thread) const {
-    Line line{.text = text_of(object, place), .place = place, .ids = {}, .error = {}};
+  [[nodiscard]] Line read_line(std::string_view text, const LinePlace& place,
+                               std::size_t thread) const {
+    std::optional<std::string> member = text_member(text, field_);
+    Line line{.text = member ? std::move(*member) : text_of(object_of_line(text, place), place),
+              .ids = {},
+              .error = {}};
     if (encoders_.size() > 1) {
       try {
-        encode(line, *encoders_[thread]);
+        encode(line, place, *encoders_[thread]);
       } catch (const Error&) {
         line.error = std::current_exception();
       }
@@ -151,130 +147,104 @@ class TextSource : public TokenSource {
     return line;
   }
 
-  static void encode(Line& line, TextEncoder& encoder) {
-    if (!line.text.empty()) {
-      static_cast<void>(Document(line.place, line.text).next(encoder, line.ids));
+  static void encode(Line& line, const LinePlace& place, TextEncoder& encoder) {
+    try {
+      static_cast<void>(Document("", line.text).next(encoder, line.ids));
+    } catch (const Error& error) {
+      fail(error.code(), "{}{}", place.text(), error.what());
     }
   }
 
-  /// Takes the ids of the next line.
-  [[nodiscard]] bool next_line(std::vector<std::uint32_t>& ids) {
-    while (lines_->next()) {
-      open_files(lines_->file() + 1);
-      Line& line = lines_->result();
-      if (line.text.empty() || !filter_.takes(line.text)) {
+  void read_lines(const InputPiece& piece, PieceWriter& to,
+                  const std::function<void(std::int64_t)>& read) const {
+    ParallelLines<Line> lines(
+        files_, piece.parts, std::ssize(encoders_),
+        [this](std::string_view line, const LinePlace& place, std::size_t thread) {
+          return read_line(line, place, thread);
+        });
+    DocumentFilter filter(rules_);
+    while (lines.next()) {
+      Line& line = lines.result();
+      if (line.text.empty() || !filter.takes(line.text)) {
         continue;
       }
       if (line.error) {
         std::rethrow_exception(line.error);
       }
       if (encoders_.size() == 1) {
-        encode(line, *encoders_.front());
+        encode(line, lines.place(), encoder());
       }
-      begin_document(ids);
-      ids.insert(ids.end(), line.ids.begin(), line.ids.end());
-      end_document(ids);
-      ends_.back() += std::ssize(ids);
-      return true;
+      to.append(frame_.before);
+      to.append(line.ids);
+      end_document(to, read);
     }
-    open_files(files_.size());
-    return false;
+    to.index().hashes = filter.hashes();
+    to.index().counts = filter.counts();
   }
 
-  /// Takes the ids of the next piece of a file.
-  [[nodiscard]] bool next_piece(std::vector<std::uint32_t>& ids) {
-    while (ids.empty()) {
-      if (!document_) {
-        if (ends_.size() == files_.size()) {
-          return false;
-        }
-        open_files(ends_.size() + 1);
-        document_.emplace(files_[ends_.size() - 1]);
-        begin_document(ids);
+  void read_files(const InputPiece& piece, PieceWriter& to,
+                  const std::function<void(std::int64_t)>& read) const {
+    std::vector<std::uint32_t> ids;
+    for (const InputPart& part : piece.parts) {
+      Document document(files_[part.file]);
+      to.append(frame_.before);
+      while (document.next(encoder(), ids)) {
+        to.append(ids);
+        read(to.tokens());
+        ids.clear();
       }
-      if (!document_->next(*encoders_.front(), ids)) {
-        end_document(ids);
-        document_.reset();
-      }
-    }
-    ends_.back() += std::ssize(ids);
-    return true;
-  }
-
-  /// Counts the first files as opened.
-  void open_files(std::size_t count) {
-    while (ends_.size() < count) {
-      begun_ = ends_.size() == first_test_ ? 0 : begun_;
-      ends_.push_back(ends_.empty() ? 0 : ends_.back());
+      end_document(to, read);
     }
   }
 
-  /// Appends what stands before a document.
-  void begin_document(std::vector<std::uint32_t>& ids) {
-    if (separator_ >= 0 && begun_++ > 0) {
-      ids.push_back(static_cast<std::uint32_t>(separator_));
-      // It ends the document before it.
-      ++documents_.ends.back();
-    }
-    ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
+  void end_document(PieceWriter& to, const std::function<void(std::int64_t)>& read) const {
+    to.append(frame_.after);
+    to.index().documents.ends.push_back(to.tokens());
+    read(to.tokens());
   }
 
-  /// Appends what stands behind it. Pre: `ids` are not yet in ends().
-  void end_document(std::vector<std::uint32_t>& ids) {
-    ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
-    documents_.ends.push_back(ends_.back() + std::ssize(ids));
-  }
-
-  [[nodiscard]] std::string text_of(const nlohmann::json& object, const std::string& place) const {
+  [[nodiscard]] std::string text_of(const nlohmann::json& object, const LinePlace& place) const {
     const auto member = object.find(field_);
     if (member == object.end() || (!member->is_string() && !member->is_null())) {
       std::vector<std::string> names;
       for (const auto& [name, value] : object.items()) {
         names.push_back(name);
       }
-      fail(ExitCode::kData, "{}: the object has {} '{}'; its fields are {}", place,
+      fail(ExitCode::kData, "{}: the object has {} '{}'; its fields are {}", place.text(),
            member == object.end() ? "no field" : "no text in the field", field_,
            fmt::join(names, ", "));
     }
     return member->is_null() ? "" : member->get<std::string>();
   }
 
+  DocumentRules rules_;
   std::vector<std::unique_ptr<TextEncoder>> encoders_;
-  std::string field_;  // of the texts in lines of JSON; empty: a file is a document
-  std::optional<ParallelLines<Line>> lines_;
-  std::int64_t begun_ = 0;       // documents of this split
-  std::int64_t separator_ = -1;  // the token between documents; negative: none
-  DocumentFrame frame_;          // the tokens around each document
-  std::size_t first_test_;       // number of the first file of the test split
-  std::optional<Document> document_;
+  std::string field_;    // of the texts in lines of JSON; empty: a file is a document
+  DocumentFrame frame_;  // the tokens around each document
 };
 
-// The set of characters is known only at the end: until then ids follow first occurrence.
+// The set of characters is known only at the end: until then ids are code points.
 class CharsSource final : public TextSource {
  public:
   explicit CharsSource(const ImportOptions& options)
-      : TextSource(options, growing(), std::nullopt) {}
+      : TextSource(options, code_points(), std::nullopt) {}
 
   [[nodiscard]] std::uint32_t largest_id() const override { return 0x10FFFF; }
-  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
-    if (TextSource::next(ids)) {
-      return true;
-    }
-    tokenizer_.emplace(Tokenizer::chars(characters().sorted()));
-    return false;
+  void read(const InputPiece& piece, PieceWriter& to,
+            const std::function<void(std::int64_t)>& read) override {
+    TextSource::read(piece, to, read);
+    to.index().characters = static_cast<CodePointsEncoder&>(encoder()).take_characters();
   }
-  [[nodiscard]] std::vector<std::uint32_t> renumbering() const override {
-    return characters().renumbering();
+  void set_characters(const std::vector<std::uint32_t>& characters) override {
+    tokenizer_.emplace(
+        Tokenizer::chars(std::vector<char32_t>(characters.begin(), characters.end())));
   }
 
  private:
-  [[nodiscard]] static std::vector<std::unique_ptr<TextEncoder>> growing() {
+  [[nodiscard]] static std::vector<std::unique_ptr<TextEncoder>> code_points() {
     std::vector<std::unique_ptr<TextEncoder>> one;
-    one.push_back(std::make_unique<GrowingCharsEncoder>());
+    one.push_back(std::make_unique<CodePointsEncoder>());
     return one;
-  }
-  [[nodiscard]] const GrowingCharsEncoder& characters() const {
-    return static_cast<const GrowingCharsEncoder&>(encoder());
   }
 };
 
@@ -285,7 +255,7 @@ std::string tokenizer_name(const ImportOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
+std::unique_ptr<DocumentSource> open_text_source(const ImportOptions& options) {
   if (options.text_field.empty() && options.documents != DocumentRules()) {
     fail(ExitCode::kUsage,
          "documents are chosen by their text where each is a line of JSON; give --text-field, or "

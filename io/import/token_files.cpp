@@ -130,11 +130,11 @@ IdLayout layout_of(const ImportOptions& options, const std::filesystem::path& pa
           index.document_ends};
 }
 
-class TokenFiles : public TokenSource {
+class TokenFiles : public TokenStream {
  public:
   TokenFiles(const ImportOptions& options, std::vector<std::filesystem::path> files,
              std::optional<Tokenizer> tokenizer)
-      : TokenSource(std::move(files), std::move(tokenizer)),
+      : TokenStream(std::move(files), std::move(tokenizer)),
         vocabulary_(tokenizer_ ? tokenizer_->vocabulary() : options.vocabulary) {
     for (const std::filesystem::path& file : files_) {
       layouts_.push_back(layout_of(options, file));
@@ -225,7 +225,7 @@ bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options) {
+std::unique_ptr<TokenStream> open_token_files(const ImportOptions& options) {
   constexpr std::int64_t kMostIds = std::int64_t{1} << 31;
   if (options.separator != Separator::kAuto) {
     fail(ExitCode::kUsage, "--separator is for --format=text; tokens of {} are taken as they are",

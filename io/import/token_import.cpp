@@ -1,83 +1,30 @@
 #include "import/token_import.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/posix_file.hpp"
 #include "import/import_output.hpp"
 #include "import/pending_file.hpp"
 #include "import/resolved_inputs.hpp"
 #include "import/split_text.hpp"
+#include "import/token_layout.hpp"
 #include "import/token_source.hpp"
 #include "import/token_writer.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
 namespace {
-
-// Spills tokens to a file until their number and vocabulary are known.
-class SpillFile {
- public:
-  SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
-      : pending_(directory / "tokens"),
-        dtype_(token_dtype(std::int64_t{largest_id} + 1)),
-        file_(pending_.temporary()) {}
-
-  void append(std::span<const std::uint32_t> ids) {
-    append_stored(ids, dtype_, bytes_);
-    tokens_ += std::ssize(ids);
-    if (std::ssize(bytes_) >= kBufferBytes) {
-      write();
-    }
-  }
-
-  /// Ends appending and starts reading these tokens, in order.
-  void rewind(std::vector<grid::Range> runs) {
-    write();
-    reader_.emplace(pending_.temporary(), ExitCode::kData);
-    runs_ = std::move(runs);
-  }
-
-  /// Replaces `ids` by the next ids; false at the end.
-  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) {
-    if (run_ == runs_.size()) {
-      return false;
-    }
-    grid::Range& run = runs_[run_];
-    const std::int64_t count = std::min(kPieceTokens, run.count());
-    bytes_.resize(static_cast<std::size_t>(count * size_bytes(dtype_)));
-    reader_->read_at(run.begin * size_bytes(dtype_), bytes_);
-    read_stored(bytes_, dtype_, ids);
-    run.begin += count;
-    run_ += run.count() == 0 ? 1 : 0;
-    return true;
-  }
-
-  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
-
- private:
-  static constexpr std::int64_t kBufferBytes = std::int64_t{1} << 20;
-  static constexpr std::int64_t kPieceTokens = std::int64_t{1} << 19;
-
-  void write() {
-    file_.write_at(tokens_ * size_bytes(dtype_) - std::ssize(bytes_), bytes_);
-    bytes_.clear();
-  }
-
-  PendingFile pending_;
-  DType dtype_;
-  PosixFile file_;
-  std::optional<InputFile> reader_;
-  std::vector<std::byte> bytes_;
-  std::int64_t tokens_ = 0;
-  std::vector<grid::Range> runs_;  ///< to be read, from run_ on
-  std::size_t run_ = 0;
-};
 
 // Writes the splits; `next` reads the tokens.
 template <typename Next>
@@ -131,89 +78,149 @@ void cut_between_documents(const Documents& documents, SplitCounts& counts) {
   counts.test = *total - counts.train;
 }
 
-/// The documents of a source with those that are held out at the end, and the splits' sizes.
-SplitDocuments held_out_documents(const TokenSource& source, SplitCounts& counts) {
-  SplitDocuments split = split_documents(source.documents(), source.filter().held_out());
-  const std::int64_t tokens = split.documents.ends.empty() ? 0 : split.documents.ends.back();
-  counts = {.train = split.train_tokens, .test = tokens - split.train_tokens};
-  if (counts.train == 0 || counts.test == 0) {
-    fail(ExitCode::kData,
-         "--held-out={} puts {} of {} documents into the test split; give a share that leaves some "
-         "in each, or more documents",
-         source.filter().rules().held_out, counts.test == 0 ? "none" : "all",
-         count_text(std::ssize(source.filter().held_out())));
-  }
-  return split;
+/// All that decides the tokens of a piece besides the piece.
+std::string settings_text(const ImportOptions& options, const DocumentSource& source) {
+  constexpr int kPieceVersion = 1;  // of encoding and of the files of pieces
+  const DocumentRules& rules = options.documents;
+  return fmt::format("{} {} {} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", kPieceVersion,
+                     name_of(options.format), name_of(options.tokenizer),
+                     source.tokenizer() != nullptr ? tokenizer_checksum(*source.tokenizer()) : 0,
+                     source.separator(), name_of(options.separator),
+                     static_cast<int>(options.markers), options.text_field.size(),
+                     options.text_field, options.chat_template, fmt::join(options.roles, ","),
+                     static_cast<int>(rules.repeated), rules.min_characters, rules.max_characters,
+                     rules.held_out > 0.0, rules.max_tokens, name_of(rules.too_long));
 }
 
-void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint32_t>& ids) {
-  if (!renumbering.empty()) {
-    std::transform(ids.begin(), ids.end(), ids.begin(),
-                   [&](std::uint32_t id) { return renumbering[id]; });
+/// The pieces of an import of documents, which its ranks read in turn.
+class PieceRounds {
+ public:
+  PieceRounds(const ImportOptions& options, DocumentSource& source, const ImportRanks& ranks)
+      : options_(options),
+        source_(source),
+        ranks_(ranks),
+        pieces_(pieces_of(source.files(), source.files().size() - options.test_inputs.size(),
+                          source.cut_files())),
+        dtype_(source.largest_id() < 256 ? DType::kUint8
+                                         : token_dtype(std::int64_t{source.largest_id()} + 1)) {
+    const std::string settings = settings_text(options, source);
+    for (const InputPiece& piece : pieces_) {
+      keys_.push_back(hash_of(settings + piece.identity));
+    }
+  }
+
+  /// Names the pieces, with the same text on all ranks that see the same files.
+  [[nodiscard]] std::string text() const {
+    return hash_text(hash_of(std::as_bytes(std::span(keys_))));
+  }
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  /// Those of the pieces that were there already, of all ranks.
+  [[nodiscard]] std::int64_t kept() const { return kept_; }
+  [[nodiscard]] std::int64_t count() const { return std::ssize(pieces_); }
+
+  /// Removes files of other pieces, which other imports left.
+  void remove_others(const OutputDirectory& output) const {
+    std::unordered_set<std::string> own;
+    for (const std::uint64_t key : keys_) {
+      own.insert(piece_path(options_.output, key).filename().string());
+    }
+    output.remove_pieces([&](const std::string& name) { return !own.contains(name); });
+  }
+
+  /// Reads all pieces, one a rank in each round, so that the first error is that of the first bad
+  /// piece.
+  void read(const SampleProgress& progress) {
+    std::int64_t done = 0;
+    for (std::size_t first = 0; first < pieces_.size();
+         first += static_cast<std::size_t>(ranks_.count)) {
+      const std::vector<std::string> texts = ranks_.gather([&] {
+        const std::size_t own = first + static_cast<std::size_t>(ranks_.rank);
+        return own < pieces_.size() ? read_piece(own, done, progress) : "0 0";
+      });
+      for (const std::string& text : texts) {
+        std::int64_t tokens = 0;
+        const std::vector<std::string> words = split_words(text);
+        require(parse_int64(words.front(), tokens), "{} is no number of tokens", text);
+        done += tokens;
+        kept_ += words.back() == "1" ? 1 : 0;
+      }
+    }
+  }
+
+  /// Calls add() with each piece, its index, and whether it is the last of its split.
+  void merge(LayoutMaker& maker, SplitCounts& counts) const {
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      maker.add(keys_[i], PieceReader(options_.output, keys_[i], dtype_).index());
+      const bool is_last = i + 1 == pieces_.size();
+      if (is_last || pieces_[i + 1].is_test != pieces_[i].is_test) {
+        maker.end_split();
+        (pieces_[i].is_test ? counts.test : counts.train) = maker.tokens() - counts.train;
+      }
+    }
+  }
+
+ private:
+  /// Returns: the number of its tokens, and 1 where the piece was there already, else 0.
+  [[nodiscard]] std::string read_piece(std::size_t number, std::int64_t done,
+                                       const SampleProgress& progress) {
+    const std::uint64_t key = keys_[number];
+    if (const auto tokens = PieceReader::verified_tokens(options_.output, key, dtype_)) {
+      return fmt::format("{} 1", *tokens);
+    }
+    PieceWriter to(options_.output, key, dtype_);
+    source_.read(pieces_[number], to, [&](std::int64_t tokens) {
+      if (progress) {
+        progress(done + tokens, 0);
+      }
+    });
+    to.finish();
+    return fmt::format("{} 0", to.tokens());
+  }
+
+  const ImportOptions& options_;
+  DocumentSource& source_;
+  const ImportRanks& ranks_;
+  std::vector<InputPiece> pieces_;
+  std::vector<std::uint64_t> keys_;
+  DType dtype_;
+  std::int64_t kept_ = 0;
+};
+
+/// The sizes of the splits that files of tokens make.
+SplitCounts counts_of(const ImportOptions& options, std::int64_t tokens, SplitCounts by_files) {
+  if (options.test_inputs.empty()) {
+    return parse_split(options.split, tokens, "tokens");
+  }
+  require_samples(options, by_files, "tokens");
+  return by_files;
+}
+
+/// Writes, of the splits, what this rank writes.
+void write_shards(std::vector<TokenSplitWriter>& writers, LayoutReader& reader,
+                  const std::vector<std::uint32_t>& characters) {
+  constexpr std::int64_t kPieceTokens = std::int64_t{1} << 19;
+  std::vector<std::uint32_t> ids;
+  std::vector<std::uint32_t> numbers(characters.empty() ? 0 : characters.back() + 1);
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    numbers[characters[i]] = static_cast<std::uint32_t>(i);
+  }
+  std::int64_t begin = 0;
+  for (TokenSplitWriter& writer : writers) {
+    for (const grid::Range& shard : writer.own()) {
+      writer.begin_shard(shard.begin);
+      for (std::int64_t at = shard.begin; at < shard.end; at += std::ssize(ids)) {
+        reader.read(begin + at, std::min(kPieceTokens, shard.end - at), ids);
+        if (!numbers.empty()) {
+          std::ranges::transform(ids, ids.begin(), [&](std::uint32_t id) { return numbers[id]; });
+        }
+        writer.append(ids);
+      }
+    }
+    begin += writer.samples();
   }
 }
 
-}  // namespace
-
-ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
-                           const SampleProgress& progress) {
-  const std::unique_ptr<TokenSource> source =
-      options.format == ImportFormat::kText ? open_text_source(options)
-      : holds_chats(options.format)         ? open_chat_source(options)
-                                            : open_token_files(options);
-  std::int64_t done = 0;
-  const auto next = [&](std::vector<std::uint32_t>& ids) {
-    const bool more = source->next(ids);
-    done += more ? std::ssize(ids) : 0;
-    if (more && progress) {
-      progress(done, std::max<std::int64_t>(0, source->tokens()));
-    }
-    return more;
-  };
-  std::optional<SpillFile> spill;
-  std::optional<SplitDocuments> split;
-  SplitCounts counts;
-  if (source->tokens() < 0) {
-    spill.emplace(options.output, source->largest_id());
-    std::vector<std::uint32_t> ids;
-    while (next(ids)) {
-      spill->append(ids);
-    }
-    const std::vector<std::string> notes = source->filter().notes();
-    if (spill->tokens() == 0 && !notes.empty()) {
-      fail(ExitCode::kData, "no document is left to import; {}", fmt::join(notes, "; "));
-    }
-    if (options.documents.held_out > 0.0) {
-      split = held_out_documents(*source, counts);
-    }
-    spill->rewind(split ? split->runs : std::vector<grid::Range>{{0, spill->tokens()}});
-  }
-  const std::int64_t tokens = spill ? spill->tokens() : source->tokens();
-  if (split) {
-    // Its sizes are known.
-  } else if (options.test_inputs.empty()) {
-    counts = parse_split(options.split, tokens, "tokens");
-  } else {
-    counts.train = source->ends()[options.inputs.size() - options.test_inputs.size() - 1];
-    counts.test = tokens - counts.train;
-    require_samples(options, counts, "tokens");
-  }
-  const Documents& documents = split ? split->documents : source->documents();
-  if (holds_chats(options.format)) {
-    require_some_count(documents, tokens);
-    if (!split && options.test_inputs.empty()) {
-      cut_between_documents(documents, counts);
-    }
-  }
-  const DType dtype = token_dtype(source->vocabulary());
-  check_space(options, (counts.train + counts.test) * size_bytes(dtype));
-  std::vector<TokenSplitWriter> writers = open_writers<TokenSplitWriter>(options, counts, dtype);
-  const std::vector<std::uint32_t> renumbering = source->renumbering();
-  write_splits(writers, [&](std::vector<std::uint32_t>& ids) {
-    const bool more = spill ? spill->next(ids) : next(ids);
-    renumber(renumbering, ids);
-    return more;
-  });
+void set_documents(std::vector<TokenSplitWriter>& writers, const Documents& documents) {
   std::int64_t begin = 0;
   for (TokenSplitWriter& writer : writers) {
     // One text says nothing of its documents.
@@ -222,18 +229,143 @@ ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& 
     }
     begin += writer.samples();
   }
-  const TokenFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
-                         source->vocabulary(), source->tokenizer()};
-  ImportReport report = publish(output, writers, facts, tokens);
+}
+
+TokenFacts facts_of(const ImportOptions& options, const TokenSource& source) {
+  return {fmt::format("{}: {}", name_of(options.format), source.description()), source.vocabulary(),
+          source.tokenizer()};
+}
+
+ImportReport import_token_files(const ImportOptions& options, const OutputDirectory& output,
+                                const SampleProgress& progress) {
+  const std::unique_ptr<TokenStream> source = open_token_files(options);
+  const std::int64_t tokens = source->tokens();
+  SplitCounts by_files;
+  if (!options.test_inputs.empty()) {
+    by_files.train = source->ends()[options.inputs.size() - options.test_inputs.size() - 1];
+    by_files.test = tokens - by_files.train;
+  }
+  const SplitCounts counts = counts_of(options, tokens, by_files);
+  const DType dtype = token_dtype(source->vocabulary());
+  check_space(options, (counts.train + counts.test) * size_bytes(dtype));
+  std::vector<TokenSplitWriter> writers = open_writers<TokenSplitWriter>(options, counts, dtype);
+  std::int64_t done = 0;
+  write_splits(writers, [&](std::vector<std::uint32_t>& ids) {
+    const bool more = source->next(ids);
+    done += more ? std::ssize(ids) : 0;
+    if (more && progress) {
+      progress(done, tokens);
+    }
+    return more;
+  });
+  set_documents(writers, source->documents());
+  ImportReport report = publish(&output, writers, facts_of(options, *source), tokens);
   report.vocabulary = source->vocabulary();
-  report.notes = source->filter().notes();
-  if (split) {
-    const auto& held_out = source->filter().held_out();
+  return report;
+}
+
+/// What rank 0 makes of the pieces.
+TokenLayout layout_of(const ImportOptions& options, const PieceRounds& rounds, LayoutMaker& maker) {
+  SplitCounts by_files;
+  rounds.merge(maker, by_files);
+  const DocumentFilter& filter = maker.filter();
+  const std::vector<std::string> notes = filter.notes();
+  if (maker.tokens() == 0 && !notes.empty()) {
+    fail(ExitCode::kData, "no document is left to import; {}", fmt::join(notes, "; "));
+  }
+  TokenLayout layout = maker.layout();
+  if (filter.rules().held_out == 0.0) {
+    layout.counts = counts_of(options, maker.tokens(), by_files);
+  } else if (layout.counts.train == 0 || layout.counts.test == 0) {
+    fail(ExitCode::kData,
+         "--held-out={} puts {} of {} documents into the test split; give a share that leaves some "
+         "in each, or more documents",
+         filter.rules().held_out, layout.counts.test == 0 ? "none" : "all",
+         count_text(std::ssize(filter.held_out())));
+  }
+  if (holds_chats(options.format)) {
+    require_some_count(maker.documents(), maker.tokens());
+    if (filter.rules().held_out == 0.0 && options.test_inputs.empty()) {
+      cut_between_documents(maker.documents(), layout.counts);
+    }
+  }
+  return layout;
+}
+
+ImportReport import_documents(const ImportOptions& options, const OutputDirectory* output,
+                              const SampleProgress& progress, const ImportRanks& ranks) {
+  std::unique_ptr<DocumentSource> source;
+  std::optional<PieceRounds> rounds;
+  const std::vector<std::string> seen = ranks.gather([&] {
+    source = options.format == ImportFormat::kText ? open_text_source(options)
+                                                   : open_chat_source(options);
+    rounds.emplace(options, *source, ranks);
+    return rounds->text();
+  });
+  static_cast<void>(ranks.on_first([&] {
+    if (std::ranges::find_if(seen, [&](const auto& text) { return text != seen[0]; }) !=
+        seen.end()) {
+      fail(ExitCode::kUsage,
+           "the ranks do not see the same files, or not with the same sizes and times; import from "
+           "a file system that all nodes share");
+    }
+    rounds->remove_others(*output);
+    return std::string();
+  }));
+  rounds->read(progress);
+
+  LayoutMaker maker(options.documents, source->separator() >= 0, source->pairs());
+  TokenLayout layout;
+  std::optional<PendingFile> shared;
+  const std::filesystem::path path = ranks.on_first([&] {
+    layout = layout_of(options, *rounds, maker);
+    if (ranks.count == 1) {
+      return std::string();
+    }
+    shared.emplace(options.output / "tokens");
+    layout.write(shared->temporary());
+    return shared->temporary().string();
+  });
+  std::vector<TokenSplitWriter> writers;
+  static_cast<void>(ranks.gather([&] {
+    if (ranks.rank > 0) {
+      layout = TokenLayout::read(path);
+    }
+    source->set_characters(layout.characters);
+    const DType dtype = token_dtype(source->vocabulary());
+    if (ranks.rank == 0) {
+      check_space(options, (layout.counts.train + layout.counts.test) * size_bytes(dtype));
+    }
+    writers = open_writers<TokenSplitWriter>(options, layout.counts, dtype, ranks);
+    LayoutReader reader(layout, options.output, rounds->dtype());
+    write_shards(writers, reader, layout.characters);
+    return std::string();
+  }));
+  set_documents(writers, maker.documents());
+  ImportReport report = publish(output, writers, facts_of(options, *source), maker.tokens(), ranks);
+  report.vocabulary = source->vocabulary();
+  report.notes = maker.filter().notes();
+  if (options.documents.held_out > 0.0) {
+    const auto& held_out = maker.filter().held_out();
     report.notes.push_back(fmt::format("held out: {} of {} documents",
                                        count_text(std::ranges::count(held_out, true)),
                                        count_text(std::ssize(held_out))));
   }
+  if (rounds->kept() > 0) {
+    report.notes.push_back(
+        fmt::format("{} of {} pieces of the files were read before this import was started anew",
+                    rounds->kept(), rounds->count()));
+  }
   return report;
+}
+
+}  // namespace
+
+ImportReport import_tokens(const ImportOptions& options, const OutputDirectory* output,
+                           const SampleProgress& progress, const ImportRanks& ranks) {
+  return options.format == ImportFormat::kText || holds_chats(options.format)
+             ? import_documents(options, output, progress, ranks)
+             : import_token_files(options, *output, progress);
 }
 
 }  // namespace strata::io

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,55 +12,79 @@
 #include "strata/io/import.hpp"
 #include "strata/io/tokenizer.hpp"
 
-#include "import/document_filter.hpp"
 #include "import/input_files.hpp"
+#include "import/input_pieces.hpp"
+#include "import/piece_file.hpp"
 
 namespace strata::io {
 
-/// Tokens in file order, read once and sequentially in bounded memory.
+/// Files of text or tokens.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
   TokenSource(const TokenSource&) = delete;
   TokenSource& operator=(const TokenSource&) = delete;
 
+  [[nodiscard]] const std::vector<std::filesystem::path>& files() const { return files_; }
   /// File names, as stored in the data set.
   [[nodiscard]] std::string description() const { return joined_file_names(files_); }
-  /// Number of tokens; -1 where it is known only after reading.
-  [[nodiscard]] virtual std::int64_t tokens() const { return -1; }
-  /// The number of tokens up to the end of each file that was opened; of all where tokens() says
-  /// how many there are.
+  [[nodiscard]] virtual std::int64_t vocabulary() const { return tokenizer_->vocabulary(); }
+  /// The tokenizer of these tokens; null where it is not known.
+  [[nodiscard]] const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+
+ protected:
+  TokenSource(std::vector<std::filesystem::path> files, std::optional<Tokenizer> tokenizer)
+      : files_(std::move(files)), tokenizer_(std::move(tokenizer)) {}
+
+  std::vector<std::filesystem::path> files_;
+  std::optional<Tokenizer> tokenizer_;
+};
+
+/// Tokens in file order, read once and sequentially in bounded memory.
+class TokenStream : public TokenSource {
+ public:
+  /// Number of tokens.
+  [[nodiscard]] virtual std::int64_t tokens() const = 0;
+  /// The number of tokens up to the end of each file.
   [[nodiscard]] const std::vector<std::int64_t>& ends() const { return ends_; }
-  /// The end of each document, in tokens from the first on; empty where it is not known. Valid once
-  /// next() has returned false, or from the start where tokens() says how many there are.
+  /// The end of each document; empty where it is not known. Valid once next() has returned false.
   [[nodiscard]] const Documents& documents() const { return documents_; }
-  /// What chose them, likewise.
-  [[nodiscard]] const DocumentFilter& filter() const { return filter_; }
-  /// Upper bound on the ids that next() returns.
-  [[nodiscard]] virtual std::uint32_t largest_id() const {
-    return static_cast<std::uint32_t>(vocabulary() - 1);
-  }
   /// Replaces `ids` by the next ids; false at the end.
   /// Throws: Error(kData) with file and position.
   [[nodiscard]] virtual bool next(std::vector<std::uint32_t>& ids) = 0;
 
-  /// Where tokens() is -1, the following functions are valid only after next() has returned false.
-  [[nodiscard]] virtual std::int64_t vocabulary() const { return tokenizer_->vocabulary(); }
-  /// The tokenizer of these tokens; null where it is not known.
-  [[nodiscard]] const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
-  /// Maps each id that next() returned to its final id; empty for the identity.
-  [[nodiscard]] virtual std::vector<std::uint32_t> renumbering() const { return {}; }
-
  protected:
-  TokenSource(std::vector<std::filesystem::path> files, std::optional<Tokenizer> tokenizer,
-              const DocumentRules& rules = {})
-      : files_(std::move(files)), tokenizer_(std::move(tokenizer)), filter_(rules) {}
+  using TokenSource::TokenSource;
 
-  std::vector<std::filesystem::path> files_;
-  std::optional<Tokenizer> tokenizer_;
   std::vector<std::int64_t> ends_;
   Documents documents_;
-  DocumentFilter filter_;
+};
+
+/// Documents, of which any piece can be read and encoded by itself.
+class DocumentSource : public TokenSource {
+ public:
+  /// Whether a file may be read in parts.
+  [[nodiscard]] virtual CutFiles cut_files() const { return CutFiles::kBetweenLines; }
+  /// Upper bound on the ids that read() gives.
+  [[nodiscard]] virtual std::uint32_t largest_id() const {
+    return static_cast<std::uint32_t>(vocabulary() - 1);
+  }
+  /// Appends the documents of a piece; `read`, where it is set, hears how many tokens there are.
+  /// Throws: Error(kData) with file and position.
+  virtual void read(const InputPiece& piece, PieceWriter& to,
+                    const std::function<void(std::int64_t)>& read) = 0;
+  /// The last token of each document, which the last of a split goes without; -1 for none.
+  [[nodiscard]] std::int64_t separator() const { return separator_; }
+  /// Where ids are characters: all of them, ascending. They become ids in this order.
+  virtual void set_characters(const std::vector<std::uint32_t>& /*characters*/) {}
+  /// Whether pairs are read.
+  [[nodiscard]] bool pairs() const { return pairs_; }
+
+ protected:
+  using TokenSource::TokenSource;
+
+  std::int64_t separator_ = -1;
+  bool pairs_ = false;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.
@@ -68,8 +93,8 @@ class TokenSource {
 
 /// Opens the source that the options describe.
 /// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
-[[nodiscard]] std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options);
-[[nodiscard]] std::unique_ptr<TokenSource> open_chat_source(const ImportOptions& options);
-[[nodiscard]] std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<DocumentSource> open_text_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<DocumentSource> open_chat_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<TokenStream> open_token_files(const ImportOptions& options);
 
 }  // namespace strata::io

@@ -20,7 +20,9 @@ constexpr std::int64_t kBlockLength = names::kBlockTokensWritten;
 
 template <typename Function>
 void with_token_type(DType dtype, const Function& function) {
-  if (dtype == DType::kUint16) {
+  if (dtype == DType::kUint8) {
+    function(std::uint8_t{});
+  } else if (dtype == DType::kUint16) {
     function(std::uint16_t{});
   } else {
     function(std::uint32_t{});
@@ -58,10 +60,12 @@ void read_stored(std::span<const std::byte> bytes, DType dtype, std::vector<std:
 }
 
 TokenSplitWriter::TokenSplitWriter(std::filesystem::path directory, std::string split, DType dtype,
-                                   std::int64_t tokens, std::int64_t shard_bytes)
+                                   std::int64_t tokens, std::int64_t shard_bytes,
+                                   const ImportRanks& ranks)
     : SplitFiles(std::move(directory), std::move(split), tokens,
                  std::max<std::int64_t>(1, shard_bytes / (kBlockLength * size_bytes(dtype))) *
-                     kBlockLength),
+                     kBlockLength,
+                 ranks),
       dtype_(dtype) {
   lay_out([&](hdf5::File& file, std::int64_t count, std::vector<std::int64_t>& offsets) {
     file.set_int64(names::kBlockTokens, kBlockLength);
@@ -73,12 +77,13 @@ TokenSplitWriter::TokenSplitWriter(std::filesystem::path directory, std::string 
 
 void TokenSplitWriter::write_block() {
   const std::uint64_t checksum = hash_of(std::span<const std::byte>(block_));
-  const ShardPlace place = place_of(samples() - left());
+  const ShardPlace place = place_of(next_);
   const ShardOffsets& offsets = offsets_of(place);
   write_at(place, offsets.data[0] + place.local * size_bytes(dtype_), block_);
   write_at(place, offsets.checksums + place.local / kBlockLength * std::int64_t{sizeof checksum},
            std::as_bytes(std::span(&checksum, 1)));
   add_written(buffered());
+  next_ += buffered();
   block_.clear();
 }
 
@@ -86,7 +91,7 @@ void TokenSplitWriter::append(std::span<const std::uint32_t> ids) {
   require(std::ssize(ids) <= tokens_left(), "{} tokens for a split with {} to come", ids.size(),
           tokens_left());
   while (!ids.empty()) {
-    const std::int64_t block = std::min(kBlockLength, place_of(samples() - left()).left);
+    const std::int64_t block = std::min(kBlockLength, place_of(next_).left);
     const auto count = static_cast<std::size_t>(std::min(std::ssize(ids), block - buffered()));
     append_stored(ids.first(count), dtype_, block_);
     ids = ids.subspan(count);

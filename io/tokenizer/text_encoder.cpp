@@ -12,7 +12,6 @@
 namespace strata::io {
 namespace {
 
-constexpr std::size_t kBlock = 256;
 constexpr std::size_t kCodePoints = 0x110000;
 
 }  // namespace
@@ -26,47 +25,28 @@ std::size_t BytesEncoder::encode(std::string_view text, End /*end*/,
   return text.size();
 }
 
-std::uint32_t GrowingCharsEncoder::id_of(char32_t character) {
-  if (blocks_.empty()) {
-    blocks_.resize(kCodePoints / kBlock);
-  }
-  std::vector<std::uint32_t>& block = blocks_[character / kBlock];
-  if (block.empty()) {
-    block.resize(kBlock);
-  }
-  std::uint32_t& id_and_one = block[character % kBlock];
-  if (id_and_one == 0) {
-    characters_.push_back(character);
-    id_and_one = static_cast<std::uint32_t>(characters_.size());
-  }
-  return id_and_one - 1;
-}
-
-std::size_t GrowingCharsEncoder::encode(std::string_view text, End /*end*/,
-                                        std::vector<std::uint32_t>& ids) {
+std::size_t CodePointsEncoder::encode(std::string_view text, End /*end*/,
+                                      std::vector<std::uint32_t>& ids) {
+  seen_.resize(kCodePoints);
   std::size_t at = 0;
   while (at < text.size()) {
     const Utf8Character character = first_character(text.substr(at));
-    ids.push_back(id_of(character.value));
+    seen_[character.value] = true;
+    ids.push_back(character.value);
     at += character.bytes;
   }
   return at;
 }
 
-std::vector<char32_t> GrowingCharsEncoder::sorted() const {
-  std::vector<char32_t> sorted = characters_;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted;
-}
-
-std::vector<std::uint32_t> GrowingCharsEncoder::renumbering() const {
-  const std::vector<char32_t> order = sorted();
-  std::vector<std::uint32_t> renumbering;
-  for (const char32_t character : characters_) {
-    const auto place = std::lower_bound(order.begin(), order.end(), character);
-    renumbering.push_back(static_cast<std::uint32_t>(place - order.begin()));
+std::vector<std::uint32_t> CodePointsEncoder::take_characters() {
+  std::vector<std::uint32_t> characters;
+  for (std::size_t id = 0; id < seen_.size(); ++id) {
+    if (seen_[id]) {
+      characters.push_back(static_cast<std::uint32_t>(id));
+    }
   }
-  return renumbering;
+  seen_.clear();
+  return characters;
 }
 
 std::size_t BytePairsEncoder::split(std::size_t step, std::string_view text, End end,

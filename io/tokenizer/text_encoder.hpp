@@ -42,23 +42,17 @@ class BytesEncoder : public TextEncoder {
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 };
 
-/// Assigns ids to characters in order of first occurrence.
-class GrowingCharsEncoder : public TextEncoder {
+/// The ids are code points.
+class CodePointsEncoder : public TextEncoder {
  public:
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 
-  /// The characters sorted by code point.
-  [[nodiscard]] std::vector<char32_t> sorted() const;
-  /// Maps each id to its id in that order.
-  [[nodiscard]] std::vector<std::uint32_t> renumbering() const;
+  /// Those of all texts since the last call, ascending.
+  [[nodiscard]] std::vector<std::uint32_t> take_characters();
 
  private:
-  [[nodiscard]] std::uint32_t id_of(char32_t character);
-
-  std::vector<char32_t> characters_;  ///< by id
-  /// Id plus one of each code point, in blocks of 256; unused blocks are empty.
-  std::vector<std::vector<std::uint32_t>> blocks_;
+  std::vector<bool> seen_;  ///< of each code point
 };
 
 class BytePairsEncoder : public TextEncoder {

@@ -4,6 +4,8 @@ Tables as users have them, and io/python/strata_convert.py.
 STRATA_TEST_KILLS sets the number of kills, STRATA_TEST_SEED the seed of the random moments.
 """
 
+import gzip
+import json
 import os
 import pathlib
 import pickle
@@ -75,16 +77,16 @@ class Import(harness.StrataTest):
         self.assertEqual(first.wait(60).code, DONE)
         self.assertEqual(self.assert_whole("held"), ["test.h5", "train.h5"])
 
-    def test_one_process_only(self):
-        arguments = ["data", "import", "--format=text", "--tokenizer=bytes", "--files=a.txt"]
-        refused = self.launch(2, *arguments, "--output=ranks")
-        self.assertEqual(refused.code, USAGE, refused.text)
-        self.assertIn("this is rank 1 of a parallel launch", refused.text)
-        self.assertIn("start strata data import without mpirun", refused.text)
-        self.import_data(*arguments[2:], "--overwrite", "--output=ranks")
-        self.assertEqual(self.unfinished("ranks"), [])
+    def test_formats_of_one_process(self):
+        csv = ["data", "import", "--format=csv", "--files=a.csv", "--label=b", "--split=1.0", "--output=rank"]
+        (self.directory / "a.csv").write_text("a,b\n1,x\n2,y\n")
+        refused = self.launch(2, *csv)
+        self.assert_refused(refused, USAGE, "2 ranks were started", "start one rank for --format=csv")
+        refused = self.alone("data", "import", "--format=text", "--tokenizer=bytes", "--files=-", "--ranks=2", "--output=rank")
+        self.assert_refused(refused, USAGE, "the file -, standard input, is read by one", "name files")
+        self.assertFalse((self.directory / "rank").exists())
         # A rank that mpirun starts alone is welcome.
-        self.assertEqual(self.launch(1, *arguments, "--output=rank").code, DONE)
+        self.assertEqual(self.launch(1, *csv).code, DONE)
 
     def test_killed_at_random_moments(self):
         choice = random.Random(int(os.environ.get("STRATA_TEST_SEED", "1")))
@@ -117,6 +119,104 @@ class Import(harness.StrataTest):
         self.assertEqual(sorted(path.name for path in output.iterdir() if path.suffix not in (".h5", ".manifest")),
                          ["notes.partial", "train-1.h5.bak", "train.txt.partial"])
         self.assertFalse((self.directory / "precious").exists())
+
+
+class Ranks(harness.StrataTest):
+    """Text and dialogues on several ranks: the same bytes on any number of them, and after kills."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        choice = random.Random(7)
+        words = [f"word{i}" for i in range(500)] + ["é", "猫", "\n", '"', "\\", "😀"]
+        lines = [json.dumps({"id": i, "text": " ".join(choice.choices(words, k=choice.randrange(1, 300)))},
+                            ensure_ascii=i % 2 == 0) + "\n" for i in range(6000)]
+        lines += choice.sample(lines, 200)  # documents that come again, in other pieces
+        cls.lines = "".join(lines)
+        (cls.directory / "in").mkdir()
+        (cls.directory / "in/a.jsonl").write_text(cls.lines, encoding="utf-8")
+        (cls.directory / "in/b.jsonl.gz").write_bytes(gzip.compress("".join(lines[:300:2]).encode()))
+        (cls.directory / "in/c.jsonl").write_text('{"text": "small"}\n\n{"text": null}\n')
+
+    @staticmethod
+    def arguments(output, *further, tokenizer="chars", field="text", files="in"):
+        return ["data", "import", "--format=text", f"--text-field={field}", f"--tokenizer={tokenizer}", f"--files={files}",
+                "--shard-mib=1", f"--output={output}", *further]
+
+    def bytes_of(self, output):
+        return {path.name: path.read_bytes() for path in (self.directory / output).iterdir()}
+
+    def test_the_same_bytes_on_any_number_of_ranks(self):
+        rules = ["--deduplicate", "--min-characters=30", "--max-characters=1500", "--held-out=0.1"]
+        for name, further in (("plain", {}), ("rules", {}), ("bytes", {"tokenizer": "bytes"})):
+            options = rules if name == "rules" else []
+            said = self.alone(*self.arguments(f"{name}-1", *options, **further), expect=DONE).text
+            expected = self.bytes_of(f"{name}-1")
+            self.assertIn("train-00001.h5", expected)
+            for ranks, threads in ((2, 1), (5, 2)):
+                output = f"{name}-{ranks}"
+                again = self.launch(ranks, *self.arguments(output, *options, f"--threads={threads}", **further))
+                self.assertEqual(again.code, DONE, again.text)
+                self.assertTrue(self.bytes_of(output) == expected, output)
+                self.assertEqual(re.sub(r"; [\d,]+ tokens/s", "", again.text).replace(output, f"{name}-1"),
+                                 re.sub(r"; [\d,]+ tokens/s", "", said))
+            if name == "rules":
+                self.assertIn("which repeat an earlier one", said)
+                self.assertIn("have fewer than 30 characters", said)
+                self.assertIn("have more than 1,500 characters", said)
+            self.alone("data", "inspect", "--verify", f"{name}-5/train.h5", f"{name}-5/test.h5", expect=DONE)
+
+    def test_killed_and_started_again(self):
+        self.alone(*self.arguments("whole"), expect=DONE)
+        expected = self.bytes_of("whole")
+        output = self.directory / "killed"
+        kept = 0
+        for ranks, again in ((1, 3), (2, 1), (3, 2)):
+            job = harness.Job([harness.STRATA, *self.arguments("killed", "--overwrite", f"--ranks={ranks}")], self.directory)
+            job.wait_until(lambda: len(list(output.glob("*.piece"))) > 3, 60)
+            job.signal_all(signal.SIGKILL)
+            job.wait(30)
+            damaged = sorted(output.glob("*.piece"))
+            if damaged:  # else the import was done
+                with damaged[0].open("r+b") as file:
+                    file.seek(100)
+                    file.write(b"damage")
+            finished = self.launch(again, *self.arguments("killed", "--overwrite"))
+            self.assertEqual(finished.code, DONE, finished.text)
+            found = re.search(r"(\d+) of \d+ pieces of the files were read before", finished.text)
+            if found:
+                kept += 1
+                self.assertEqual(int(found[1]), len(damaged) - 1)
+            self.assertTrue(self.bytes_of("killed") == expected, (ranks, again))
+        self.assertGreater(kept, 0)
+        # What another import has read counts for nothing, and goes.
+        for setting in ({"tokenizer": "bytes"}, {"field": "id"}):
+            (output / "tokens-0123456789abcdef.piece").write_bytes(b"old")
+            finished = self.alone(*self.arguments("killed", "--overwrite", **setting))
+            self.assertEqual(finished.code, DONE if "tokenizer" in setting else DATA, finished.text)
+            self.assertNotIn("were read before", finished.text)
+            self.assertEqual(list(output.glob("tokens*")), [])
+
+    def test_one_message_for_a_bad_line(self):
+        number = self.lines.count("\n") - 400
+        for name, bad, says in (
+                ("field", '{"txt": "no"}', "the object has no field 'text'; its fields are txt"),
+                ("number", '{"text": 3}', "no text in the field 'text'"),
+                ("cut", '{"text": "no', "the line is no JSON object"),
+                ("escape", '{"text": "\\ud800"}', "the line is no JSON object"),
+                ("list", '[{"text": "no"}]', "jq -c"),
+                ("endless", '{"text": "' + "x" * (65 << 20), "the line does not end within 64.00 MiB"),
+                ("bytes", '{"text": "\udcff"}', "the line is no JSON object")):
+            lines = self.lines.split("\n")
+            lines[number - 1] = bad
+            text = "\n".join(lines) + '\n{"txt": "another"}'
+            (self.directory / "bad.jsonl").write_bytes(text.encode(errors="surrogateescape"))
+            for ranks in (1, 3):
+                refused = self.launch(ranks, *self.arguments("bad", files="bad.jsonl"))
+                self.assert_refused(refused, DATA, f"bad.jsonl:{number}: ", says)
+                self.assertEqual(len(refused.reports()), 1, refused.text)
+                self.assertFalse((self.directory / "bad/train.h5").exists())
+                self.assertEqual(list(self.directory.glob("bad/*")), [])
 
 
 # What strata_convert.py uses of pyarrow, which Debian 12 lacks, and of datasets: rows are Python objects in a pickle.

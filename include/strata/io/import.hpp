@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -212,6 +213,24 @@ struct ImportOptions {
   Existing existing = Existing::kRefuse;
 };
 
+/// The ranks that import together.
+struct ImportRanks {
+  using Step = std::function<std::string()>;
+
+  std::int64_t rank = 0;
+  std::int64_t count = 1;
+  /// Runs a step on every rank; returns what the steps return, in rank order. Where one throws, all
+  /// ranks throw.
+  std::function<std::vector<std::string>(const Step&)> gather = [](const Step& step) {
+    return std::vector<std::string>{step()};
+  };
+
+  /// Runs a step on rank 0 alone; returns what it returns.
+  [[nodiscard]] std::string on_first(const Step& step) const {
+    return gather([&] { return rank == 0 ? step() : std::string(); }).front();
+  }
+};
+
 /// Result of an import; tokens count as samples.
 struct ImportReport {
   std::filesystem::path train;
@@ -230,11 +249,14 @@ struct ImportReport {
 };
 
 /// Creates `output`/train.h5, `output`/test.h5 and their shard files. All files are written under
-/// temporary names and renamed at the end, the masters last; a failed import leaves no files.
-/// `checking` reports the progress of the pass that finds bad files, where there is one.
-/// Throws: Error(kData) for bad input, with file and position, or a full disk; Error(kUsage) for
-/// invalid options.
+/// temporary names and renamed at the end, the masters last; a failed import leaves no files. One
+/// of text or dialogues that was killed leaves the pieces that it has read, with which the same
+/// import goes on. `checking` reports the progress of the pass that finds bad files, where there is
+/// one. `ranks`: several share the work for text and dialogues; the data set does not depend on
+/// them. Returns: on rank 0, what was imported. Communication: collective over the ranks. Throws:
+/// Error(kData) for bad input, with file and position, or a full disk; Error(kUsage) for invalid
+/// options.
 ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress = {},
-                            const SampleProgress& checking = {});
+                            const SampleProgress& checking = {}, const ImportRanks& ranks = {});
 
 }  // namespace strata::io

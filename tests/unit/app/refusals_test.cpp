@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 
+#include "strata/comm/mpi.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/config/help.hpp"
 #include "strata/core/text.hpp"
@@ -437,6 +438,9 @@ TEST(Commands, AreDescribedInAscii) {
 }
 
 TEST(Refusals, OfCommands) {
+  int count = 0;
+  char** none = nullptr;
+  comm::MpiSession mpi(&count, &none);  // of one rank
   for (const std::string& row : rows_of(R"(
 schedule check nowhere => nowhere is neither a file nor one of gpipe
 schedule check nowhere --stages=4 => nowhere is neither a file nor one of gpipe
@@ -561,8 +565,8 @@ metrics export x --kind=tests => --kind is "tests" | one of train, evaluate, che
     const std::string message = strata::test::error_of(
         [&] {
           const config::Command& command = command_of(words);
-          static_cast<void>(
-              command.alone(config::CommandLine(command, arguments_of(command, words))));
+          const config::CommandLine line(command, arguments_of(command, words));
+          static_cast<void>(command.alone ? command.alone(line) : command.on_ranks(line, mpi, {}));
         },
         ExitCode::kUsage);
     for (const std::string& word : split_words(row.substr(arrow + 2), "|")) {

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,6 +114,66 @@ TEST(Json, HasALimitOfDepthAndNoneOfSize) {
     text += ",{}";
   }
   EXPECT_EQ(parse_json(text + "]", RepeatedKeys::kRefused)->size(), kValues);
+}
+
+/// The text that parse_json() finds.
+std::optional<std::string> parsed_member(const std::string& text) {
+  const std::optional<nlohmann::json> object = parse_json(text);
+  if (!object || !object->is_object() || !object->contains("t") || !object->at("t").is_string()) {
+    return std::nullopt;
+  }
+  return object->at("t").get<std::string>();
+}
+
+TEST(Json, OneTextIsThatOfTheWhole) {
+  const Lines usual{R"({"t":"x"})",
+                    R"( { "a" : [ 1 , -2.50 , 0 ] , "t" : "x\n\"\u00e9\ud83d\ude00" } )",
+                    R"({"t":"","b":{"t":"no","c":[{},[],null,true,false]}})", R"({"\u0074":"key"})",
+                    R"({"t":"first","t":"last, é猫😀, long enough for several words of the scan"})"};
+  for (const std::string& text : usual) {
+    EXPECT_TRUE(parsed_member(text)) << text;
+    EXPECT_EQ(text_member(text, "t"), parsed_member(text)) << text;
+  }
+  const Lines left{R"({"t":3})",
+                   R"({"a":"t"})",
+                   R"({"t":"\ud800"})",
+                   R"({"t":"\udc00a"})",
+                   R"({"t":"x",})",
+                   R"({"t":"x"} 1)",
+                   R"({"t":"\x"})",
+                   R"({"t":"\u12g4"})",
+                   R"({"t":"x","n":01})",
+                   R"({"t":"x","n":1.})",
+                   R"({"t":"x","n":-})",
+                   R"({"t":"x","n":1e999})",
+                   R"({"t":"x","n":+1})",
+                   R"({"t":"x" "n":1})",
+                   R"(["t"])",
+                   R"({t:"x"})",
+                   "{\"t\":\"a\tb\"}",
+                   "{\"t\":\"\xC3\"}",
+                   R"({"t":"x)",
+                   R"({"t":"\ud83d\u0041"})",
+                   ""};
+  for (const std::string& text : left) {
+    EXPECT_FALSE(text_member(text, "t")) << text;
+  }
+  // What is found after any change is what the parser finds.
+  std::mt19937 random(5);
+  int found = 0;
+  for (int i = 0; i < 40000; ++i) {
+    std::string text = usual[random() % usual.size()];
+    for (std::size_t change = random() % 3 + 1; change > 0; --change) {
+      constexpr std::string_view kBytes = "\"\\{}[]:,0e.-tu \x01\x80\xC3";
+      const std::size_t at = random() % text.size();
+      random() % 2 == 0 ? text.erase(at, 1) : text.insert(at, 1, kBytes[random() % kBytes.size()]);
+    }
+    if (const auto member = text_member(text, "t")) {
+      ++found;
+      ASSERT_EQ(member, parsed_member(text)) << text;
+    }
+  }
+  EXPECT_GT(found, 3000);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "strata/comm/mpi_library.hpp"
+#include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
@@ -14,6 +14,7 @@
 #include "strata/io/contact_sheet.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/import.hpp"
+#include "strata/train/file_timeout.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/data/import_options.hpp"
@@ -59,27 +60,44 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-/// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
-void refuse_other_ranks() {
-  if (const std::int64_t rank = comm::launch_in_environment().rank; rank > 0) {
-    fail(ExitCode::kUsage,
-         "this is rank {} of a parallel launch, and an import is one process with threads; start "
-         "strata data import without mpirun, under srun with --ntasks=1",
-         rank);
+/// As agree_texts(), with an error's text as the rank gives it: which one met with a bad file is
+/// nothing that a user can act on.
+std::vector<std::string> gathered_texts(comm::Communicator& world,
+                                        const io::ImportRanks::Step& step) {
+  try {
+    return comm::agree_texts(world, step);
+  } catch (const comm::AgreedError& error) {
+    const std::vector<std::string>& all = error.by_rank();
+    const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+    throw comm::AgreedError(error.code(), first == all.end() ? error.what() : *first, all);
   }
 }
 
-ExitCode import_data(const config::CommandLine& line) {
+ExitCode import_data(const config::CommandLine& line, comm::MpiSession& mpi,
+                     const config::FailureHandler& /*on_failure*/) {
   std::signal(SIGPIPE, SIG_IGN);  // the files are written to the end
-  refuse_other_ranks();
-  const io::ImportOptions options = import_options(line);
+  comm::Communicator& world = mpi.world();
+  io::ImportOptions options;
+  comm::agree(world, [&] { options = import_options(line); });
+  if (!line.has("threads")) {
+    // The ranks of a node share its cores.
+    options.threads =
+        std::clamp<std::int64_t>(options.images.threads / mpi.ranks_on_node(), 1, options.threads);
+  }
+  // Ranks that read less wait for the others.
+  const train::FileTimeout timeout(world);
+  io::ImportRanks ranks{.rank = world.rank(), .count = world.size()};
+  ranks.gather = [&](const auto& step) { return gathered_texts(world, step); };
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";
   ProgressLine checking("checked", " files");
   ProgressLine progress("imported", " " + unit);
   const double start = now_seconds();
   const io::ImportReport report =
-      io::import_dataset(options, std::ref(progress), std::ref(checking));
+      io::import_dataset(options, std::ref(progress), std::ref(checking), ranks);
+  if (world.rank() > 0) {
+    return ExitCode::kDone;
+  }
   const double seconds = now_seconds() - start;
   checking.finish();
   progress.finish();
@@ -168,7 +186,11 @@ Commands data_commands() {
       {.name = "data import",
        .purpose = "make a data set",
        .synopses = {{"--format=FORMAT ... --output=DIR"}},
-       .about = "Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.",
+       .about =
+           "Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name. Several "
+           "ranks share the files of text, chat and preferences; the data set does not depend on "
+           "their number. An import of these that was killed goes on where it was when the same "
+           "command is given again.",
        .options =
            {{"format", config::words_of<io::ImportFormat>(),
              R"(idx: IDX files, plain or gzip, as --images and --labels; csv: --files with a header line, then one
@@ -223,8 +245,9 @@ names, a name of its own), or drop leaves such rows out (default refuse). A labe
              "such a "
              "file fails the import"},
             {"threads", "N",
-             "images, text with --text-field, chat, preferences: threads that read and encode; the "
-             "data set does not depend on them (default: the cores, for text at most 8)"},
+             "images, text with --text-field, chat, preferences: threads of a rank that read and "
+             "encode; the data set does not depend on them (default: its share of the cores, for "
+             "text at most 8)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
              R"(text: bytes, chars: one token per byte or character; gpt2: byte pairs of --encoder and --merges; FILE: the
 tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs), SentencePiece's tokenizer.model, or a file
@@ -274,7 +297,7 @@ cl100k)"},
                "--output=DIR"}}}},
        .positions = config::Positions::kNone,
        .values = config::Values::kList,
-       .alone = import_data},
+       .on_ranks = import_data},
       {.name = "data inspect",
        .purpose = "show a data set, or check every byte",
        .synopses = {{"DIR/train.h5 ... [--verify] [--document=N] [--contact-sheet=FILE.png "
