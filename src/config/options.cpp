@@ -65,6 +65,14 @@ std::optional<std::int64_t> parse_receipts(const std::string& text) {
                                                   : std::nullopt;
 }
 
+std::optional<Repetition> parse_sniff(const std::string& text) {
+  std::int64_t steps = 0;
+  return text == "off"                            ? std::optional<Repetition>(Repetition())
+         : text == "start"                        ? std::optional<Repetition>(0)
+         : parse_int64(text, steps) && steps >= 1 ? std::optional<Repetition>(steps)
+                                                  : std::nullopt;
+}
+
 // An accessor for one member of the config.
 #define STRATA_MEMBER(path) (+[](RunConfig & c) -> auto& { return c.path; })
 
@@ -629,6 +637,15 @@ std::vector<Option> running() {
               parse_timeline,
               [](const auto& steps) {
                 return steps ? fmt::format("{}-{}", steps->first, steps->last) : "off";
+              }),
+      setting("run.sniff", "off, start, or whole number from 1", "steps",
+              "before the first step, and with a number every so many steps, all ranks compute the "
+              "same small problem: products, a norm, sums and messages; other bits than the "
+              "majority's end the run with exit code 5, a slow rank gets a warning",
+              STRATA_MEMBER(run.sniff), "off, start, or the steps between two tests, as in 1000",
+              parse_sniff,
+              [](const auto& steps) {
+                return !steps ? "off" : *steps == 0 ? "start" : fmt::format("{}", *steps);
               }),
       choice(
           "run.tensorboard",

@@ -11,6 +11,12 @@
 //     weight: run 0 on other lanes, 1 on the own ones, 2 the deciding one, so 012 is a lasting
 //     fault
 //
+//   STRATA_RIG_SNIFF=PART:STEP:RANKS:HOW  disturbs a part of the sniff test after a step on ranks,
+//   as
+//     in 0,2: flips bit R of the results on rank R (flip), in the first round alone (once), or
+//     sleeps before they are ready (so many seconds); the parts are products, norm, reductions,
+//     messages
+//
 //   STRATA_RIG_DELAY=RANK:SECONDS   the rank sleeps after each gradient
 //
 //   STRATA_RIG_TIMES=FORWARD:INPUT:WEIGHT   each action of a schedule takes so many ms more, in the
@@ -117,7 +123,9 @@ class Rig {
             .action = [this](const pipeline::Action& action, double begin,
                              double end) { after(action, begin, end); },
             .step = [this](train::StepPoint point, std::int64_t step,
-                           train::RankState& state) { at(point, step, state); }};
+                           train::RankState& state) { at(point, step, state); },
+            .sniff = [this](train::SniffPart part, std::int64_t step,
+                            const TensorView& results) { sniffed(part, step, results); }};
   }
 
  private:
@@ -135,6 +143,9 @@ class Rig {
       }
       step_ = std::stoll(fault[1]);
       runs_ = fault.size() > 3 ? fault[3] : "";
+    }
+    if (const auto sniff = parts_of("STRATA_RIG_SNIFF", 4, 4); !sniff.empty()) {
+      sniff_ = sniff;
     }
     if (const auto times = parts_of("STRATA_RIG_TIMES", 3, 3); !times.empty()) {
       emulate_device(times, plan, groups);
@@ -195,6 +206,23 @@ class Rig {
     }
   }
 
+  void sniffed(train::SniffPart part, std::int64_t step, const TensorView& results) {
+    const std::vector<std::string> ranks = sniff_.empty() ? sniff_ : split_words(sniff_[2], ",");
+    if (std::ranges::count(ranks, std::to_string(rank_)) == 0 || std::stoll(sniff_[1]) != step ||
+        !name_of(part).starts_with(sniff_[0])) {
+      return;
+    }
+    const std::string& how = sniff_[3];
+    if (how == "flip" || how == "once") {
+      *results.raw() ^= std::byte{static_cast<unsigned char>(1 << rank_)};
+    } else {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::stod(how)));
+    }
+    if (how == "once") {
+      sniff_.clear();
+    }
+  }
+
   void at(train::StepPoint point, std::int64_t step, train::RankState& state) {
     using train::StepPoint;
     if (step != step_ || !place_) {
@@ -222,7 +250,8 @@ class Rig {
   std::optional<FaultPlace> place_;
   std::int64_t step_ = 0;  ///< of the fault
   std::string runs_;
-  std::int64_t run_ = 0;  ///< of the repeated step
+  std::vector<std::string> sniff_;  ///< the parts of STRATA_RIG_SNIFF
+  std::int64_t run_ = 0;            ///< of the repeated step
   std::optional<pipeline::test::EmulatedDevice> device_;
   std::optional<comm::EmulatedLink> link_;
 };

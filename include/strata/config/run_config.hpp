@@ -229,7 +229,8 @@ struct RunConfig {
     Resume resume = Resume::kNever;
     double timeout_seconds = 600.0;
     double time_limit_minutes = 0.0;
-    std::optional<StepRange> timeline;  // nothing: off
+    std::optional<StepRange> timeline;      // nothing: off
+    std::optional<std::int64_t> sniff = 0;  // nothing: off; 0: at the start alone
     double peak_tflops = 0.0;
     std::string machine;  // of Forecaster; empty: none
     Switch cuda_graphs = Switch::kOff;

@@ -16,6 +16,7 @@
 #include "strata/io/directory_lock.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/train/sniff.hpp"
 #include "strata/train/step_times.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -25,6 +26,7 @@ class RankState;
 
 /// Points of a step, for TrainerHooks.
 enum class StepPoint {
+  kComputing,  ///< the gradients of a step, or of a run of a repeated one, are about to be computed
   kReduced,    ///< the gradients are reduced
   kChecking,   ///< replicas are about to be compared (train.check)
   kChecked,    ///< replicas have been compared
@@ -39,6 +41,8 @@ struct TrainerHooks {
   pipeline::ActionObserver action;  ///< not called while run.timeline records
   std::function<void(StepPoint, std::int64_t step, RankState&)> step = [](StepPoint, std::int64_t,
                                                                           RankState&) {};
+  /// With the results of a part of the sniff test after `step`.
+  std::function<void(SniffPart, std::int64_t step, const TensorView&)> sniff;
 };
 
 /// What a step should take on a machine.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -18,6 +19,7 @@
 #include "strata/train/rank_state.hpp"
 #include "strata/train/receipts.hpp"
 #include "strata/train/references.hpp"
+#include "strata/train/sniff.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -63,6 +65,9 @@ class Trainer final : public TrainingLoop {
                             .ends = setup_.ends,
                             .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
     }
+    if (first_step_ < plan_.total_steps) {
+      sniff(first_step_);
+    }
     Outcome outcome = find_references();
     if (outcome == Outcome::kStopped) {
       return outcome;
@@ -89,6 +94,10 @@ class Trainer final : public TrainingLoop {
     }
     if (report_) {
       report_->warn_of_lost_lines(patience_is_over_ ? evaluation_.last_step() : end);
+    }
+    if (sniffs_ > 1) {
+      setup_.log.info("sniff tests: {}, {:.2g} % of the time", sniffs_,
+                      100.0 * sniff_seconds_ / (now_seconds() - began_));
     }
     timeline_.finish();
     const ResourceUsage peak = log_resource_usage(setup_, graphs());
@@ -301,6 +310,10 @@ class Trainer final : public TrainingLoop {
         end_replay(step);
         return Outcome::kStopped;
       }
+      const std::int64_t every = config_.run.sniff.value_or(0);
+      if (every > 0 && step / every != sniffed_step_ / every) {
+        sniff(step);
+      }
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
       const double save_began = now_seconds();
@@ -353,6 +366,48 @@ class Trainer final : public TrainingLoop {
         }
       }
     }
+  }
+
+  /// The sniff test after `step`. Throws: AgreedError(kPeer) that names the ranks with other bits.
+  void sniff(std::int64_t step) {
+    if (!config_.run.sniff) {
+      return;
+    }
+    const double begin = now_seconds();
+    comm::Communicator& world = *setup_.groups.world;
+    state_.drain();
+    const auto routes = comm::pipeline_routes(plan::chunk_stages(plan_));
+    const auto hook = [&](SniffPart part, const TensorView& results) {
+      if (setup_.hooks.sniff) {
+        setup_.hooks.sniff(part, step, results);
+      }
+    };
+    SniffFindings found = findings_of(train::sniff({.context = setup_.context,
+                                                    .groups = setup_.groups,
+                                                    .dtype = config_.numerics.dtype,
+                                                    .sums = config_.numerics.mode,
+                                                    .routes = routes,
+                                                    .hook = hook}));
+    if (!found.wrong.empty()) {
+      throw comm::AgreedError(
+          ExitCode::kPeer,
+          fmt::format("silent corruption: the sniff test before step {} found wrong results: {}. "
+                      "Nothing more is saved. Have the memory, the cores and the GPUs there "
+                      "checked, and continue elsewhere (sbatch --exclude) with --run.resume=auto",
+                      step + 1, text_of(world, setup_.context.device(), found.wrong)));
+    }
+    std::erase_if(found.slow,
+                  [&](const SniffFinding& of) { return !slow_ranks_.insert(of.rank).second; });
+    if (!found.slow.empty()) {
+      setup_.log.warn(
+          "the sniff test before step {} found slow ranks: {}. Look for other work there, and at "
+          "clocks and cooling; strata doctor shows where the ranks run",
+          step + 1, text_of(world, setup_.context.device(), found.slow));
+    }
+    discard_waits();
+    sniffed_step_ = step;
+    ++sniffs_;
+    sniff_seconds_ += now_seconds() - begin;
   }
 
   /// `how`: what it left. `where`: as in " in a test".
@@ -485,6 +540,11 @@ class Trainer final : public TrainingLoop {
   std::int64_t first_step_ = 0;
   std::int64_t updates_ = 0;  ///< AgreedPoint::updates
   bool patience_is_over_ = false;
+  double began_ = now_seconds();
+  std::set<std::int64_t> slow_ranks_;  ///< that a sniff test has named
+  std::int64_t sniffed_step_ = 0;
+  std::int64_t sniffs_ = 0;
+  double sniff_seconds_ = 0.0;
 };
 
 }  // namespace

@@ -160,6 +160,7 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   const std::int64_t first_sample = (step - 1) * batch;
   BatchSource source(plan_, work.rank.offsets, work.feed, first_sample, first_sample + batch,
                      work.first_microbatch);
+  setup_.hooks.step(StepPoint::kComputing, step, state_);
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(
       plan_.training, source,

@@ -2,9 +2,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <sys/resource.h>
@@ -19,6 +21,7 @@
 #include "strata/ops/context.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/train/sniff.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/planning/doctor_directory.hpp"
@@ -27,6 +30,7 @@
 #include "environment/cpu_cores.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/gpu_assignment.hpp"
+#include "environment/instruction_sets.hpp"
 
 namespace strata::app {
 namespace {
@@ -176,7 +180,48 @@ std::optional<forecast::Machine> machine_of(const config::CommandLine& line,
   return machine;
 }
 
-/// Times messages as a run sends them. Communication: collective over the world.
+/// The sniff test of a run: all ranks reduce as one data group, and pass messages in a ring.
+/// `world`: of the transport to be tested. Communication: collective over the world.
+void try_problem(ops::Context& context, comm::Communicator& world, comm::ProgressEngine& engine,
+                 DirectoryReport& report) {
+  const std::int64_t ranks = world.size();
+  comm::Groups groups = comm::make_groups(world, engine, {.data = ranks}, {});
+  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<comm::Route> ring;
+  for (std::int64_t from = 0; ranks > 1 && from < ranks; ++from) {
+    ring.push_back({.from = from, .to = (from + 1) % ranks});
+  }
+  groups.axes[static_cast<std::size_t>(grid::Axis::kPipeline)] = world.subgroup(all, "ring");
+  groups.along(grid::Axis::kPipeline).open_routes(ring);
+  const std::vector<train::SniffResult> results =
+      train::sniff({.context = context, .groups = groups, .routes = ring});
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    std::vector<std::string> parts;
+    for (const auto& [part, name] : enum_table<train::SniffPart>()) {
+      const double seconds = results[rank].seconds[static_cast<std::size_t>(part)];
+      parts.push_back(fmt::format("{} {:.3g} ms", name, 1e3 * seconds));
+    }
+    report.lines.push_back(fmt::format("sniff test, rank {}: {}; bits of the products {}", rank,
+                                       fmt::join(parts, ", "), hash_text(results[rank].bits[0])));
+  }
+  const train::SniffFindings found = train::findings_of(results);
+  if (!found.wrong.empty()) {
+    report.problems.push_back(
+        fmt::format("wrong results of the sniff test: {}. Have the memory, the cores and the GPUs "
+                    "there checked, and start runs without these nodes (sbatch --exclude)",
+                    train::text_of(world, context.device(), found.wrong)));
+  }
+  if (!found.slow.empty()) {
+    report.problems.push_back(
+        fmt::format("slow ranks in the sniff test: {}. Look for other work there, and at clocks "
+                    "and cooling",
+                    train::text_of(world, context.device(), found.slow)));
+  }
+}
+
+/// Times messages as a run sends them, and runs the sniff test.
+/// Communication: collective over the world.
 void try_messages(comm::MpiSession& mpi, std::span<const RankFacts> ranks,
                   const std::optional<forecast::Machine>& machine, DirectoryReport& report) {
   const bool on_gpus = std::ranges::all_of(ranks, [](const RankFacts& facts) {
@@ -202,11 +247,19 @@ void try_messages(comm::MpiSession& mpi, std::span<const RankFacts> ranks,
                                                transport.obstacle));
       times = time_messages(*transport.world.ranks, *transport.world.engine, context->device(),
                             mpi.rank_on_node());
+      try_problem(*context, *transport.world.ranks, *transport.world.engine, report);
     } catch (const comm::AgreedError& error) {
       report.problems.emplace_back(error.what());
     }
   } else {
     times = time_messages(mpi.world(), mpi.engine(), device::Device::cpu(), mpi.rank_on_node());
+    try {
+      static_cast<void>(set_instruction_set(mpi, ops::InstructionSet::kNative, DType::kFloat32));
+      ops::Context context(default_threads(mpi.ranks_on_node()));
+      try_problem(context, mpi.world(), mpi.engine(), report);
+    } catch (const comm::AgreedError& error) {
+      report.problems.emplace_back(error.what());
+    }
   }
   const bool fits = machine && (machine->device == device::DeviceKind::kCuda) == on_gpus;
   if (machine && !fits) {
@@ -232,9 +285,7 @@ ExitCode check_node(const config::CommandLine& line, comm::MpiSession& mpi,
     ranks.push_back(unpacked(text));
   }
   DirectoryReport tried = try_directory(mpi.world(), directory);
-  if (mpi.world().size() > 1) {
-    try_messages(mpi, ranks, machine, tried);
-  }
+  try_messages(mpi, ranks, machine, tried);
   // With what messages have loaded.
   const std::vector<Placement> after = gathered(mpi.world(), {.libraries = loaded_libraries()});
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -266,7 +317,8 @@ Commands doctor_commands() {
        .synopses = {{"[--run.dir=DIR] [--machine=FILE]"}},
        .about =
            R"(Checks the node and, with --ranks or under mpirun or srun, the launch: cores, GPUs, clocks, limits,
-network, libraries, executables, the file system of DIR, and what messages of three sizes take. Ends with exit code 5 if it
+network, libraries, executables, the file system of DIR, what messages of three sizes take, and whether all ranks give
+the same bits in the sniff test (run.sniff). Ends with exit code 5 if it
 finds a problem.)",
        .options = {{"run.dir", "DIR", "where a run will write (default: the working directory)"},
                    {"machine", "FILE",
