@@ -369,7 +369,8 @@ std::vector<std::string> varied(std::string_view grids, const std::vector<Cycle>
   return runs;
 }
 
-Result train(const Settings& settings, const std::string& run, std::string name) {
+Result train(const Settings& settings, const std::string& run, std::string name,
+             const HooksOfRank& hooks) {
   enter_scratch_directory();
   static int number = 0;
   name = name.empty() ? fmt::format("run-{}", ++number) : name;
@@ -388,7 +389,8 @@ Result train(const Settings& settings, const std::string& run, std::string name)
                    : train::StopRequest::kNone;
       };
       const train::Outcome outcome =
-          train::test::train_rank(world, engine, part.config, config::config_text, stop_request);
+          train::test::train_rank(world, engine, part.config, config::config_text, stop_request,
+                                  hooks ? hooks(world.rank()) : train::TrainerHooks());
       require(
           outcome == (part.stop_rank < 0 ? train::Outcome::kFinished : train::Outcome::kStopped),
           "the run ended otherwise");

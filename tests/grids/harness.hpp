@@ -13,6 +13,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
+#include "strata/train/setup.hpp"
 
 /// Runs of train::train() whose ranks are threads, in a scratch directory of the process.
 namespace strata::grids {
@@ -90,7 +91,10 @@ inline const Cycle kSchedules{1,
                                               std::string_view more = "");
 
 /// Performs a run as Case::runs has them in the new directory `name`, from which others may start.
-Result train(const Settings& settings, const std::string& run = "1x1x1", std::string name = "");
+/// `hooks`: gives those of a rank.
+using HooksOfRank = std::function<train::TrainerHooks(std::int64_t rank)>;
+Result train(const Settings& settings, const std::string& run = "1x1x1", std::string name = "",
+             const HooksOfRank& hooks = {});
 
 /// Expects the same records and tensors, bit for bit.
 void expect_same(const Result& found, const Result& expected);

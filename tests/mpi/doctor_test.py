@@ -1,6 +1,7 @@
 """What strata doctor says of a launch: of one rank, of ranks that crowd a core, of unlike executables."""
 
 import os
+import re
 import shutil
 import sys
 
@@ -43,6 +44,9 @@ class Doctor(harness.StrataTest):
         finished = self.launch(2, "doctor", "--run.dir=runs/new")
         self.assertRegex(finished.text, "runs/new: shared by all ranks, writable; rename and fsync work; .* MiB/s")
         self.assertRegex(finished.text, "clocks: at most 0.* s apart")
+        results = re.findall(r"sniff test, rank (\d): products .* ms; bits of the products (\w{16})\n", finished.text)
+        self.assertEqual([rank for rank, bits in results], ["0", "1"])
+        self.assertEqual(results[0][1], results[1][1])
         self.assertEqual(list((self.directory / "runs/new").iterdir()), [])
         for name in "ab":
             (self.directory / name).mkdir()

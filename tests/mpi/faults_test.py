@@ -98,9 +98,39 @@ class Faults(harness.StrataTest):
                 self.assertEqual([int(text) for text in re.findall(r"rank (\d+) on", named)], suspects)
                 self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000002")
 
+    def test_a_sniff_test_names_ranks_with_other_results(self):
+        # PART:STEP:RANKS:HOW of the rig. Of three ranks one is outvoted, of two both are named, one compares with itself.
+        for grid, disturbance, ranks, words in [
+                ((3, 1), "products:0:1:flip", [1], "products gave the bits "),
+                ((2, 1), "products:2:0,1:flip", [0, 1], "no majority of 2 like ranks agrees"),
+                ((1, 1), "norm:2:0:once", [0], "norm and softmax gave other bits when computed again"),
+                ((3, 1), "reductions:0:2:flip", [2], "a sum of known numbers is wrong"),
+                ((1, 2), "messages:2:1:flip", [1], "a message of rank 0 arrived with other bits than were sent"),
+                ((3, 1), "products:2:1:0.05", [], "times the median of 3 like ranks")]:
+            with self.subTest(grid=grid, disturbance=disturbance), harness.rig(SNIFF=disturbance):
+                run = "sniff-" + re.sub("[:,]", "-", disturbance)
+                finished = self.train(self.config, grid, run, "--run.sniff=2", "--numerics.lanes=6", "--batch.global=18",
+                                      "--checkpoint.every=1", "--checkpoint.background=off", expect=None)
+                step = int(disturbance.split(":")[1])
+                if ranks:
+                    self.assert_refused(finished, harness.PEER, f"the sniff test before step {step + 1} found wrong results",
+                                        words, "Nothing more is saved", "--run.resume=auto")
+                    self.assertEqual([int(text) for text in re.findall(r"rank (\d+) on", finished.reports()[0])], ranks)
+                    # That of the step before the test is the last.
+                    self.assertEqual(len(harness.checkpoints(self.directory / run)), max(0, step - 1))
+                else:
+                    self.assertEqual(finished.code, harness.DONE, finished.text)
+                    self.assertRegex(finished.text, f"before step 3 found slow ranks: rank 1 on .*: products take .* {words}")
+
+    def test_a_run_without_sniff_tests(self):
+        with harness.rig(SNIFF="products:0:1:flip"):
+            self.train(self.config, (3, 1), "unsniffed", "--run.sniff=off", "--numerics.lanes=6", "--batch.global=18")
+
     def test_checks_change_no_numbers(self):
-        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1", "--train.repeat_every=2")
+        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1", "--train.repeat_every=2",
+                              "--run.sniff=1")
         self.assertRegex(finished.text, "checks of weights and optimizer state: 4, .*; repeated steps: 2, ")
+        self.assertIn("sniff tests: 5, ", finished.text)
         self.assert_same_run("undisturbed", "checked")
 
     def test_a_step_in_200_is_repeated(self):

@@ -17,7 +17,8 @@ namespace strata::train::test {
 inline Outcome train_rank(
     comm::Communicator& world, comm::ProgressEngine& engine, const config::RunConfig& config,
     const std::function<std::string(const config::RunConfig&)>& text_of,
-    const std::function<StopRequest()>& stop_request = [] { return StopRequest::kNone; }) {
+    const std::function<StopRequest()>& stop_request = [] { return StopRequest::kNone; },
+    const TrainerHooks& hooks = {}) {
   Log log(Log::Output::kSilent);
   io::Dataset train_data = plan::open_train_data(config);
   std::optional<io::Dataset> test_data;
@@ -46,6 +47,7 @@ inline Outcome train_rank(
                 .initial = initial ? &*initial : nullptr,
                 .config_text = text_of(plan.config),
                 .stop_request = stop_request,
+                .hooks = hooks,
                 .log = log});
 }
 

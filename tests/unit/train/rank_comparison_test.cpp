@@ -1,8 +1,13 @@
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "strata/train/sniff.hpp"
 
 #include "record/stragglers.hpp"
 #include "replication/replica_check.hpp"
@@ -111,6 +116,65 @@ TEST(RankComparison, ARankIsSlowAtMoreThanOneAndAHalfTimesTheMedian) {
   EXPECT_EQ(slow_among({1.0, 1.6, 1.0, 1.1}), Indices({1}));
   EXPECT_EQ(slow_among({1.0, 1.6}), Indices({1}));
   EXPECT_EQ(slow_among({2.0}), Indices());
+}
+
+TEST(RankComparison, ASniffTestNamesWrongAndSlowRanks) {
+  // Ranks 0 to 3 are alike, rank 4 has another processor and other bits.
+  std::vector<SniffResult> good(5);
+  for (SniffResult& result : good) {
+    result = {.kind = 7, .bits = {11, 12}, .seconds = {2e-3, 1e-3}};
+  }
+  good[4] = {.kind = 8, .bits = {21, 22}, .seconds = {90e-3, 1e-3}};
+  struct Case {
+    std::function<void(std::vector<SniffResult>&)> change;
+    std::vector<std::pair<std::int64_t, const char*>> wrong, slow = {};
+  };
+  const char* const kOutvoted = "products gave the bits 0000000000000063, on 3 of 4 like ranks";
+  const char* const kNoMajority = "no majority of 4 like ranks agrees";
+  const std::vector<Case> cases{
+      {[](auto&) {}, {}},
+      {[](auto& of) { of[2].bits[0] = 0x63; }, {{2, kOutvoted}}},
+      // A rank is named by its first wrong part.
+      {[](auto& of) {
+         of[0].bits = {0x63, 5};
+       },
+       {{0, kOutvoted}}},
+      {[](auto& of) { of[1].bits[0] = of[2].bits[0] = 0x63; },
+       {{0, kNoMajority}, {1, kNoMajority}, {2, kNoMajority}, {3, kNoMajority}}},
+      // The same wrong answer of most ranks outvotes the right one.
+      {[](auto& of) { of[1].bits[1] = of[2].bits[1] = of[3].bits[1] = 9; },
+       {{0, "norm and softmax gave the bits"}}},
+      {[](auto& of) { of[4].varies[0] = 1; },
+       {{4, "products gave other bits when computed again"}}},
+      {[](auto& of) { of[3].bits[2] = 1; }, {{3, "a sum of known numbers is wrong"}}},
+      {[](auto& of) {
+         of[4].bits[3] = 1;
+         of[4].sender = 0;
+       },
+       {{4, "a message of rank 0 arrived"}}},
+      // At 3 times the median and at 5 ms more than it.
+      {[](auto& of) { of[1].seconds[0] = 7e-3; }, {}, {}},
+      {[](auto& of) { of[1].seconds[0] = 7.1e-3; },
+       {},
+       {{1, "products take 7.1 ms, 3.6 times the median of 4 like ranks, 2 ms"}}},
+      {[](auto& of) { of[1].seconds[1] = 4e-3; }, {}, {}},
+      {[](auto& of) { of[0].seconds[3] = 1.0; }, {}, {{0, "messages take 1e+03 ms"}}}};
+  const auto expect = [](const std::vector<SniffFinding>& found, const auto& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].rank, expected[i].first);
+      EXPECT_NE(found[i].what.find(expected[i].second), std::string::npos) << found[i].what;
+    }
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    std::vector<SniffResult> ranks = good;
+    cases[i].change(ranks);
+    const SniffFindings found = findings_of(ranks);
+    expect(found.wrong, cases[i].wrong);
+    expect(found.slow, cases[i].slow);
+  }
+  EXPECT_TRUE(findings_of(std::span(good).first(1)).wrong.empty());
 }
 
 }  // namespace
