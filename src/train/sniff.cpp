@@ -25,29 +25,38 @@
 namespace strata::train {
 namespace {
 
-bool is_on_gpu(const ops::Context& context) {
-  return context.device().kind() == device::DeviceKind::kCuda;
-}
+/// What computes the problem: its kind decides over bits and size.
+struct SniffProcessor {
+  std::string kind;
+  std::int64_t rows = 256;  ///< of products
+  std::int64_t columns = 256;
+};
 
-/// The processor and the instruction set or the libraries.
-std::uint64_t kind_of(const ops::Context& context) {
-  std::string text;
-  if (is_on_gpu(context)) {
-    text = device::gpus()[static_cast<std::size_t>(context.device().index())].name;
+SniffProcessor processor_of(const ops::Context& context) {
+  SniffProcessor processor;
+  if (context.device().kind() == device::DeviceKind::kCuda) {
+    // A product has a tile of 128 x 128 for each multiprocessor.
+    constexpr std::int64_t kTile = 128;
+    constexpr std::int64_t kMostColumns = 8;
+    const device::GpuInfo gpu = device::gpus()[static_cast<std::size_t>(context.device().index())];
+    const std::int64_t columns = std::min(kMostColumns, gpu.multiprocessors);
+    processor.rows = kTile * ((gpu.multiprocessors + columns - 1) / columns);
+    processor.columns = kTile * columns;
+    processor.kind = fmt::format("{} of {}", gpu.name, gpu.multiprocessors);
     for (const device::LibraryVersion& library : device::cuda_libraries()) {
-      text += fmt::format(", {} {}", library.name, library.version);
+      processor.kind += fmt::format(", {} {}", library.name, library.version);
     }
-    return hash_of(text);
+    return processor;
   }
-  text = name_of(ops::native_instruction_set());
+  processor.kind = name_of(ops::native_instruction_set());
   // The first processor's entry: x86 has a model, Arm an implementer and a part.
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line) && !line.empty();) {
     if (line.starts_with("model") || line.starts_with("CPU")) {
-      text += line;
+      processor.kind += line;
     }
   }
-  return hash_of(text);
+  return processor;
 }
 
 /// Numbers from -0.5 to 0.5, the same on every rank.
@@ -83,7 +92,8 @@ void take(SniffPart part, std::uint64_t bits, SniffResult& mine) {
 /// The tensors of one rank, and the parts that they go through.
 class SniffProblem {
  public:
-  explicit SniffProblem(const SniffSetup& setup) : setup_(setup) {
+  SniffProblem(const SniffSetup& setup, const SniffProcessor& processor)
+      : setup_(setup), rows_(processor.rows), columns_(processor.columns) {
     fill(a_, 1);
     fill(b_, 2);
     fill(weight_, 3);
@@ -229,9 +239,8 @@ class SniffProblem {
   const SniffSetup& setup_;
   std::vector<device::Buffer> memory_;
   DType sums_dtype_ = compute_dtype(setup_.dtype);
-  // On a GPU a product has 128 tiles of 128 x 128, about one a multiprocessor.
-  std::int64_t rows_ = is_on_gpu(setup_.context) ? 2048 : 256;
-  std::int64_t columns_ = is_on_gpu(setup_.context) ? 1024 : 256;
+  std::int64_t rows_;
+  std::int64_t columns_;
   static constexpr std::int64_t kInner = 256;
   TensorView a_ = memory({rows_, kInner}, setup_.dtype);
   TensorView b_ = memory({kInner, columns_}, setup_.dtype);
@@ -294,9 +303,10 @@ std::string fault_of(std::span<const SniffResult> ranks, const Members& members,
 
 std::vector<SniffResult> sniff(const SniffSetup& setup) {
   constexpr int kRepeats = 3;
-  SniffResult mine{.kind = kind_of(setup.context)};
+  const SniffProcessor processor = processor_of(setup.context);
+  SniffResult mine{.kind = hash_of(processor.kind)};
   mine.seconds.fill(std::numeric_limits<double>::infinity());
-  SniffProblem problem(setup);
+  SniffProblem problem(setup, processor);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     for (const auto& [part, name] : enum_table<SniffPart>()) {
       const auto p = static_cast<std::size_t>(part);
@@ -319,7 +329,9 @@ std::vector<SniffResult> sniff(const SniffSetup& setup) {
 
 SniffFindings findings_of(std::span<const SniffResult> ranks) {
   constexpr double kFactor = 3.0;
-  constexpr double kLeastSeconds = 5e-3;
+  // Ranks that share cores wait for each other's messages for some of their turns.
+  constexpr double kComputeSeconds = 5e-3;
+  constexpr double kMessageSeconds = 20e-3;
   std::map<std::uint64_t, Members> kinds;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     kinds[ranks[rank].kind].push_back(rank);
@@ -337,7 +349,8 @@ SniffFindings findings_of(std::span<const SniffResult> ranks) {
                              [&](std::size_t member) { return ranks[member].seconds[p]; });
       const double median = median_of_ranks(seconds);
       const double own = ranks[rank].seconds[p];
-      if (delay.empty() && own > kFactor * median && own - median > kLeastSeconds) {
+      const double least = has_known_results(part) ? kMessageSeconds : kComputeSeconds;
+      if (delay.empty() && own > kFactor * median && own - median > least) {
         delay =
             fmt::format("{} take {:.3g} ms, {:.1f} times the median of {} like ranks, {:.3g} ms",
                         name, 1e3 * own, own / median, members.size(), 1e3 * median);

@@ -67,7 +67,7 @@ struct SniffFindings {
 
 /// Compares the ranks of each kind: those without the majority's bits are wrong, or all of them
 /// without a majority. A rank is slow where a part takes more than 3 times the median of its kind,
-/// and 5 ms more than it.
+/// and 5 ms more than it, of reductions and messages 20 ms.
 [[nodiscard]] SniffFindings findings_of(std::span<const SniffResult> ranks);
 
 /// As in "rank 2 on n17 (cpu): products have ..; rank 3 on ..". `device`: of this rank.
