@@ -155,6 +155,9 @@ parallel.data=9000000000000000000 => parallel.data | from 0 to 65536
 numerics.lanes=9000000000000000000 => numerics.lanes | from 0 to 65536
 numerics.shards=1000000 => numerics.shards | from 0 to 65536
 model.sync_batch_norm=maybe => model.sync_batch_norm | one of off, on
+run.sniff=0 => run.sniff | off, start, or the steps between two tests, as in 1000
+run.sniff=always => run.sniff | off, start, or the steps between two tests, as in 1000
+run.sniff=1.5 => run.sniff | off, start, or the steps between two tests, as in 1000
 batch.golbal=3 => command line | "batch.golbal" | nearest is "batch.global"
 optimizer.kind=sgd & optimizer.nesterov=on => optimizer.momentum is 0 | such as 0.9
 train.steps=0 & train.epochs=1e300 => train.epochs is 1e+300 | lower it
