@@ -179,10 +179,10 @@ class SniffProblem {
       comm::begin_all_gather_slices(group, sum, slices).wait();
     });
     const device::HostView here(sum, setup_.context.stream());
-    const auto of_ranks = static_cast<float>(ranks * (ranks - 1) / 2);
+    const std::int64_t of_ranks = ranks * (ranks - 1) / 2;
     std::int64_t i = 0;
     const bool right = std::ranges::all_of(here.view().host<float>(), [&](float element) {
-      return element == static_cast<float>(ranks) * number(i++) + of_ranks;
+      return element == static_cast<float>(ranks) * number(i++) + static_cast<float>(of_ranks);
     });
     take(SniffPart::kReduction, right ? 0 : 1, mine);
     memory_.resize(memory_.size() - 2);
