@@ -59,8 +59,7 @@ std::vector<TensorSpec> Loss::kept(const LossOptions& options, const Port& outpu
                                    const PassShape& pass, std::int64_t microbatches) {
   const bool values = options.kind == LossKind::kMeanSquaredError;
   static_assert(ops::kPairElements == ops::kSampleElements);
-  const bool samples = options.compares_documents() ||
-                       (options.per_sample && options.kind == LossKind::kCrossEntropy);
+  const bool samples = options.compares_documents() || options.per_sample;
   const std::int64_t parts = rows_at(output, pass.microbatch) / part_rows(output, pass);
   return slot_list<Kept, TensorSpec>(
       {{Kept::kSums, {{microbatches * pass.loss_pieces, ops::kLossElements}, DType::kInt64}},
@@ -120,7 +119,8 @@ void Loss::compute(std::int64_t number, std::int64_t piece, const ConstTensorVie
       sums_.flat_slice((first + piece) * ops::kLossElements, ops::kLossElements);
   if (options_.kind == LossKind::kMeanSquaredError) {
     ops::mean_squared_error(context_, output, values.reshaped(output.shape()), valid, scale,
-                            gradient, sums, units_);
+                            gradient, sums, units_,
+                            keeps_samples() ? samples_of(number, 0) : TensorView());
     return;
   }
   // A language model has a target for every token.

@@ -27,7 +27,7 @@ struct LossOptions {
   /// Of ops::preference_loss(), to which the cross-entropies of each sample's tokens then
   /// contribute; 0: they are the loss. Pre: else no terms, and one of PassShape::loss_pieces.
   double preference_beta = 0.0;
-  /// Whether MicrobatchLoss has samples, where the loss is a cross-entropy.
+  /// Whether MicrobatchLoss has samples.
   bool per_sample = false;
 
   [[nodiscard]] bool compares_documents() const { return preference_beta > 0.0; }

@@ -67,10 +67,11 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
 /// zero gradient. With an empty dprediction only the loss is computed; in place (dprediction is
 /// prediction) is allowed. `correct` stays 0. Shapes: prediction, target, dprediction equal, rows x
 /// outputs (the first dimension is the rows); sums kLossElements; units outputs (float64), or empty
-/// for units of 1.
+/// for units of 1; samples as of cross_entropy().
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums, const ConstTensorView& units = {});
+                        const TensorView& sums, const ConstTensorView& units = {},
+                        const TensorView& samples = {});
 
 }  // namespace strata::ops

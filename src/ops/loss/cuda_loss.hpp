@@ -139,8 +139,8 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
   }
 }
 
-/// Sums the losses of each sample's valid rows (as write_sums_kernel) and counts its targets. One
-/// block for each sample of `each` rows.
+/// Sums the losses of each sample's valid rows (as write_sums_kernel) and counts its targets, which
+/// may be null. One block for each sample of `each` rows.
 __global__ inline void write_samples_kernel(std::int64_t rows, const RowLoss* losses,
                                             const std::int64_t* targets, std::int64_t classes,
                                             std::int64_t each, double* samples) {
@@ -151,7 +151,7 @@ __global__ inline void write_samples_kernel(std::int64_t rows, const RowLoss* lo
   double counted = 0.0;
   for (std::int64_t row = sample * each + threadIdx.x; row < end; row += kThreads) {
     loss += losses[row].loss;
-    counted += is_target(targets[row], classes) ? 1.0 : 0.0;
+    counted += targets == nullptr || is_target(targets[row], classes) ? 1.0 : 0.0;
   }
   loss = threads.sum(loss);
   counted = threads.sum(counted);

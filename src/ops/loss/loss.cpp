@@ -158,7 +158,8 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums, const ConstTensorView& units) {
+                        const TensorView& sums, const ConstTensorView& units,
+                        const TensorView& samples) {
   const Observed observed(context, "mean_squared_error", prediction, target, dprediction, sums);
   require(prediction.shape().rank() >= 1, "a squared error of a scalar");
   require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
@@ -173,8 +174,9 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
   if (!units.empty()) {
     require_count(units, DType::kFloat64, n, "squared error's units");
   }
+  require_samples(samples, rows);
   if (observed.handled_by<cuda::mean_squared_error>(prediction, target, valid_rows, gradient_scale,
-                                                    dprediction, sums, units)) {
+                                                    dprediction, sums, units, samples)) {
     return;
   }
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
@@ -194,7 +196,9 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
       }
     });
   });
-  write_sums(std::span(row_losses).first(static_cast<std::size_t>(valid_rows)), {}, 0, sums);
+  const auto valid = std::span(row_losses).first(static_cast<std::size_t>(valid_rows));
+  write_sums(valid, {}, 0, sums);
+  write_samples(valid, {}, 0, rows, samples);
 }
 
 }  // namespace strata::ops

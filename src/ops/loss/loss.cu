@@ -108,7 +108,8 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
 void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         const ConstTensorView& target, std::int64_t valid_rows,
                         double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums, const ConstTensorView& units) {
+                        const TensorView& sums, const ConstTensorView& units,
+                        const TensorView& samples) {
   const std::int64_t rows = prediction.shape()[0];
   const std::int64_t outputs = rows == 0 ? 0 : prediction.count() / rows;
   auto* const losses = scratch_of<RowLoss>(context, rows);
@@ -121,6 +122,7 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
                         device_or_null<T>(dprediction), losses, device_or_null<double>(units)});
   });
   write_sums(context, valid_rows, losses, nullptr, 0, sums);
+  write_samples(context, valid_rows, losses, nullptr, 0, rows, samples);
 }
 
 }  // namespace strata::ops::cuda

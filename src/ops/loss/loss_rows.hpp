@@ -23,7 +23,8 @@ inline void require_samples(const ConstTensorView& samples, std::int64_t rows) {
           name_of(samples.dtype()), rows);
 }
 
-/// Sums the losses of each sample's valid rows in order; `all_rows`: of all samples.
+/// Sums the losses of each sample's valid rows in order; `all_rows`: of all samples; targets are
+/// empty for losses of values.
 inline void write_samples(std::span<const RowLoss> rows, std::span<const std::int64_t> targets,
                           std::int64_t classes, std::int64_t all_rows, const TensorView& samples) {
   if (samples.empty()) {
@@ -35,7 +36,7 @@ inline void write_samples(std::span<const RowLoss> rows, std::span<const std::in
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const std::size_t at = row / each * kSampleElements;
     to[at] += rows[row].loss;
-    to[at + 1] += is_target(targets[row], classes) ? 1.0 : 0.0;
+    to[at + 1] += targets.empty() || is_target(targets[row], classes) ? 1.0 : 0.0;
   }
 }
 

@@ -454,6 +454,14 @@ void add_losses_of_samples(std::vector<Case>& cases) {
                            cross_entropy(context, t[0], t[1], kValid, 0.125, {}, sums, samples);
                          });
                    }});
+  cases.push_back({"mean_squared_error_of_samples",
+                   {read({5, 70}), read({5, 70})},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(
+                         context, [&](const TensorView& sums, const TensorView& samples) {
+                           mean_squared_error(context, t[0], t[1], 4, 0.125, {}, sums, {}, samples);
+                         });
+                   }});
   cases.push_back(
       {"combine_cross_entropy_of_samples",
        {positive({2, kRows, kCrossEntropyParts}), ids({kRows}, kUncounted, 30),

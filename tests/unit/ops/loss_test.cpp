@@ -328,5 +328,30 @@ TEST(CrossEntropy, TellsOfEachSample) {
   EXPECT_DOUBLE_EQ(loss, all.loss);
 }
 
+TEST(SquaredError, TellsOfEachSample) {
+  Context context(2);
+  const auto prediction = randoms<float>({4, 3}, 1);
+  const auto target = randoms<float>({4, 3}, 2);
+  Tensor<double> samples({4, kSampleElements});
+  std::ranges::fill(samples.elements(), -1.0);
+  const std::int64_t valid = 3;
+  const LossSums all = sums_of([&](const TensorView& sums) {
+    mean_squared_error(context, prediction.view(), target.view(), valid, 1.0, {}, sums, {},
+                       samples.view());
+  });
+  double loss = 0.0;
+  for (std::int64_t sample = 0; sample < 4; ++sample) {
+    const auto row = [&](const auto& tensor) {
+      return tensor.view().flat_slice(sample * 3, 3).reshaped({1, 3});
+    };
+    const LossSums own =
+        squared_error_sums(context, row(prediction), row(target), sample < valid ? 1 : 0, 1.0, {});
+    EXPECT_EQ(samples[sample * kSampleElements], own.loss);
+    EXPECT_EQ(samples[sample * kSampleElements + 1], sample < valid ? 1.0 : 0.0);
+    loss += own.loss;
+  }
+  EXPECT_EQ(loss, all.loss);
+}
+
 }  // namespace
 }  // namespace strata::ops::loss_test
