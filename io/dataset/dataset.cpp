@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -66,12 +67,25 @@ struct Dataset::Contents : ReadMaster {
   std::vector<std::int64_t> first_tokens{0};
   std::vector<std::int64_t> first_samples{0};
   std::vector<std::optional<double>> weights;
+  /// What match_names() says of sets whose names are ordered otherwise.
+  std::string matched;
   std::optional<MixtureRules> rules;
   std::optional<Mixture> mixture;
 
   explicit Contents(ReadMaster master) : ReadMaster(std::move(master)) {}
 
   [[nodiscard]] bool holds_tokens() const { return info.task == Task::kNextToken; }
+  /// The set of a mixture that has a sample, and the sample's number there.
+  [[nodiscard]] std::pair<const Dataset&, std::int64_t> set_of(std::int64_t sample) const {
+    require(sample >= 0 && sample < info.samples, "sample {} of {}", sample, info.samples);
+    const std::size_t set = set_at(first_samples, sample);
+    return {sets[set], sample - first_samples[set]};
+  }
+  /// Describes the sets as one. Statistics are those of all their samples, whatever the weights.
+  void join();
+  /// Mixes the sets by the weights that were given, if there are rules. Pre: each has samples.
+  /// Throws: Error(kUsage) where one has too little weight.
+  void mix();
   [[nodiscard]] const MappedShard& shard_of(std::int64_t sample) const {
     require(!holds_tokens(), "a data set of tokens was asked for a stored sample");
     require(sample >= 0 && sample < info.samples, "sample {} of {}", sample, info.samples);
@@ -109,6 +123,75 @@ Dataset Dataset::open(const std::filesystem::path& master) {
 
 namespace {
 
+/// Refuses a set that cannot be mixed with the first, by a property that each has as a text.
+void require_same(const DatasetInfo& set, const DatasetInfo& first, std::string_view what,
+                  const std::string& ours, const std::string& theirs) {
+  if (ours != theirs) {
+    fail(ExitCode::kData,
+         "{} and {} cannot be mixed: {} there {}, {} here; give sets of one kind, or import them "
+         "alike",
+         first.path.string(), set.path.string(), what, theirs, ours);
+  }
+}
+
+void require_alike(const DatasetInfo& set, const DatasetInfo& first) {
+  require_same(set, first, "the targets are for", std::string(name_of(set.task)),
+               std::string(name_of(first.task)));
+  if (set.task != Task::kNextToken) {
+    require_same(set, first, "a sample is", set.input_shape.text(), first.input_shape.text());
+    require_same(set, first, "inputs are stored as", std::string(name_of(set.input_dtype)),
+                 std::string(name_of(first.input_dtype)));
+    require_same(set, first, "the number of means of inputs is", std::to_string(set.mean.size()),
+                 std::to_string(first.mean.size()));
+    require_same(set, first, "a target is", set.target_shape.text(), first.target_shape.text());
+    return;
+  }
+  if (set.tokenizer_checksum != first.tokenizer_checksum || set.classes != first.classes) {
+    fail(ExitCode::kData,
+         "{} has the tokenizer {} with {} ids and {} {} with {}, another one: their ids mean "
+         "different text; import them with one tokenizer",
+         set.path.string(), name_of(set.tokenizer), set.classes, first.path.string(),
+         name_of(first.tokenizer), first.classes);
+  }
+  if (set.pairs != first.pairs) {
+    fail(ExitCode::kData, "{} holds pairs of answers and {} does not; mix sets of one kind",
+         (set.pairs ? set : first).path.string(), (set.pairs ? first : set).path.string());
+  }
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  return names.empty() ? "unnamed" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Pre: Dataset::match_names() has ordered the names of `set`.
+void require_same_names(const DatasetInfo& set, const DatasetInfo& first) {
+  require_same(set, first, "the columns are", names_text(set.column_names),
+               names_text(first.column_names));
+  require_same(set, first, "the classes are", names_text(set.class_names),
+               names_text(first.class_names));
+  require_same(set, first, "the number of classes is", std::to_string(set.classes),
+               std::to_string(first.classes));
+}
+
+/// Takes a set's statistics into those of the sets before it; `share`: its part of all samples.
+void add_statistics(double share, std::span<const double> set_mean,
+                    std::span<const double> set_deviation, std::vector<double>& mean,
+                    std::vector<double>& deviation) {
+  if (set_mean.size() != mean.size()) {
+    mean.clear();
+    deviation.clear();
+  }
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    // The variance is the mean of both variances, and s (1 - s) times the squared difference of the
+    // means.
+    const double apart = set_mean[i] - mean[i];
+    deviation[i] = std::sqrt((1.0 - share) * deviation[i] * deviation[i] +
+                             share * set_deviation[i] * set_deviation[i] +
+                             share * (1.0 - share) * apart * apart);
+    mean[i] += share * apart;
+  }
+}
+
 /// The part of a mixture's samples that are those of a set.
 double weight_in_samples(const MixtureRules& rules, const std::optional<double>& weight,
                          const DatasetInfo& set) {
@@ -120,6 +203,11 @@ double weight_in_samples(const MixtureRules& rules, const std::optional<double>&
     case MixtureBy::kSamples:
       break;
     case MixtureBy::kTokens:
+      if (set.task != Task::kNextToken) {
+        fail(ExitCode::kUsage,
+             "data.mixture_by is tokens, but {} holds samples for {}; set it to samples or epochs",
+             set.path.string(), name_of(set.task));
+      }
       return set.packed_inputs > 0 ? *weight * samples / static_cast<double>(set.packed_inputs)
                                    : *weight / static_cast<double>(set.input_shape[0]);
     case MixtureBy::kEpochs:
@@ -130,10 +218,57 @@ double weight_in_samples(const MixtureRules& rules, const std::optional<double>&
 
 }  // namespace
 
+void Dataset::Contents::join() {
+  const std::uint64_t checksum = info.checksum;
+  info = sets.front().info();
+  info.checksum = checksum;
+  info.documents_checksum = 0;
+  info.samples = info.tokens = info.documents = info.counted_tokens = info.packed_inputs = 0;
+  first_tokens = first_samples = {0};
+  for (const Dataset& set : sets) {
+    const DatasetInfo& own = set.info();
+    info.chat_template = info.chat_template.empty() ? own.chat_template : info.chat_template;
+    info.samples += own.samples;
+    info.tokens += own.tokens;
+    info.counted_tokens += own.counted_tokens;
+    info.documents += own.documents;
+    info.packed_inputs += own.packed_inputs;
+    first_tokens.push_back(info.tokens);
+    first_samples.push_back(info.samples);
+    if (!holds_tokens()) {
+      const double share = static_cast<double>(own.samples) / static_cast<double>(info.samples);
+      add_statistics(share, own.mean, own.deviation, info.mean, info.deviation);
+      add_statistics(share, own.target_mean, own.target_deviation, info.target_mean,
+                     info.target_deviation);
+    }
+  }
+  info.mixture = mixture ? mixture->text() : "";
+}
+
+void Dataset::Contents::mix() {
+  if (!rules) {
+    return;
+  }
+  std::vector<double> parts;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    parts.push_back(weight_in_samples(*rules, weights[i], sets[i].info()));
+  }
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] < Mixture::kLeastShare * sum) {
+      fail(ExitCode::kUsage,
+           "{} is {:.2g} of the mixture, less than 1 of {} samples; give it more weight, or leave "
+           "it out",
+           sets[i].info().path.string(), parts[i] / sum, Mixture::kBlock);
+    }
+  }
+  mixture.emplace(parts);
+  info.mixture = mixture->text();
+}
+
 Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
                               const std::optional<MixtureRules>& rules) {
   auto contents = std::make_unique<Contents>(ReadMaster());
-  DatasetInfo& info = contents->info;
   std::string facts;
   std::set<std::filesystem::path> named;
   for (const MixtureSet& set : sets) {
@@ -141,37 +276,30 @@ Dataset Dataset::open_several(const std::vector<MixtureSet>& sets,
       fail(ExitCode::kUsage, "{} is named twice; name it once, with the sum of its weights",
            set.master.string());
     }
-    const Dataset& opened = contents->sets.emplace_back(open(set.master));
+    Dataset& opened = contents->sets.emplace_back(open(set.master));
     opened.contents_->is_one_of_several = true;
-    const DatasetInfo& own = opened.info();
     contents->weights.push_back(set.weight);
-    if (own.task != Task::kNextToken) {
-      fail(ExitCode::kData, "{} holds samples for {}; data sets of tokens can be mixed",
-           own.path.string(), name_of(own.task));
+    facts += fmt::format("{:016x} ", opened.info().checksum);
+    if (contents->sets.size() > 1) {
+      const DatasetInfo& first = contents->sets.front().info();
+      require_alike(opened.info(), first);
+      contents->matched +=
+          opened.match_names(first, "import the sets with the same columns and classes");
+      require_same_names(opened.info(), first);
     }
-    if (contents->sets.size() == 1) {
-      info = own;
-      info.documents_checksum = 0;
-      info.documents = info.counted_tokens = info.tokens = 0;
-    } else if (own.tokenizer_checksum != info.tokenizer_checksum || own.classes != info.classes) {
-      fail(ExitCode::kData,
-           "{} has the tokenizer {} with {} ids and {} {} with {}, another one: their ids mean "
-           "different text; import them with one tokenizer",
-           own.path.string(), name_of(own.tokenizer), own.classes, info.path.string(),
-           name_of(info.tokenizer), info.classes);
+    for (const Dataset& other : contents->sets) {
+      const std::string& theirs = other.info().chat_template;
+      if (const std::string& ours = opened.info().chat_template; !ours.empty() && !theirs.empty()) {
+        require_same(opened.info(), other.info(), "the template of dialogues is", ours, theirs);
+      }
     }
-    if (own.pairs != info.pairs) {
-      fail(ExitCode::kData, "{} holds pairs of answers and {} does not; mix sets of one kind",
-           (own.pairs ? own : info).path.string(), (own.pairs ? info : own).path.string());
-    }
-    info.tokens += own.tokens;
-    contents->first_tokens.push_back(info.tokens);
-    info.counted_tokens += own.counted_tokens;
-    info.documents += own.documents;
-    facts += fmt::format("{:016x} ", own.checksum);
   }
-  info.checksum = hash_of(facts);
+  contents->join();
+  contents->info.checksum = hash_of(facts);
   contents->rules = rules;
+  if (!contents->holds_tokens()) {
+    contents->mix();
+  }
   return Dataset(std::move(contents));
 }
 
@@ -218,7 +346,7 @@ std::string Dataset::warning() const {
     }
   }
   const bool is_file = contents_->sets.empty() && contents_->tokens.empty();
-  return contents_->manifest || !is_file ? "" : no_manifest_text(info().path);
+  return contents_->manifest || !is_file ? contents_->matched : no_manifest_text(info().path);
 }
 
 const DatasetInfo& Dataset::info() const {
@@ -237,34 +365,11 @@ void Dataset::set_context(std::int64_t context, Packing packing) {
   contents_->packed = PackedSamples();
   info.packed_inputs = 0;
   if (!contents_->sets.empty()) {
-    info.samples = 0;
-    contents_->first_samples = {0};
-    std::vector<double> weights;
-    for (std::size_t i = 0; i < contents_->sets.size(); ++i) {
-      contents_->sets[i].set_context(context, packing);
-      const DatasetInfo& own = contents_->sets[i].info();
-      info.samples += own.samples;
-      contents_->first_samples.push_back(info.samples);
-      info.packed_inputs += own.packed_inputs;
-      if (contents_->rules) {
-        weights.push_back(weight_in_samples(*contents_->rules, contents_->weights[i], own));
-      }
+    for (Dataset& set : contents_->sets) {
+      set.set_context(context, packing);
     }
-    if (weights.empty()) {
-      return;
-    }
-    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] < Mixture::kLeastShare * sum) {
-        fail(
-            ExitCode::kUsage,
-            "{} is {:.2g} of the mixture, less than 1 of {} samples; give it more weight, or leave "
-            "it out",
-            contents_->sets[i].info().path.string(), weights[i] / sum, Mixture::kBlock);
-      }
-    }
-    contents_->mixture.emplace(weights);
-    info.mixture = contents_->mixture->text();
+    contents_->join();
+    contents_->mix();
     return;
   }
   if (info.pairs != (packing == Packing::kPairs)) {
@@ -369,6 +474,15 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
     return "";
   }
   std::vector<std::string> lines;
+  if (!contents_->sets.empty()) {
+    for (Dataset& set : contents_->sets) {
+      if (std::string line = set.match_names(model, advice); !line.empty()) {
+        lines.push_back(std::move(line));
+      }
+    }
+    contents_->join();
+    return fmt::format("{}", fmt::join(lines, "; "));
+  }
   const std::vector<std::int64_t> columns = matched_columns(info, model, advice);
   if (!std::ranges::is_sorted(columns)) {
     lines.push_back(fmt::format("{} has its columns in another order than {}: matched by name",
@@ -380,7 +494,11 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
                                [&](std::int64_t i) { return stored[static_cast<std::size_t>(i)]; });
       }
     }
-    contents_->columns = columns;
+    // A set of a mixture was matched with the first before.
+    const std::vector<std::int64_t> before = std::exchange(contents_->columns, columns);
+    for (std::int64_t& column : contents_->columns) {
+      column = before.empty() ? column : before[static_cast<std::size_t>(column)];
+    }
   }
   if (!columns.empty()) {
     info.column_names = model.column_names;
@@ -409,7 +527,13 @@ std::string Dataset::match_names(const DatasetInfo& model, std::string_view advi
       lines.push_back(fmt::format("{} numbers its classes otherwise than {}: matched by name",
                                   info.path.string(), model.path.string()));
     }
-    contents_->labels = labels;
+    if (contents_->labels.empty()) {
+      contents_->labels = labels;
+    } else {
+      for (std::int64_t& label : contents_->labels) {
+        label = label < 0 ? label : labels[static_cast<std::size_t>(label)];
+      }
+    }
     info.class_names = model.class_names;
     info.classes = model.classes;
   }
@@ -431,15 +555,27 @@ void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) co
 }
 
 std::span<const std::byte> Dataset::sample_input(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    return set.sample_input(own);
+  }
   return contents_->bytes_of(*this, sample, 0);
 }
 
 std::span<const std::byte> Dataset::sample_target(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    return set.sample_target(own);
+  }
   return contents_->bytes_of(*this, sample, 1);
 }
 
 std::span<const std::byte> Dataset::ordered_input(std::int64_t sample,
                                                   std::vector<std::byte>& buffer) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    return set.ordered_input(own, buffer);
+  }
   const std::span<const std::byte> stored = sample_input(sample);
   if (contents_->columns.empty()) {
     return stored;
@@ -455,6 +591,10 @@ std::span<const std::byte> Dataset::ordered_input(std::int64_t sample,
 }
 
 std::int64_t Dataset::label(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    return set.label(own);
+  }
   const auto stored = load<std::int64_t>(sample_target(sample).data());
   const std::vector<std::int64_t>& labels = contents_->labels;
   const std::int64_t classes = labels.empty() ? info().classes : std::ssize(labels);
@@ -469,6 +609,11 @@ std::int64_t Dataset::label(std::int64_t sample) const {
 }
 
 void Dataset::prefetch(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    set.prefetch(own);
+    return;
+  }
   constexpr std::int64_t kLine = 64;
   // The hardware prefetcher handles longer samples.
   constexpr std::int64_t kMostBytes = 1024;
@@ -484,6 +629,10 @@ void Dataset::prefetch(std::int64_t sample) const {
 }
 
 std::string Dataset::sample_text(std::int64_t sample) const {
+  if (!contents_->sets.empty()) {
+    const auto [set, own] = contents_->set_of(sample);
+    return set.sample_text(own);
+  }
   const MappedShard& shard = contents_->shard_of(sample);
   const auto index = static_cast<std::size_t>(&shard - contents_->shards.data());
   return fmt::format("sample {} (number {} of {})", sample, sample - shard.first,

@@ -56,6 +56,8 @@ inline constexpr const char* kDocumentsChecksum = "documents_checksum";
 inline constexpr const char* kCountedTokens = "counted_tokens";
 /// 1 where documents are pairs; else missing.
 inline constexpr const char* kPairs = "pairs";
+/// Of dialogues with a built-in template: its name; else missing.
+inline constexpr const char* kChatTemplate = "chat_template";
 inline constexpr const char* kTokenizer = "tokenizer";
 inline constexpr const char* kTokenizerChecksum = "tokenizer_checksum";
 inline constexpr const char* kSeparator = "separator";

@@ -127,6 +127,9 @@ std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
         "counted     {} tokens ({:.1f} %) count as targets\n", count_text(info.counted_tokens),
         100.0 * static_cast<double>(info.counted_tokens) / static_cast<double>(info.tokens));
   }
+  if (!info.chat_template.empty()) {
+    text += fmt::format("template    {}\n", printable(info.chat_template));
+  }
   // Damaged tokens have no text; the shard's row reports them.
   if (info.tokenizer != TokenizerKind::kNone && bad_shards == 0) {
     text += fmt::format("begins      {}\n", beginning(dataset));

@@ -243,6 +243,9 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
   }
   info.tokenizer = *known;
   info.tokenizer_checksum = file.uint64(names::kTokenizerChecksum);
+  if (file.has_attribute(names::kChatTemplate)) {
+    info.chat_template = file.text(names::kChatTemplate);
+  }
   info.counted_tokens = info.tokens;
   if (file.has(names::kDocuments)) {
     info.documents = file.open_dataset(names::kDocuments).shape().count();

@@ -159,8 +159,8 @@ std::vector<Option> model_and_data() {
              "compute together; off: over each microbatch",
              STRATA_MEMBER(model.sync_batch_norm)),
       text("data.train", "file, or files",
-           "master file of the training split; of tokens also several with their weights, "
-           "as in a.h5:0.7, b.h5:0.3, or without, to mix them by their sizes",
+           "master file of the training split; or several with their weights, as in "
+           "a.h5:0.7, b.h5:0.3, or without, to mix them by their sizes",
            STRATA_MEMBER(data.train)),
       text("data.test", "file, files, or empty",
            "master file of the test split, or several one after the other; empty: no evaluation",

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -79,6 +80,24 @@ void learns_and_clips(const Result& result) {
   EXPECT_EQ(result.tensors.size(), 3U * 9U);
 }
 
+/// The losses of a mixture's sets are means over parts of the step's samples.
+void tells_sets_apart(const Result& result) {
+  learns(result);
+  for (const nlohmann::json& record : result.records) {
+    double least = std::numeric_limits<double>::infinity();
+    double most = -least;
+    for (const auto& [key, value] : record.items()) {
+      if (key.starts_with("loss/")) {
+        least = std::min(least, value.get<double>());
+        most = std::max(most, value.get<double>());
+      }
+    }
+    EXPECT_LT(least, most) << record.dump();
+    EXPECT_LE(least, record.at("loss").get<double>()) << record.dump();
+    EXPECT_GE(most, record.at("loss").get<double>()) << record.dump();
+  }
+}
+
 }  // namespace
 
 std::vector<Case> dense_cases() {
@@ -138,6 +157,16 @@ std::vector<Case> dense_cases() {
                        "parallel.backward=fused;"
                        "1x2 parallel.split=0,2,3,4,5 parallel.schedule=file:turns.csv"),
        .before = write_turns},
+      {"DenseMixture",
+       kNetwork + "& data.train=classes/train.h5:0.3, more-classes/train.h5:0.7"
+                  "& data.test=more-classes/test.h5, classes/test.h5 & data.normalise=standard"
+                  "& train.steps=6 & train.evaluate_every=3",
+       varied("2x1 4x1 1x3 2x2 4x2 1x7", {}, "2x2 train.steps=3 | 1x3; 2x1 stop=1:2 | 4x1"),
+       tells_sets_apart},
+      {"RegressionMixture",
+       kRegression + "& data.train=values/train.h5:1, values/test.h5:2 & data.mixture_by=epochs"
+                     "& data.test=values/test.h5, values/train.h5",
+       varied("2x1 2x2 1x3", {}, "2x2 stop=1:7 | 1x1"), tells_sets_apart},
       {"Regression", kRegression, scheduled("2x1 2x2 1x3 2x3"), learns},
       {"FeatureSplit", kCut, every_schedule("1x1x2 2x1x2 1x2x2 1x1x4 2x2x2 1x3x4"), learns},
       {"FeatureSplitBfloat16", kCut + "& numerics.dtype=bfloat16",

@@ -180,6 +180,7 @@ void enter_scratch_directory() {
   fs::current_path(kDirectory.path());
   io::test::write_file("empty.ini", "");
   import_classes("classes", Shape{3, 4}, 5, 200, 50);
+  import_classes("more-classes", Shape{3, 4}, 5, 130, 40);
   import_classes("planes", Shape{40, 30}, 5, 77, 33);
   import_classes("squares", Shape{16, 16}, 5, 77, 33);
   import_classes("small-images", Shape{2, 6, 6}, 5, 100, 20);
@@ -244,7 +245,8 @@ Result result_of(const config::RunConfig& config) {
                                          "grad_norm",     "learning_rate", "accuracy",
                                          "accuracy_mean", "margin",        "margin_mean"};
     for (const auto& [key, value] : record.items()) {
-      if (compared.contains(key) || key.starts_with("loss/") || key.starts_with("tokens/")) {
+      if (compared.contains(key) || key.starts_with("loss/") || key.starts_with("tokens/") ||
+          key.starts_with("samples/")) {
         kept[key] = value;
       }
     }

@@ -74,13 +74,20 @@ std::vector<Case> local_cases() {
            {"Bfloat16", "& numerics.dtype=bfloat16 & local.mix=0.5"},
            {"Frozen", "& optimizer.frozen=*.attention.*,embedding.*"},
            {"Documents", kDocuments + "& data.packing=documents"},
+           {"Mixture", kDocuments + "& data.packing=documents & data.train=documents/train.h5:0.3, "
+                                    "text/train.h5:0.7"},
            {"Lora", "& lora.rank=2 & numerics.dtype=bfloat16"}}) {
     cases.push_back({"LocalGpt" + name,
                      kGpt +
                          "& parallel.sync=local & parallel.islands=2 & local.steps=2"
                          "& train.steps=4 & checkpoint.every=2 & local.exchange=int8" +
                          settings,
-                     list_of("2x2x1; 4x1x2; 1x3x2; 2x1x4; 1x7x1; 2x1x2 train.steps=2 | 1x5x1")});
+                     list_of("2x2x1; 4x1x2; 1x3x2; 2x1x4; 1x7x1; 2x1x2 train.steps=2 | 1x5x1"),
+                     [mixed = name == "Mixture"](const Result& result) {
+                       const nlohmann::json& record = result.records.front();
+                       EXPECT_EQ(record.contains("loss/documents/train.h5"), mixed);
+                       EXPECT_EQ(record.contains("loss/text/train.h5"), mixed);
+                     }});
   }
   return cases;
 }

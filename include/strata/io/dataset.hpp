@@ -91,6 +91,8 @@ struct DatasetInfo {
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// XXH3 of the tokenizer's tables.
   std::uint64_t tokenizer_checksum = 0;
+  /// The template that dialogues are written with; empty: they have none, or it is not known.
+  std::string chat_template;
   /// Statistics of the train split's stored inputs, statistics_of(input_shape) values each; empty
   /// for tokens. Images of earlier versions have one value.
   std::vector<double> mean;
@@ -148,10 +150,12 @@ class Dataset {
   /// Throws: Error(kData) where the master or a shard is missing, too short or of another format.
   [[nodiscard]] static Dataset open(const std::filesystem::path& master);
 
-  /// Opens data sets of tokens as one, whose samples are those of the first, then those of the
-  /// second and so on. With rules it is a mixture, which a loader mixes in shuffled order. Its path
-  /// is that of the first. Throws: as open(); Error(kData) where they are not all of tokens of one
-  /// tokenizer.
+  /// Opens data sets as one, whose samples are those of the first, then those of the second and so
+  /// on. With rules it is a mixture, which a loader mixes in shuffled order. Its path is that of
+  /// the first, which also orders columns and classes (match_names()); its statistics are those of
+  /// all samples. Throws: as open(); Error(kData) that names two sets which differ in tokenizer,
+  /// kind of targets, shapes, stored types, columns or classes; Error(kUsage) for weights that do
+  /// not fit.
   [[nodiscard]] static Dataset open_several(const std::vector<MixtureSet>& sets,
                                             const std::optional<MixtureRules>& rules);
 

@@ -97,8 +97,11 @@ using ModelTexts = std::map<std::string, std::string>;
 /// Those that a checkpoint keeps for its exports; empty where its model was not imported with any.
 /// Throws: Error(kCheckpoint).
 [[nodiscard]] ModelTexts model_texts(const io::Checkpoint& checkpoint);
-/// Those of a checkpoint.init, for the checkpoints of its run; empty where the run initializes the
-/// embedding anew, as token ids then mean other text.
+/// Whether token ids mean what they meant for a checkpoint.init: the run does not initialize the
+/// embedding anew.
+[[nodiscard]] bool keeps_token_ids(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+/// Those of a checkpoint.init, for the checkpoints of its run; empty where token ids then mean
+/// other text.
 [[nodiscard]] ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// The virtual grids of a run before its present one, for the metadata of its next checkpoints:

@@ -68,6 +68,8 @@ struct EvaluationExtras {
   std::vector<double>* differences = nullptr;
   /// Receives the loss of each sample on every rank. Pre: nn::LossOptions::per_sample; no pairs.
   std::vector<nn::MicrobatchLoss::Sample>* samples = nullptr;
+  /// Is called on every rank with the number of samples done, of all data sets.
+  std::function<void(std::int64_t)> progress;
   /// Can end the evaluation early.
   StopPolls* polls = nullptr;
   /// Is called on every rank, in the order of samples.

@@ -220,10 +220,12 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   }
 }
 
+bool keeps_token_ids(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  return !initialized_anew(plan, checkpoint).matches(plan.model->parameters().front().name);
+}
+
 ModelTexts initial_texts(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  return initialized_anew(plan, checkpoint).matches(plan.model->parameters().front().name)
-             ? ModelTexts()
-             : model_texts(checkpoint);
+  return keeps_token_ids(plan, checkpoint) ? model_texts(checkpoint) : ModelTexts();
 }
 
 NamesOfCheckpoint initial_names(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
@@ -340,7 +342,8 @@ void require_same_run(const plan::Plan& plan, const io::Checkpoint& checkpoint) 
            "{} holds another run: there {} is {}, here it is {}; set it back, {}choose another "
            "run.dir",
            checkpoint.directory().string(), one.key, one.there.dump(), one.here.dump(),
-           one.is_of_data() && !compares_documents(plan)
+           one.is_of_data() && plan.train_data.task == io::Task::kNextToken &&
+                   !compares_documents(plan)
                ? "set data.accept_change to on to go on with the new data, or "
                : "or ");
     }

@@ -28,6 +28,9 @@ namespace {
 /// The metadata key of where imported weights come from.
 constexpr const char* kImported = "imported";
 
+/// The key of DatasetInfo::chat_template in the record of the training data.
+constexpr const char* kChatTemplate = "chat_template";
+
 /// The metadata key of the texts of files that were beside them.
 constexpr const char* kTexts = "model_files";
 
@@ -70,22 +73,26 @@ std::vector<io::TableColumn> table_of(const nlohmann::json& columns) {
 }
 
 nlohmann::json json_of(const io::DatasetInfo& info) {
-  return {{"task", name_of(info.task)},
-          {"samples", info.samples},
-          {"input_shape", json_of(info.input_shape)},
-          {"input_dtype", name_of(info.input_dtype)},
-          {"target_shape", json_of(info.target_shape)},
-          {"target_dtype", name_of(info.target_dtype)},
-          {"classes", info.classes},
-          {"class_names", info.class_names},
-          {"column_names", info.column_names},
-          {"table", json_of(info.table)},
-          {"mean", info.mean},
-          {"deviation", info.deviation},
-          {"target_mean", info.target_mean},
-          {"target_deviation", info.target_deviation},
-          {"tokenizer", name_of(info.tokenizer)},
-          {"checksum", hash_text(info.checksum)}};
+  nlohmann::json json{{"task", name_of(info.task)},
+                      {"samples", info.samples},
+                      {"input_shape", json_of(info.input_shape)},
+                      {"input_dtype", name_of(info.input_dtype)},
+                      {"target_shape", json_of(info.target_shape)},
+                      {"target_dtype", name_of(info.target_dtype)},
+                      {"classes", info.classes},
+                      {"class_names", info.class_names},
+                      {"column_names", info.column_names},
+                      {"table", json_of(info.table)},
+                      {"mean", info.mean},
+                      {"deviation", info.deviation},
+                      {"target_mean", info.target_mean},
+                      {"target_deviation", info.target_deviation},
+                      {"tokenizer", name_of(info.tokenizer)},
+                      {"checksum", hash_text(info.checksum)}};
+  if (!info.chat_template.empty()) {
+    json[kChatTemplate] = info.chat_template;
+  }
+  return json;
 }
 
 template <typename Enum>
@@ -156,6 +163,8 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
     identity[kPacking] = name_of(c.data.packing);
+  }
+  if (plan.train_data.task == io::Task::kNextToken || !plan.train_data.mixture.empty()) {
     identity[kMixture] = plan.train_data.mixture;
   }
   if (plan.train_data.task == io::Task::kRegression) {
@@ -250,6 +259,7 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
                          .column_names = data.value("column_names", std::vector<std::string>()),
                          .table = table_of(data.value("table", nlohmann::json::array())),
                          .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
+                         .chat_template = data.value(kChatTemplate, std::string()),
                          .mean = data.at("mean"),
                          .deviation = data.at("deviation"),
                          .target_mean = data.value("target_mean", std::vector<double>()),

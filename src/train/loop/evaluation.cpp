@@ -112,8 +112,9 @@ class RoundOutputs {
 /// What follows from the outputs of single samples, on the ranks of the last stage.
 class SampleFigures {
  public:
+  /// `samples`: of the first data set.
   SampleFigures(const plan::Plan& plan, const EvaluationExtras& extras, std::int64_t samples)
-      : plan_(plan), extras_(extras), samples_(samples) {
+      : plan_(plan), extras_(extras) {
     if (plan.model->loss() == nn::LossKind::kMeanSquaredError && gives_whole_outputs(plan)) {
       errors_.emplace(static_cast<std::size_t>(plan.model->output().shape.count()));
     }
@@ -132,9 +133,6 @@ class SampleFigures {
   }
 
   void add(std::int64_t sample, std::span<const double> outputs, std::span<const double> targets) {
-    if (sample >= samples_) {
-      return;
-    }
     predictions_.assign(outputs.begin(), outputs.end());
     if (errors_) {
       values_.assign(targets.begin(), targets.end());
@@ -199,7 +197,6 @@ class SampleFigures {
  private:
   const plan::Plan& plan_;
   const EvaluationExtras& extras_;
-  std::int64_t samples_;
   std::optional<ValueErrors> errors_;
   std::optional<std::vector<double>> scores_;
   std::vector<std::int64_t> labels_;
@@ -288,23 +285,29 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
 
 namespace {
 
-/// Of one data set.
+/// The samples of a data set that are evaluated. The limit is in global batches; a job that trains
+/// a part reads each in several rounds.
+std::int64_t evaluated_samples(const plan::Plan& plan, const io::DatasetInfo& info,
+                               const EvaluationExtras& extras) {
+  const bool whole = extras.differences != nullptr || extras.samples != nullptr;
+  const std::int64_t limit = whole ? 0 : plan.config.train.evaluate_batches;
+  return limit > 0 && limit < info.samples / plan.config.batch.global + 1
+             ? std::min(info.samples, limit * plan.config.batch.global)
+             : info.samples;
+}
+
+/// Of one data set, whose samples are counted from `before` on in `figures`, which are completed
+/// with extras.counts behind the last set.
 std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::Plan& plan,
                                              const plan::RankPlan& rank, comm::Groups& groups,
                                              pipeline::Executor& executor,
                                              const io::Dataset& dataset,
-                                             const EvaluationExtras& extras) {
-  const io::DatasetInfo& info = dataset.info();
+                                             const EvaluationExtras& extras, std::int64_t before,
+                                             SampleFigures& figures) {
   const std::int64_t round_samples = job_batch(plan);
-  // In global batches. A job that trains a part reads each in several rounds.
-  const bool whole = extras.differences != nullptr || extras.samples != nullptr;
-  const std::int64_t limit = whole ? 0 : plan.config.train.evaluate_batches;
-  const std::int64_t samples = limit > 0 && limit < info.samples / plan.config.batch.global + 1
-                                   ? std::min(info.samples, limit * plan.config.batch.global)
-                                   : info.samples;
+  const std::int64_t samples = evaluated_samples(plan, dataset.info(), extras);
   const std::int64_t rounds = (samples + round_samples - 1) / round_samples;
   SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
-  SampleFigures figures(plan, extras, samples);
   RoundOutputs outputs(plan, rank, plan.model->output().shape.count(),
                        plan.train_data.target_shape.count());
   RoundOutputs differences(plan, rank, 1, 0);
@@ -325,7 +328,7 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
     }
     feed.next();
     const std::int64_t first_sample = round * round_samples;
-    const bool wanted = figures.need(first_sample);
+    const bool wanted = figures.need(before + first_sample);
     outputs.begin_round();
     differences.begin_round();
     losses.begin_round();
@@ -377,7 +380,9 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
     if (is_last && wanted) {
       outputs.for_each(groups, [&](std::int64_t index, std::span<const double> given,
                                    std::span<const double> targets) {
-        figures.add(first_sample + index, given, targets);
+        if (first_sample + index < samples) {
+          figures.add(before + first_sample + index, given, targets);
+        }
       });
     }
     if (is_last && extras.differences != nullptr) {
@@ -397,16 +402,14 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
         }
       });
     }
-    figures.end_round(groups, first_sample, std::min(round_samples, samples - first_sample));
+    const std::int64_t in_round = std::min(round_samples, samples - first_sample);
+    figures.end_round(groups, before + first_sample, in_round);
+    if (extras.progress) {
+      extras.progress(before + first_sample + in_round);
+    }
   }
   groups.along(grid::Axis::kPipeline)
       .broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
-  if (extras.counts != nullptr) {
-    for (comm::Communicator* const group : groups.replicas()) {
-      extras.counts->add_up(*group);
-    }
-    extras.counts->take_from(groups.along(grid::Axis::kPipeline), loss_stage(plan));
-  }
   if (extras.differences != nullptr) {
     groups.along(grid::Axis::kPipeline)
         .broadcast(comm::payload_of(std::span(*extras.differences)), loss_stage(plan));
@@ -423,7 +426,6 @@ std::optional<EvaluationResult> evaluate_one(ops::Context& context, const plan::
   if (compares_documents(plan)) {
     result.margin = totals[3] / targets;
   }
-  figures.give(groups, loss_stage(plan), result);
   return result;
 }
 
@@ -433,22 +435,41 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                                          const plan::RankPlan& rank, comm::Groups& groups,
                                          pipeline::Executor& executor, const io::Dataset& dataset,
                                          const EvaluationExtras& extras) {
-  if (dataset.sets().empty()) {
-    return evaluate_one(context, plan, rank, groups, executor, dataset, extras);
+  const bool several = !dataset.sets().empty();
+  const std::span<const io::Dataset> sets =
+      several ? std::span(dataset.sets()) : std::span(&dataset, 1);
+  SampleFigures figures(plan, extras, evaluated_samples(plan, sets.front().info(), extras));
+  const auto complete = [&](EvaluationResult& result) {
+    if (extras.counts != nullptr) {
+      for (comm::Communicator* const group : groups.replicas()) {
+        extras.counts->add_up(*group);
+      }
+      extras.counts->take_from(groups.along(grid::Axis::kPipeline), loss_stage(plan));
+    }
+    figures.give(groups, loss_stage(plan), result);
+  };
+  if (!several) {
+    std::optional<EvaluationResult> result =
+        evaluate_one(context, plan, rank, groups, executor, dataset, extras, 0, figures);
+    if (result) {
+      complete(*result);
+    }
+    return result;
   }
-  require(!extras.observer && extras.answers == nullptr && extras.counts == nullptr,
-          "several data sets are of tokens, which have no answers");
   EvaluationResult all;
   std::vector<double> differences;
   std::vector<nn::MicrobatchLoss::Sample> samples;
-  for (const io::Dataset& set : dataset.sets()) {
-    EvaluationExtras own{.polls = extras.polls};
+  for (const io::Dataset& set : sets) {
+    EvaluationExtras own{.counts = extras.counts,
+                         .progress = extras.progress,
+                         .polls = extras.polls,
+                         .observer = extras.observer};
     std::vector<double> of_set;
     own.differences = extras.differences != nullptr ? &of_set : nullptr;
     std::vector<nn::MicrobatchLoss::Sample> samples_of_set;
     own.samples = extras.samples != nullptr ? &samples_of_set : nullptr;
     const std::optional<EvaluationResult> result =
-        evaluate_one(context, plan, rank, groups, executor, set, own);
+        evaluate_one(context, plan, rank, groups, executor, set, own, all.samples, figures);
     if (!result) {
       return std::nullopt;
     }
@@ -470,6 +491,7 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   if (all.margin) {
     *all.margin /= targets;
   }
+  complete(all);
   if (extras.differences != nullptr) {
     *extras.differences = std::move(differences);
   }

@@ -68,7 +68,7 @@ void StepReport::add_metrics(const StepResult& result) {
   sums_.loss += result.summary.loss;
   sums_.grad_norm += result.summary.grad_norm;
   sums_.times += result.times;
-  add_tokens_of_sets(result.step);
+  add_read_of_sets(result.step);
   sums_.numbers.resize(result.numbers.size());
   for (std::size_t i = 0; i < result.numbers.size(); ++i) {
     const auto& [name, number] = result.numbers[i];
@@ -89,21 +89,21 @@ void StepReport::add_metrics(const StepResult& result) {
   }
 }
 
-void StepReport::add_tokens_of_sets(std::int64_t step) {
+void StepReport::add_read_of_sets(std::int64_t step) {
   const io::Dataset& data = setup_.train_data;
   if (data.mixture() == nullptr || data.sets().size() > kMostSets) {
     return;
   }
-  sums_.tokens.resize(data.sets().size());
+  sums_.read.resize(data.sets().size());
   const config::RunConfig& config = setup_.plan.config;
   const bool packed = data.info().packed_inputs > 0;
+  const std::int64_t each = is_language_model(setup_.plan) ? data.info().input_shape[0] : 1;
   for (std::int64_t i = 0; i < config.batch.global; ++i) {
     const std::int64_t place = (step - 1) * config.batch.global + i;
     const auto [set, sample] =
         packed ? io::mixed_sample_at(config.run.seed, data, place)
                : io::MixedSample{data.mixture()->at(config.run.seed, place).set};
-    sums_.tokens[static_cast<std::size_t>(set)] +=
-        packed ? data.inputs_of(sample) : data.info().input_shape[0];
+    sums_.read[static_cast<std::size_t>(set)] += packed ? data.inputs_of(sample) : each;
   }
 }
 
@@ -132,12 +132,13 @@ void StepReport::flush() {
   for (auto& [name, number] : record.further) {
     number /= ends_with(name, {"_mean", "_per_second"}) ? steps : 1.0;
   }
-  for (std::size_t i = 0; i < sums.tokens.size(); ++i) {
+  const char* const unit = is_language_model(setup_.plan) ? "tokens/" : "samples/";
+  for (std::size_t i = 0; i < sums.read.size(); ++i) {
     const std::string name = setup_.train_data.sets()[i].info().path.string();
     if (i < sums.sets.size() && sums.sets[i].counted > 0.0) {
       record.further.emplace_back("loss/" + name, sums.sets[i].loss / sums.sets[i].counted);
     }
-    record.further.emplace_back("tokens/" + name, sums.tokens[i]);
+    record.further.emplace_back(unit + name, sums.read[i]);
   }
   metrics_.write(record);
   warn_of_lost_lines(record.step);

@@ -44,12 +44,12 @@ class StepReport {
     StepTimes times;
     std::vector<std::pair<std::string, double>> numbers;  ///< of names with _max the greatest
     std::vector<nn::MicrobatchLoss::Sample> sets;
-    std::vector<std::int64_t> tokens;  ///< of each set, without padding
+    std::vector<std::int64_t> read;  ///< of each set: tokens without padding, or samples
   };
 
   void add_metrics(const StepResult& result);
   /// Of a mixture: what the step has read of each set.
-  void add_tokens_of_sets(std::int64_t step);
+  void add_read_of_sets(std::int64_t step);
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
   void log_progress(const StepResult& result, const std::optional<RankTimes>& ranks);

@@ -16,10 +16,13 @@
 namespace strata::train {
 namespace {
 
-/// The mean over islands of one number of each, added in the order of the sum tree.
+/// Added in the order of the sum tree over islands: one number of each.
+double sum_of(std::span<const double> numbers) {
+  return grid::sum_in_tree(grid::SumTree(std::ssize(numbers)), numbers);
+}
+
 double mean_of(std::span<const double> numbers) {
-  return grid::sum_in_tree(grid::SumTree(std::ssize(numbers)), numbers) /
-         static_cast<double>(numbers.size());
+  return sum_of(numbers) / static_cast<double>(numbers.size());
 }
 
 }  // namespace
@@ -302,12 +305,20 @@ void LocalSteps::merge(std::size_t fragment) {
 }
 
 void LocalSteps::exchange(std::span<StepResult> round) {
+  // Of an island in a step: the loss, the squared norm, and loss and targets of each data set.
+  const auto sets = static_cast<std::size_t>(runner_->sets_told_apart());
+  const std::size_t width = 2 + 2 * sets;
   std::vector<double> mine{round.back().summary.requests.encoded()};
   for (const std::vector<StepSummary>& step : summaries_) {
     StepDigests digests;
     for (const StepSummary& island : step) {
       mine.push_back(island.loss);
       mine.push_back(island.grad_norm * island.grad_norm);
+      for (std::size_t set = 0; set < sets; ++set) {
+        const auto sum = set < island.sets.size() ? island.sets[set] : nn::MicrobatchLoss::Sample();
+        mine.push_back(sum.loss);
+        mine.push_back(sum.counted);
+      }
       digests += island.digests.value_or(StepDigests());
     }
     if (step.back().digests) {
@@ -324,19 +335,19 @@ void LocalSteps::exchange(std::span<StepResult> round) {
   const auto each = static_cast<std::size_t>(own());
   std::size_t at = 1;
   for (StepResult& result : round) {
-    std::vector<double> losses;
-    std::vector<double> squares;
+    std::vector<std::vector<double>> numbers(width);
     for (std::size_t r = 0; r < ranks; ++r) {
       for (std::size_t i = 0; i < each; ++i) {
         const auto island = static_cast<std::int64_t>(r * each + i);
         if (!rendezvous_ && !takes_part(island, result.step)) {
           continue;
         }
-        losses.push_back(number(r, at + 2 * i));
-        squares.push_back(number(r, at + 2 * i + 1));
+        for (std::size_t k = 0; k < width; ++k) {
+          numbers[k].push_back(number(r, at + i * width + k));
+        }
       }
     }
-    at += 2 * each;
+    at += each * width;
     if (result.summary.digests) {
       std::vector<double> halves(halves_of({}).size());
       for (std::size_t r = 0; r < ranks; ++r) {
@@ -347,8 +358,13 @@ void LocalSteps::exchange(std::span<StepResult> round) {
       result.summary.digests = digests_in(halves);
       at += halves.size();
     }
-    result.summary.loss = mean_of(losses);
-    result.summary.grad_norm = std::sqrt(mean_of(squares));
+    result.summary.loss = mean_of(numbers[0]);
+    result.summary.grad_norm = std::sqrt(mean_of(numbers[1]));
+    result.summary.sets.clear();
+    for (std::size_t k = 2; k < width; k += 2) {
+      result.summary.sets.push_back(
+          {.loss = sum_of(numbers[k]), .counted = sum_of(numbers[k + 1])});
+    }
   }
   for (std::size_t r = 0; r < ranks; ++r) {
     round.back().summary.requests.add_encoded(number(r, 0));

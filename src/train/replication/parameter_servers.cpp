@@ -86,6 +86,11 @@ std::int64_t ParameterServers::start(std::int64_t step) {
   if (setup_.checkpoint != nullptr) {
     begun_ = units_in(*setup_.checkpoint, plan_);
   }
+  if (setup_.train_data.mixture() != nullptr) {
+    setup_.log.info(
+        "with parallel.sync = async the metrics have no training loss of each data set in "
+        "data.train, only that of all");
+  }
   steps_.begin(step, begun_);
   return step;
 }

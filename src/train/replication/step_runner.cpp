@@ -185,8 +185,7 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   }
   // A repeated step on other lanes has other slices of the gradients.
   const bool digests = has_digests(plan_, step) && &work.rank == &rank_;
-  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine,
-                                       sets_of(source, work.rank.offsets.size()),
+  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine, sets_of(source),
                                        digests ? std::optional(part_) : std::nullopt);
   comm::ExposedSeconds exchanged = summary.communication;
   exchanged.of(grid::Axis::kPipeline) += tied;
@@ -198,18 +197,21 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   return summary;
 }
 
-SampleSets StepRunner::sets_of(BatchSource& source, std::size_t microbatches) const {
+std::int64_t StepRunner::sets_told_apart() const {
   const io::Dataset& data = setup_.train_data;
-  if (data.mixture() == nullptr || data.sets().size() > kMostSets || plan_.parts > 1 ||
-      plan_.config.numerics.loss_pieces > 1 || compares_documents(plan_)) {
-    return {};
-  }
-  SampleSets sets{.count = std::ssize(data.sets()), .of_samples = {}};
+  const bool known = data.mixture() != nullptr && data.sets().size() <= kMostSets &&
+                     plan_.config.numerics.loss_pieces <= 1 && !compares_documents(plan_);
+  return known ? std::ssize(data.sets()) : 0;
+}
+
+SampleSets StepRunner::sets_of(BatchSource& source) const {
+  SampleSets sets{.count = sets_told_apart(), .of_samples = {}};
   const bool has_losses = rank_.coordinates.pipeline == loss_stage(plan_);
-  for (std::size_t m = 0; has_losses && m < microbatches; ++m) {
-    const std::int64_t first = source.first_row(static_cast<std::int64_t>(m));
+  for (std::int64_t m = 0; sets.count > 0 && has_losses && m < plan_.microbatches; ++m) {
+    const std::int64_t first = source.first_row(m);
     for (std::int64_t row = 0; row < plan_.config.batch.micro; ++row) {
-      sets.of_samples.push_back(data.mixture()->at(plan_.config.run.seed, first + row).set);
+      sets.of_samples.push_back(
+          setup_.train_data.mixture()->at(plan_.config.run.seed, first + row).set);
     }
   }
   return sets;

@@ -34,6 +34,8 @@ class StepRunner {
   /// `part`: what the names of the tensors in receipts begin with.
   void train(std::int64_t first_microbatch, const std::function<StepRequests()>& requests,
              StepResult& result, const std::string& part = "");
+  /// The data sets whose losses StepSummary::sets tells apart; 0 where it does not.
+  [[nodiscard]] std::int64_t sets_told_apart() const;
   /// Goes on after another step.
   void restart(std::int64_t step);
 
@@ -51,7 +53,7 @@ class StepRunner {
     std::int64_t first_microbatch = 0;  ///< of the rank's
   };
   /// The data sets of the samples, where the loss of each is told apart.
-  [[nodiscard]] SampleSets sets_of(BatchSource& source, std::size_t microbatches) const;
+  [[nodiscard]] SampleSets sets_of(BatchSource& source) const;
   /// Whether the step has histograms for TensorBoard.
   [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
   /// Encodes histograms of the slices' tensors PREFIX/PARAMETER, on rank 0.

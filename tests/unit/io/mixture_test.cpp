@@ -1,6 +1,9 @@
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <map>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -193,6 +196,101 @@ TEST(Mixture, RefusesSetsThatDoNotFit) {
   Dataset tiny = Dataset::open_several({{bytes.master, 1.0}, more}, MixtureRules{});
   EXPECT_THAT(error_of([&] { tiny.set_context(2); }, ExitCode::kUsage),
               HasSubstr("less than 1 of 65536"));
+}
+
+std::filesystem::path imported_table(const TemporaryDirectory& directory, const std::string& name,
+                                     const std::string& lines) {
+  test::write_file(directory / (name + ".csv"), lines);
+  return import_dataset({.format = ImportFormat::kCsv,
+                         .inputs = {directory / (name + ".csv")},
+                         .table = {.label = "label"},
+                         .split = "1.0",
+                         .order = ImportOrder::kFile,
+                         .output = directory / name})
+      .train;
+}
+
+TEST(Mixture, SetsOfSamplesAreReadByNameAndDescribedTogether) {
+  const TemporaryDirectory directory;
+  const MixtureSet first{.master = imported_table(
+                             directory, "a", "x,y,label\n1,10,cat\n2,20,dog\n3,30,cat\n4,40,dog\n"),
+                         .weight = 1.0};
+  // Columns and classes in another order.
+  const MixtureSet second{
+      .master = imported_table(directory, "b", "y,label,x\n50,dog,5\n60,dog,6\n"), .weight = 3.0};
+  const MixtureSet third{
+      .master = imported_table(directory, "c", "label,x,y\ndog,7,70\ncat,8,80\n"), .weight = 4.0};
+  const Dataset data = Dataset::open_several({first, second, third}, MixtureRules{});
+  EXPECT_EQ(data.info().samples, 8);
+  EXPECT_EQ(data.info().mixture, "0.125, 0.375, 0.5");
+  EXPECT_THAT(data.warning(), HasSubstr("b/train.h5 has its columns in another order"));
+  EXPECT_EQ(data.info().classes, 2);
+  std::vector<std::string> rows;
+  std::vector<std::byte> buffer;
+  for (std::int64_t i = 0; i < 8; ++i) {
+    std::array<float, 2> row{};
+    std::memcpy(row.data(), data.ordered_input(i, buffer).data(), sizeof row);
+    rows.push_back(fmt::format("{} {} {}", row[0], row[1],
+                               data.info().class_names[static_cast<std::size_t>(data.label(i))]));
+  }
+  EXPECT_THAT(rows, ElementsAre("1 10 cat", "2 20 dog", "3 30 cat", "4 40 dog", "5 50 dog",
+                                "6 60 dog", "7 70 dog", "8 80 cat"));
+  EXPECT_THAT(data.class_counts(), ElementsAre(3, 5));
+  EXPECT_THAT(data.sample_text(5), HasSubstr("sample 1 (number 1 of"));
+  // Of all samples, whatever the weights: 1 to 8.
+  EXPECT_DOUBLE_EQ(data.info().mean[0], 4.5);
+  EXPECT_NEAR(data.info().deviation[0], std::sqrt(63.0 / 12.0), 1e-12);
+  EXPECT_NEAR(data.info().deviation[1], 10.0 * std::sqrt(63.0 / 12.0), 1e-12);
+  LoaderOptions options;
+  options.global_batch = options.microbatch = 4096;
+  Loader loader(data, options);
+  const ConstTensorView targets = loader.next().targets(0);
+  const auto dogs = std::ranges::count(targets.host<std::int64_t>(), 1);
+  EXPECT_NEAR(static_cast<double>(dogs), (0.125 * 0.5 + 0.375 + 0.5 * 0.5) * 4096, 100.0);
+  // Another model's order of all of them.
+  Dataset again = Dataset::open_several({first, second}, MixtureRules{});
+  DatasetInfo model = again.info();
+  model.class_names = {"dog", "cat"};
+  EXPECT_THAT(again.match_names(model, ""), HasSubstr("numbers its classes otherwise"));
+  EXPECT_EQ(again.info().class_names, model.class_names);
+  EXPECT_EQ(again.label(0), 1);
+  EXPECT_EQ(again.label(5), 0);
+}
+
+TEST(Mixture, RefusesSamplesThatDiffer) {
+  const TemporaryDirectory directory;
+  const std::string rows = "x,y,label\n1,2,cat\n2,3,dog\n";
+  const MixtureSet good{.master = imported_table(directory, "good", rows)};
+  for (const auto& [name, lines, words] : std::vector<std::array<std::string, 3>>{
+           {"shape", "x,y,z,label\n1,2,3,cat\n2,3,4,dog\n", "a sample is there 2, 3 here"},
+           {"column", "x,z,label\n1,2,cat\n2,3,dog\n", "has the input column 'z', which"},
+           {"class", "x,y,label\n1,2,cat\n2,3,cow\n", "has samples of the class 'cow', which"},
+           {"numbers", "x,y,label\n1,2,0\n2,3,1\n1,2,0\n2,3,1\n",
+            "the classes are there cat, dog, unnamed here"},
+           {"values", "x,y,label\n1,2,0.5\n2,3,1.5\n",
+            "the targets are for there classification"}}) {
+    SCOPED_TRACE(name);
+    const MixtureSet other{.master = imported_table(directory, name, lines)};
+    const std::string error = error_of([&] {
+      static_cast<void>(Dataset::open_several({good, other}, MixtureRules{}));
+    });
+    EXPECT_THAT(error, HasSubstr(words));
+    EXPECT_THAT(error, HasSubstr("good/train.h5"));
+    EXPECT_THAT(error, HasSubstr(name + "/train.h5"));
+  }
+  const MixtureSet text{.master = imported(directory, "text", {"some text"})};
+  EXPECT_THAT(error_of([&] {
+                static_cast<void>(Dataset::open_several({text, good}, MixtureRules{}));
+              }),
+              HasSubstr("the targets are for there next_token, classification here"));
+  const MixtureSet more{.master = imported_table(directory, "more", rows), .weight = 1.0};
+  EXPECT_THAT(error_of(
+                  [&] {
+                    static_cast<void>(Dataset::open_several(
+                        {{good.master, 1.0}, more}, MixtureRules{.by = MixtureBy::kTokens}));
+                  },
+                  ExitCode::kUsage),
+              HasSubstr("data.mixture_by is tokens, but"));
 }
 
 }  // namespace
