@@ -47,9 +47,11 @@ void add_run(std::vector<std::int64_t>& runs, std::int64_t begin, std::int64_t e
 
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   for (const ChatRole& role : chat.roles) {
+    // Tools answer the assistant.
+    const nlohmann::json asked{{"role", "assistant"}, {"content", "x"}};
     const nlohmann::json message{{"role", role.role}, {"content", "x"}};
     for (const ChatSegment& segment :
-         render(chat, {{"messages", nlohmann::json::array({message})}}, {})) {
+         render(chat, {{"messages", nlohmann::json::array({asked, message})}}, {})) {
       if (segment.kind == ChatSegment::Kind::kToken &&
           tokenizer.encode(segment.text, Markers::kRecognised).size() != 1) {
         fail(ExitCode::kData,

@@ -27,11 +27,8 @@ void add_text(std::string_view text, bool counts, Dialogue& dialogue) {
 const std::string& text_of(const nlohmann::json& object, const char* key, const std::string& what) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) {
-    fail(ExitCode::kData, "{} has {} \"{}\"{}", what,
-         found == object.end() || found->is_null() ? "no" : "no text as", key,
-         object.contains("tool_calls") ? "; calls of tools need the model's own template: render "
-                                         "them with strata_chat.py"
-                                       : "");
+    fail(ExitCode::kData, "{} has {} \"{}\"", what,
+         found == object.end() || found->is_null() ? "no" : "no text as", key);
   }
   return found->get_ref<const std::string&>();
 }
@@ -47,6 +44,8 @@ const nlohmann::json& list_of(const nlohmann::json& object, const char* key) {
 std::string_view usual_role(std::string_view role) {
   return role == "human" ? "user" : role == "gpt" || role == "model" ? "assistant" : role;
 }
+
+}  // namespace
 
 // Sources: the documentation of ChatML, Llama 3, Gemma, Phi-3, Zephyr and Mistral 7B Instruct.
 const std::vector<ChatTemplate>& chat_templates() {
@@ -86,8 +85,6 @@ const std::vector<ChatTemplate>& chat_templates() {
   return kTemplates;
 }
 
-}  // namespace
-
 const ChatTemplate& chat_template(std::string_view name, std::string_view further) {
   const auto found = std::ranges::find(chat_templates(), name, &ChatTemplate::name);
   if (found == chat_templates().end()) {
@@ -115,6 +112,8 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
   Dialogue dialogue;
   add_text(chat.begin, false, dialogue);
   std::int64_t number = 0;
+  std::int64_t system = 0;   // the number of the system's message
+  std::string_view speaker;  // of the message before, but for those of tools
   for (const nlohmann::json& message : list_of(object, turns ? "conversations" : "messages")) {
     const std::string what = fmt::format("message {}", ++number);
     if (!message.is_object()) {
@@ -127,6 +126,26 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
       std::ranges::transform(chat.roles, std::back_inserter(roles), &ChatRole::role);
       fail(ExitCode::kData, "{} has the role \"{}\"; the template {} knows {}", what, role,
            chat.name, fmt::join(roles, ", "));
+    }
+    if (role == "system" && std::exchange(system, number) != 0) {
+      fail(ExitCode::kData,
+           "{} is a second one of the system; join both into one at the begin, or leave the "
+           "dialogue out",
+           what);
+    }
+    if (role == "tool" && speaker != "assistant") {
+      fail(ExitCode::kData,
+           "{} is what a tool answers, but no message of the assistant before it can have called "
+           "one; correct the order, or leave the dialogue out",
+           what);
+    }
+    speaker = role == "tool" ? speaker : role;
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end() && !calls->empty()) {
+      fail(ExitCode::kData,
+           "{} calls tools, which needs the model's own template: render the dialogues with "
+           "strata_chat.py",
+           what);
     }
     const std::string& content = text_of(message, turns ? "value" : "content", what);
     const std::string_view text = chat.trims ? trimmed(content) : std::string_view(content);
@@ -243,6 +262,11 @@ std::vector<Dialogue> render_pair(const ChatTemplate* chat, const nlohmann::json
     return left.kind == right.kind && left.text == right.text;
   };
   const auto parted = std::ranges::mismatch(pair[0], pair[1], same);
+  if (parted.in1 == pair[0].end() && parted.in2 == pair[1].end()) {
+    fail(ExitCode::kData,
+         "the chosen and the rejected answer are equal, so that neither is preferred; leave the "
+         "pair out");
+  }
   const auto common = parted.in1 - pair[0].begin();
   for (Dialogue& dialogue : pair) {
     const auto begin = dialogue.begin() + common;

@@ -38,6 +38,7 @@ struct ChatTemplate {
   bool trims = false;
 };
 
+[[nodiscard]] const std::vector<ChatTemplate>& chat_templates();
 /// The built-in template of a name. Throws: Error(kUsage) that ends with `further`, other values
 /// that --template may have.
 [[nodiscard]] const ChatTemplate& chat_template(std::string_view name,

@@ -37,8 +37,8 @@ std::vector<std::int64_t> PromptEncoder::of_text(std::string_view text) const {
 std::vector<std::int64_t> PromptEncoder::of_dialogue(const nlohmann::json& object) const {
   if (template_ == nullptr) {
     fail(ExitCode::kUsage,
-         "a dialogue needs the template that the model learned, which no checkpoint names: give "
-         "--template=NAME as the import of its dialogues was given");
+         "a dialogue needs the template that the model learned, which this checkpoint does not "
+         "name: give --template=NAME as the import of its dialogues was given");
   }
   EncodedLine line;
   encoder_->add(render_prompt(*template_, object), line);

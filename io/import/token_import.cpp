@@ -87,7 +87,7 @@ std::string settings_text(const ImportOptions& options, const DocumentSource& so
                      source.tokenizer() != nullptr ? tokenizer_checksum(*source.tokenizer()) : 0,
                      source.separator(), name_of(options.separator),
                      static_cast<int>(options.markers), options.text_field.size(),
-                     options.text_field, options.chat_template, fmt::join(options.roles, ","),
+                     options.text_field, source.chat_template(), fmt::join(options.roles, ","),
                      static_cast<int>(rules.repeated), rules.min_characters, rules.max_characters,
                      rules.held_out > 0.0, rules.max_tokens, name_of(rules.too_long));
 }
@@ -273,6 +273,10 @@ TokenLayout layout_of(const ImportOptions& options, const PieceRounds& rounds, L
   if (maker.tokens() == 0 && !notes.empty()) {
     fail(ExitCode::kData, "no document is left to import; {}", fmt::join(notes, "; "));
   }
+  if (maker.tokens() == 0 && holds_chats(options.format)) {
+    fail(ExitCode::kData, "{} is empty, an object per line was expected",
+         joined_file_names(options.inputs));
+  }
   TokenLayout layout = maker.layout();
   if (filter.rules().held_out == 0.0) {
     layout.counts = counts_of(options, maker.tokens(), by_files);
@@ -342,9 +346,12 @@ ImportReport import_documents(const ImportOptions& options, const OutputDirector
     return std::string();
   }));
   set_documents(writers, maker.documents());
-  ImportReport report = publish(output, writers, facts_of(options, *source), maker.tokens(), ranks);
+  TokenFacts facts = facts_of(options, *source);
+  facts.chat_template = source->chat_template();
+  ImportReport report = publish(output, writers, facts, maker.tokens(), ranks);
   report.vocabulary = source->vocabulary();
-  report.notes = maker.filter().notes();
+  report.notes = source->notes();
+  std::ranges::copy(maker.filter().notes(), std::back_inserter(report.notes));
   if (options.documents.held_out > 0.0) {
     const auto& held_out = maker.filter().held_out();
     report.notes.push_back(fmt::format("held out: {} of {} documents",

@@ -77,6 +77,10 @@ class DocumentSource : public TokenSource {
   [[nodiscard]] std::int64_t separator() const { return separator_; }
   /// Where ids are characters: all of them, ascending. They become ids in this order.
   virtual void set_characters(const std::vector<std::uint32_t>& /*characters*/) {}
+  /// The built-in template of dialogues; empty for others.
+  [[nodiscard]] const std::string& chat_template() const { return chat_template_; }
+  /// What a user should know about how the options were understood.
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   /// Whether pairs are read.
   [[nodiscard]] bool pairs() const { return pairs_; }
 
@@ -85,6 +89,8 @@ class DocumentSource : public TokenSource {
 
   std::int64_t separator_ = -1;
   bool pairs_ = false;
+  std::string chat_template_;
+  std::vector<std::string> notes_;
 };
 
 /// The tokenizer that the options name; nothing for characters, and where they name none.

@@ -118,6 +118,9 @@ void TokenSplitWriter::finish(const TokenFacts& facts) {
   if (facts.tokenizer != nullptr) {
     write_tokenizer(file, *facts.tokenizer);
   }
+  if (!facts.chat_template.empty()) {
+    file.set_text(names::kChatTemplate, facts.chat_template);
+  }
   write_documents(file, documents_, info);
   write_virtual(file, names::kTokens, hdf5::element_type(dtype_), Shape{});
   write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{}, kBlockLength);

@@ -18,6 +18,7 @@ struct TokenFacts {
   std::string source;
   std::int64_t vocabulary = 0;
   const Tokenizer* tokenizer = nullptr;  ///< null where the tokenizer is not known
+  std::string chat_template = {};        ///< DatasetInfo::chat_template
 };
 
 /// The type that the ids of a vocabulary are stored in.

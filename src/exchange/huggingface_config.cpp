@@ -253,6 +253,13 @@ std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
   return ends;
 }
 
+io::PublishedTemplate learned_template(const io::Checkpoint& checkpoint) {
+  const std::optional<io::DatasetInfo> data = train::data_of(checkpoint);
+  return data && !data->chat_template.empty()
+             ? io::PublishedTemplate{.name = data->chat_template, .file = {}, .difference = {}}
+             : io::published_template(train::model_texts(checkpoint));
+}
+
 nlohmann::json huggingface_config(const PublishedModel& model, io::StoredType type,
                                   const DocumentEnds& ends, const train::ModelTexts& texts) {
   const Family& family = row_of(model);

@@ -96,7 +96,11 @@ class Exporter {
                 tokenizer.separator()};
         tokenizer_files = io::write_tokenizer_files(tokenizer, directory);
       }
-      const train::ModelTexts texts = train::model_texts(checkpoint_);
+      train::ModelTexts texts = train::model_texts(checkpoint_);
+      if (const std::string& chat = data_->chat_template;
+          !chat.empty() && io::published_template(texts).name != chat) {
+        texts["chat_template.jinja"] = io::jinja_text(chat);
+      }
       const nlohmann::json config = huggingface_config(*model_, type_, ends, texts);
       write_text(directory, "config.json", config);
       write_text(directory, "generation_config.json", generation_config(config));

@@ -195,6 +195,39 @@ class Chat(harness.StrataTest):
             self.assertEqual(made.returncode, 1)
             self.assertIn(words, made.stderr)
 
+    def test_a_template_that_is_not_named(self):
+        """The model's directory has it, or the import says what to do."""
+        model = self.directory / "named"
+        model.mkdir()
+        (model / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+        talks = [dialogue("Hi", "Yes")]
+        named = self.chats("by-name", talks)
+        whole = ["data", "import", "--format=chat", "--tokenizer=named/tokenizer.json", "--files=by-name.jsonl", "--split=1.0",
+                 "--output=found", "--overwrite"]
+        self.assert_refused(self.alone(*whole), USAGE, "needs --template", "neither chat_template.jinja nor tokenizer_config.json in named")
+        bytes_alone = ["--tokenizer=bytes" if one.startswith("--tokenizer") else one for one in whole]
+        self.assert_refused(self.alone(*bytes_alone), USAGE, "needs --template", "no model's directory")
+        (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
+        said = self.alone(*whole, expect=DONE).text
+        self.assertIn("template chatml, as in named/tokenizer_config.json", said)
+        found = strata_reader.Dataset(self.directory / "found")
+        self.assertEqual((list(found.tokens[:]), list(found.counts())), (list(named.tokens[:]), list(named.counts())))
+        self.assertIn("template    chatml", self.alone("data", "inspect", "found/train.h5", expect=DONE).text)
+        said = self.alone(*whole, "--template=phi3", expect=DONE).text
+        self.assertIn("--template=phi3 is used, but named/tokenizer_config.json has the template chatml", said)
+        # The file of its own comes first, and is not known.
+        (model / "chat_template.jinja").write_text(CHATML + "{% if tools %}{{ tools }}{% endif %}")
+        self.assert_refused(self.alone(*whole), USAGE, "named/chat_template.jinja is none of chatml, llama3", "like chatml, but uses tools",
+                            "strata_chat.py named FILE.jsonl", "--template=rendered")
+        self.assertNotIn("is used", self.alone(*whole, "--template=chatml", expect=DONE).text)
+        # Sets of two templates are no mixture.
+        self.chats("others", talks, "phi3")
+        config = self.write_config("two.ini", harness.config_text(
+            ["embedding 8", "head"], model={"context": 8}, data={"train": "found/train.h5, by-name/train.h5, others/train.h5"},
+            batch={"global": 2}, train={"steps": 1}))
+        self.assert_refused(self.train(config, (1, 1, 1), "two", expect=None), DATA, "found/train.h5 and others/train.h5 cannot be mixed",
+                            "the template of dialogues is there chatml, phi3 here")
+
     def test_bad_dialogues(self):
         good = dialogue("Hi", "Yes")
         for bad, words in (
@@ -202,7 +235,15 @@ class Chat(harness.StrataTest):
                 (dialogue("Hi", "  "), ["message 2", "is empty"]),
                 ({"messages": []}, ['"messages" is no list of at least one']),
                 ({"messages": [{"role": "user"}]}, ['message 1 has no "content"']),
-                ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, ['no "content"', "strata_chat.py"]),
+                ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, ['no "content"']),
+                (dialogue("Hi", "  \n"), ["message 2", "is empty"]),
+                ({"messages": [*good["messages"], {"role": "assistant", "content": None, "tool_calls": [{}]}]},
+                 ["message 3 calls tools", "strata_chat.py"]),
+                ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, ["message 1 calls tools"]),
+                (dialogue("a", "b", "c", roles=("system", "system", "user")), ["message 2 is a second one of the system"]),
+                (dialogue("a", "b", "c", "d", roles=("system", "user", "assistant", "system")), ["message 4 is a second one"]),
+                (dialogue("Hi", "3", roles=("user", "tool")), ["message 2 is what a tool answers", "no message of the assistant"]),
+                (dialogue("Hi", "2", "Hi", "3", "4", roles=("user", "assistant", "user", "tool", "tool")), ["message 4 is what a tool"]),
                 ({"messages": [{"role": "user", "content": ["Hi"]}]}, ['no text as "content"']),
                 ({"messages": ["Hi"]}, ["message 1 is no object"]),
                 ({"text": "Hi"}, ['neither "messages" nor "conversations"']),
@@ -216,9 +257,13 @@ class Chat(harness.StrataTest):
                 ("chat", (), USAGE, ["known are chatml, llama3"]),
                 ("gemma", ("--roles=system",), USAGE, ['"system"', "gemma does not know"]),
                 ("chatml", ("--roles=system", "--split=1.0"), DATA, ["none of the", "--roles"]),
-                ("chatml", ("--split=0.5,0.5",), DATA, ["leaves nothing for the test split"])):
+                ("chatml", ("--split=0.5,0.5",), DATA, ["leaves nothing for the test split"]),
+                ("chatml", ("--roles=assistant,wizard",), USAGE, ['"wizard"', "chatml does not know"])):
             with self.subTest(template=template, more=more):
                 self.assert_refused(self.alone(*self.arguments("bad", template, *more)), code, *words)
+        for empty in ([], ["", "  "]):
+            self.write_lines("bad.jsonl", empty)
+            self.assert_refused(self.alone(*self.arguments("bad", "chatml")), DATA, "bad.jsonl is empty")
         self.write_lines("bad.jsonl", [{"segments": [{"text": "a", "label": True}]}])
         self.assert_refused(self.alone(*self.arguments("bad", "rendered", "--split=1.0")), DATA, "all of the")
         self.write_lines("bad.jsonl", [{"segments": [{"text": "a"}]}])
@@ -240,7 +285,7 @@ class Chat(harness.StrataTest):
         lines = [{"id": 1, **dialogue("amber?")}, {"prompt": "<|im_start|>user\nbrook?<|im_end|>\n<|im_start|>assistant\n"},
                  dialogue("Say cedar!")]
         self.write_lines("prompts.jsonl", lines)
-        given = ["--prompts=prompts.jsonl", "--template=chatml"]
+        given = ["--prompts=prompts.jsonl"]  # the run's checkpoints name the template
         answers = [{**line, "text": text, "tokens": len(text) + 1} for line, text in zip(lines, ("gold", "blue", "brown"))]
         code, spoken, said = self.generated(*given)
         self.assertEqual(code, DONE, said)
@@ -254,7 +299,7 @@ class Chat(harness.StrataTest):
         for system in ("", "Hi"):
             asked, contents = ["amber?", "brook?", "Say dune!", "ember?"], [system] if system else []
             opening, roles = len(contents), [*(["system"] if system else []), *("user", "assistant") * 4]
-            code, spoken, said = self.generated("--chat", "--template=chatml", "--tokens=40", *([f"--system={system}"] if system else []),
+            code, spoken, said = self.generated("--chat", "--tokens=40", *([f"--system={system}"] if system else []),
                                                 said=f"{asked[0]}\n\n {asked[1]} \n{asked[2]}\n{asked[3]}")
             self.assertEqual(code, DONE, said)
             expected = ""
@@ -268,17 +313,21 @@ class Chat(harness.StrataTest):
                 contents.append(answer)
                 expected += answer + "\n"
             self.assertEqual(spoken, expected)
+            self.assertNotIn("--template", said)
             self.assertTrue(system or expected.startswith("gold\n"), expected)
             for grid in ((1, 2, 2), (2, 1, 1)):  # the second replica answers nothing, and hears all
-                talk = ["--chat", "--template=chatml", "--tokens=40", *([f"--system={system}"] if system else [])]
+                talk = ["--chat", "--tokens=40", *([f"--system={system}"] if system else [])]
                 on_grid = self.generated(*talk, said="\n".join(asked), grid=grid)
                 self.assertEqual(on_grid[:2], (DONE, expected), on_grid)
                 self.assertEqual(on_grid[2].count("the oldest messages are left out"), said.count("the oldest messages are left out"))
-        self.assertEqual(self.generated("--chat", "--template=chatml", "--ranks=2", said="amber?\nbrook?")[:2], (DONE, "gold\nblue\n"))
-        code, spoken, said = self.generated("--chat", "--template=chatml", said="amber?\n\udcff\n".encode(errors="surrogateescape"),
+        self.assertEqual(self.generated("--chat", "--ranks=2", said="amber?\nbrook?")[:2], (DONE, "gold\nblue\n"))
+        code, spoken, said = self.generated("--chat", said="amber?\n\udcff\n".encode(errors="surrogateescape"),
                                             grid=(1, 2, 1))
         self.assertEqual((code, spoken, said.count("strata: ")), (DATA, "gold\n", 1), said)
         self.assertIn("the message of the user is no UTF-8 text", said)
+        code, spoken, said = self.generated("--chat", "--template=phi3", "--tokens=1", said="amber?\n")
+        self.assertEqual(code, DONE, said)
+        self.assertRegex(said, "--template=phi3 is used, but the model of .* learned the template chatml")
         for name, code, more, words in (
                 ("wizard", DATA, {"messages": [{"role": "wizard", "content": "Hi"}]}, ['wizard.jsonl:4: message 1 has the role "wizard"']),
                 ("long", USAGE, {"prompt": "a" * 129}, ["long.jsonl:4: the prompt has 129 tokens", "1 to 128", "shorten it"]),
@@ -289,7 +338,6 @@ class Chat(harness.StrataTest):
             for word in words:
                 self.assertIn(word, said)
         for code, words, arguments in (
-                (USAGE, ["prompts.jsonl:1: a dialogue needs the template", "--template=NAME"], given[:1]),
                 (USAGE, ["--output=prompts.jsonl is the file of --prompts"], [*given, "--output=prompts.jsonl"]),
                 (USAGE, ["cannot write none/a.jsonl", "choose another --output"], [*given, "--output=none/a.jsonl"]),
                 (USAGE, ["--system: message 1 has the role \"system\"", "gemma knows"], ["--chat", "--template=gemma", "--system=x"])):
@@ -382,7 +430,14 @@ class Chat(harness.StrataTest):
                          (published / "tokenizer_config.json").read_text())
         adapters = json.loads((self.directory / "apart/adapter_config.json").read_text())
         self.assertEqual((adapters["peft_type"], adapters["r"]), ("LORA", 8))
-        self.alone("checkpoint", "import", "merged", "--output=again", expect=DONE)
+        said = self.alone("checkpoint", "import", "merged", "--output=again", expect=DONE).text
+        self.assertIn("chat template chatml, as in chat_template.jinja", said)
+        written = [(self.directory / model / "chat_template.jinja").read_text() for model in ("published", "merged")]
+        self.assertEqual(written[0], written[1])
+        for run in ("tuned", "again"):  # neither names a template on the command line
+            self.write_lines("ask.jsonl", [dialogue(f"{names[0]}?")])
+            said = self.alone("generate", run, "--prompts=ask.jsonl", "--temperature=0", "--tokens=8", expect=DONE).text
+            self.assertIn(f'"text":"{colours[3]}"', said.replace('": "', '":"'))
         self.assertEqual(answers("again"), answers("tuned"))
 
 

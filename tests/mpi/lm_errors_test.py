@@ -124,7 +124,7 @@ class Errors(language.LanguageTest):
                 (["--prompt=oak", "--output=x"], ["--output does nothing without --prompts"]),
                 (["--prompt=oak", "--system=x"], ["--system does nothing without --chat"]),
                 (["--prompt=oak", "--template=chatml"], ["--template does nothing without --chat"]),
-                (["--chat"], ["--chat needs the template", "which no checkpoint names", "--template=NAME"]),
+                (["--chat"], ["--chat needs --template=NAME", "does not say which template"]),
                 (["--chat", "--template=chat"], ["--template=chat is not known; known are chatml"]),
                 ([b"--prompt=oak\xff"], ["--prompt", "not valid UTF-8 at its byte 3"])]:
             self.generate_refused(USAGE, *words, arguments=arguments)

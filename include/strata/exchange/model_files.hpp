@@ -12,6 +12,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/exchange/published_model.hpp"
 #include "strata/io/checkpoint.hpp"
+#include "strata/io/prompts.hpp"
 #include "strata/io/tensor_files.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/nn/adapters.hpp"
@@ -80,6 +81,10 @@ struct ForeignModel {
 /// tokenizer_config.json. Throws: Error(kCheckpoint).
 [[nodiscard]] std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
                                                 const io::Tokenizer& tokenizer);
+
+/// The template of dialogues that a checkpoint's model learned: the one of its training data, else
+/// that of a model of Hugging Face's. Throws: Error(kCheckpoint).
+[[nodiscard]] io::PublishedTemplate learned_template(const io::Checkpoint& checkpoint);
 
 /// Opens a model; a format that is not given is found out.
 /// Throws: Error(kData) naming the file and the first tensor or key of config.json that differs.

@@ -188,7 +188,8 @@ struct ImportOptions {
   /// Of a text: the files hold an object per line, a document each, whose text is in this field;
   /// empty: a file is one document.
   std::string text_field;
-  /// Of dialogues: a built-in template, or kRenderedChats; and the roles whose messages are
+  /// Of dialogues: a built-in template, or kRenderedChats; empty: the one of the model whose
+  /// directory has `tokenizer_file` (published_template()). And the roles whose messages are
   /// learned.
   std::string chat_template;
   std::vector<std::string> roles{"assistant"};

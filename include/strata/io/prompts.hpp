@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,26 @@ namespace strata::io {
 
 class ChatEncoder;
 struct ChatTemplate;
+
+/// The chat template that comes with a published model.
+struct PublishedTemplate {
+  std::string name;        ///< of the built-in template that writes the same; empty: of none
+  std::string file;        ///< that holds it; empty: the model has none
+  std::string difference;  ///< from the built-in template that is the most like it
+};
+
+/// Recognises the Jinja text in chat_template.jinja, chat_template.json or tokenizer_config.json,
+/// whose texts are given by name, by everything that it can write and all that it asks about: its
+/// tokens, the texts around messages, and names such as `tools`. A default system prompt alone may
+/// differ. It is never guessed.
+[[nodiscard]] PublishedTemplate published_template(const std::map<std::string, std::string>& files);
+/// Of the files in a directory. Throws: Error(kData) where one cannot be read.
+[[nodiscard]] PublishedTemplate published_template(const std::filesystem::path& directory);
+/// Says that a template of a directory is not known, and how to render dialogues with it.
+[[nodiscard]] std::string unknown_template_text(const PublishedTemplate& found,
+                                                const std::string& directory);
+/// A built-in template as a Jinja text, for other programs. Pre: the name is known.
+[[nodiscard]] std::string jinja_text(const std::string& name);
 
 /// Makes the tokens of prompts from texts and dialogues.
 class PromptEncoder {

@@ -14,6 +14,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/exchange/model_files.hpp"
 #include "strata/forecast/grid_search.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -364,6 +365,33 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
   return std::move(*plan);
 }
 
+namespace {
+
+/// Keeps the template of dialogues that the weights learned where the training data have none.
+/// Returns: a line where the data have another; mostly empty.
+std::string keep_chat_template(const RunInputs& inputs, plan::Plan& plan) {
+  const std::optional<io::Checkpoint>& from =
+      inputs.checkpoint ? inputs.checkpoint : inputs.initial;
+  if (!inputs.train_data || !from || plan.train_data.task != io::Task::kNextToken ||
+      (!inputs.checkpoint && !train::keeps_token_ids(plan, *from))) {
+    return "";
+  }
+  const std::string learned = exchange::learned_template(*from).name;
+  std::string& own = plan.train_data.chat_template;
+  if (own.empty()) {
+    own = learned;
+  }
+  return learned.empty() || own == learned
+             ? ""
+             : fmt::format(
+                   "the dialogues of {} have the template {}, the model of {} learned {}: from "
+                   "here "
+                   "on it learns the former",
+                   plan.train_data.path.string(), own, from->directory().string(), learned);
+}
+
+}  // namespace
+
 std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, plan::Plan& plan) {
   std::vector<std::string> lines;
   comm::agree(mpi.world(), [&] {
@@ -385,6 +413,9 @@ std::vector<std::string> match_data(comm::MpiSession& mpi, RunInputs& inputs, pl
       const io::DatasetInfo planned = plan.train_data;
       plan.train_data = inputs.train_info = inputs.train_data->info();
       plan::set_target_units(plan, planned.target_mean, planned.target_deviation);
+    }
+    if (std::string line = keep_chat_template(inputs, plan); !line.empty()) {
+      lines.push_back(std::move(line));
     }
     if (inputs.test_data) {
       match(

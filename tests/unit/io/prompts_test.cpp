@@ -1,6 +1,7 @@
 // The tokens of prompts, from texts, dialogues and files of them.
 #include "strata/io/prompts.hpp"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,112 @@ TEST(PromptEncoder, ReadsAFileOfPrompts) {
                 ::testing::AllOf(HasSubstr("p.jsonl:2: "), HasSubstr(words)));
   }
   EXPECT_THAT(error_of([&] { read("\n"); }, ExitCode::kData), HasSubstr("is empty"));
+}
+
+using Files = std::map<std::string, std::string>;
+
+/// Jinja texts as models of each family have them, in strata's own words.
+TEST(PublishedTemplate, IsRecognisedByAllThatItWrites) {
+  const std::string loop = "{% for message in messages %}";
+  const std::string chatml = loop +
+                             "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                             "'<|im_end|>' + '\\n' }}{% endfor %}";
+  const std::string prompt =
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  const std::string llama3 =
+      loop +
+      "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
+      "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = "
+      "bos_token + content %}{% endif %}{{ content }}{% endfor %}";
+  const std::string zephyr = loop +
+                             "\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + "
+                             "message['content'] + eos_token }}\n{% elif message['role'] == "
+                             "'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token "
+                             "}}\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n' "
+                             "+ message['content'] + eos_token }}\n{% endif %}\n{% endfor %}";
+  const std::string gemma =
+      "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system "
+      "(<b>role</b>)') }}{% endif %}" +
+      loop +
+      "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
+      "raise_exception('Roles must alternate') }}{% endif %}{% if message['role'] == 'assistant' "
+      "%}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ "
+      "'<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% "
+      "endfor %}";
+  const std::string phi3 = loop +
+                           "{% if message['role'] == 'user' %}{{ '<|user|>\\n' + "
+                           "message['content'] + '<|end|>\\n' }}{% else %}{{ '<|assistant|>\\n' + "
+                           "message['content'] + '<|end|>\\n' }}{% endif %}{% endfor %}{% if not "
+                           "add_generation_prompt %}{{ eos_token }}{% endif %}";
+  const std::string mistral = "{{ bos_token }}" + loop +
+                              "{% if message['role'] == 'user' %}{{ '[INST] ' + "
+                              "message['content'] | trim + ' [/INST]' }}{% else %}{{ ' ' + "
+                              "message['content'] | trim + eos_token }}{% endif %}{% endfor %}";
+  struct Case {
+    std::string jinja;
+    std::string name;
+    std::string difference;
+    json config = json::object();
+  };
+  const json llama_tokens{{"bos_token", "<|begin_of_text|>"}, {"eos_token", "<|eot_id|>"}};
+  const json sentence_tokens{{"bos_token", {{"content", "<s>"}}}, {"eos_token", "</s>"}};
+  const std::string begins = "{% if loop.first and message['role'] != 'system' %}{{ ";
+  for (const Case& c : std::vector<Case>{
+           {chatml, "chatml", ""},
+           {chatml + prompt, "chatml", ""},
+           {"{#- a comment -#}\n" + chatml, "chatml", ""},
+           {loop + "\n  {%- if true %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+                   "<|im_end|>\n{% endif %}\n{% endfor %}",
+            "chatml", ""},
+           {loop + begins + "'<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}" +
+                chatml.substr(loop.size()),
+            "chatml", ""},
+           {llama3, "llama3", "", llama_tokens},
+           {zephyr, "zephyr", "", sentence_tokens},
+           {gemma, "gemma", "", {{"bos_token", "<bos>"}}},
+           {phi3, "phi3", "", {{"eos_token", "<|endoftext|>"}}},
+           {mistral, "mistral", "", sentence_tokens},
+           // Like one of them, with something else.
+           {"{{ bos_token }}" + chatml, "", "writes <s> too", sentence_tokens},
+           {loop + begins + "'<think>\\n' }}{% endif %}" + chatml, "", "writes <think> too"},
+           {chatml + "{% if tools %}{{ tools | tojson }}{% endif %}", "", "uses tojson, tools"},
+           {chatml + "{{ 'Go on: ' }}", "", "other texts or white space"},
+           {loop +
+                "<|im_start|>{{ message.role }}\n\n{{ message.content }}<|im_end|>\n{% endfor %}",
+            "", "other texts or white space"},
+           {loop + "<|im_start|>{{ message.role }}\n{{ message.content | trim }}<|im_end|>\n{% "
+                   "endfor %}",
+            "", "treats white space around contents otherwise"},
+           {llama3, "", "writes bos_token, which tokenizer_config.json does not have", {}},
+           {llama3 + "{{ date_string }}", "", "uses date_string", llama_tokens},
+           {zephyr, "", "tokens of none", {{"eos_token", "<|endoftext|>"}}},
+           {mistral + "{{ ' ' }}", "", "other texts or white space", sentence_tokens},
+           {mistral + "{{ '<<SYS>>' }}", "", "writes <<SYS>> too", sentence_tokens},
+           {loop + "{{ message['content'] }}{% endfor %}", "", "tokens of none"},
+           {"{{ 'unfinished", "", "tokens of none"},
+           {"{% for", "", "tokens of none"}}) {
+    SCOPED_TRACE(c.jinja);
+    json config = c.config.is_null() ? json::object() : c.config;
+    const PublishedTemplate apart = published_template(
+        Files{{"chat_template.jinja", c.jinja}, {"tokenizer_config.json", config.dump()}});
+    EXPECT_EQ(apart.name, c.name);
+    EXPECT_THAT(apart.difference, HasSubstr(c.difference));
+    config["chat_template"] = c.jinja;
+    const TemporaryDirectory directory;
+    write_file(directory / "tokenizer_config.json", config.dump());
+    EXPECT_EQ(published_template(directory.path()).name, c.name);
+    config["chat_template"] = {{{"name", "rag"}, {"template", "x"}},
+                               {{"name", "default"}, {"template", c.jinja}}};
+    const PublishedTemplate named =
+        published_template(Files{{"tokenizer_config.json", config.dump()}});
+    EXPECT_EQ(named.name, c.name);
+    EXPECT_EQ(named.file, "tokenizer_config.json");
+  }
+  EXPECT_EQ(published_template(Files{{"tokenizer_config.json", "{}"}}).file, "");
+  // What strata writes itself.
+  for (const char* name : {"chatml", "llama3", "gemma", "phi3", "zephyr", "mistral"}) {
+    EXPECT_EQ(published_template(Files{{"chat_template.jinja", jinja_text(name)}}).name, name);
+  }
 }
 
 }  // namespace

@@ -268,7 +268,8 @@ cl100k)"},
              R"(text, chat, preferences: reads the spelling of a special token in a document or message, such as <|endoftext|>, as that token instead of as text)"},
             {"template", "NAME",
              "chat, preferences: how messages are written: chatml, llama3, gemma, phi3, zephyr, "
-             "mistral; or rendered: lines that strata_chat.py made with a model's own template"},
+             "mistral; or rendered: lines that strata_chat.py made with a model's own template "
+             "(default: the one in the directory of --tokenizer, if it is one of these)"},
             {"roles", "ROLE,...",
              "chat, preferences: the roles whose messages are learned; others are read (default "
              "assistant)"},

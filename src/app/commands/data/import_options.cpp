@@ -85,7 +85,7 @@ constexpr FormatOption kFormatOptions[] = {
     {"split-pattern", kTokenFormats},
     {"separator", "text"},
     {"special-tokens", "text chat preferences"},
-    {"template", "chat preferences", FormatOption::Needed::kYes},
+    {"template", "chat preferences"},
     {"roles", "chat preferences"},
     {"deduplicate", "text chat preferences"},
     {"min-characters", "text chat preferences"},

@@ -85,6 +85,7 @@ ExitCode import_model(const config::CommandLine& line) {
          "tokenizer that it learned with",
          tokenizer->vocabulary(), sizes.vocabulary);
   }
+  const io::PublishedTemplate chat = io::published_template(model.texts);
   const io::DatasetInfo data{
       .task = io::Task::kNextToken,
       .input_shape = {sizes.context},
@@ -92,7 +93,8 @@ ExitCode import_model(const config::CommandLine& line) {
       .target_shape = {sizes.context},
       .classes = tokenizer ? tokenizer->vocabulary() : sizes.vocabulary,
       .tokenizer = tokenizer ? tokenizer->kind() : io::TokenizerKind::kNone,
-      .tokenizer_checksum = tokenizer ? io::tokenizer_checksum(*tokenizer) : 0};
+      .tokenizer_checksum = tokenizer ? io::tokenizer_checksum(*tokenizer) : 0,
+      .chat_template = chat.name};
   config::GivenConfig given;
   config::RunConfig& config = given.config;
   constexpr std::int64_t kSteps = 1000;
@@ -145,6 +147,11 @@ ExitCode import_model(const config::CommandLine& line) {
                                        came.stacked, came.stacked)
                          : "",
         came.dropout > 0.0 ? fmt::format("; without their lora_dropout of {}", came.dropout) : "");
+  }
+  if (!chat.name.empty()) {
+    fmt::print("chat template {}, as in {}\n", chat.name, chat.file);
+  } else if (!chat.file.empty()) {
+    fmt::print("{}\n", io::unknown_template_text(chat, printable(path.string())));
   }
   return ExitCode::kDone;
 }

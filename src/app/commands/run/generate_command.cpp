@@ -99,11 +99,30 @@ void refuse_contradictions(const config::CommandLine& line) {
            option, needed);
     }
   }
-  if (line.has("chat") && !line.has("template")) {
-    fail(ExitCode::kUsage,
-         "--chat needs the template that the model learned, which no checkpoint names: give "
-         "--template=NAME as the import of its dialogues was given");
+}
+
+/// The template of dialogues: --template, or what the checkpoint says that its model learned; empty
+/// where no dialogue is written. Throws: Error(kUsage) where --chat needs one.
+std::string template_of(const config::CommandLine& line, const RunInputs& inputs, Log& log) {
+  const std::string given = line.has("template") ? line.required("template") : "";
+  if (!line.has("chat") && !line.has("prompts")) {
+    return given;
   }
+  const io::PublishedTemplate learned = exchange::learned_template(*inputs.checkpoint);
+  const std::string directory = inputs.checkpoint->directory().string();
+  if (!given.empty() && !learned.name.empty() && given != learned.name) {
+    log.warn("--template={} is used, but the model of {} learned the template {}", given, directory,
+             learned.name);
+  }
+  if (given.empty() && learned.name.empty() && line.has("chat")) {
+    fail(ExitCode::kUsage,
+         "--chat needs --template=NAME, as the import of the dialogues had: {} {}", directory,
+         learned.file.empty()
+             ? "does not say which template its model learned"
+             : fmt::format("keeps a {} with a template that strata does not know: {}", learned.file,
+                           learned.difference));
+  }
+  return given.empty() ? learned.name : given;
 }
 
 /// The ids of --prompt, or those that a text begins with without one.
@@ -176,7 +195,7 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
            inputs.checkpoint->directory().string());
     }
     tokenizer.emplace(io::Tokenizer::of(inputs.train_info));
-    encoder.emplace(*tokenizer, line.has("template") ? line.required("template") : "");
+    encoder.emplace(*tokenizer, template_of(line, inputs, log));
   });
   inputs.config.train.recompute = nn::Recompute::kNone;
   inputs.config.parallel.sequence = Switch::kOff;
@@ -255,7 +274,7 @@ Commands generate_commands() {
                      "goes on from a text"},
                     {"RUN|CONFIG.ini --prompts=FILE.jsonl [--output=FILE.jsonl] [...]",
                      "answers the prompts of a file"},
-                    {"RUN|CONFIG.ini --chat --template=NAME [--system=TEXT] [...]",
+                    {"RUN|CONFIG.ini --chat [--system=TEXT] [...]",
                      "answers each line of the standard input as a message of one dialogue"}},
        .about =
            R"(Generates text with the newest good checkpoint. RUN is a run's directory. Runs on any number of ranks, with
@@ -267,7 +286,7 @@ A token is sampled from the logits in this order: repetition penalty, temperatur
              R"(start of the text (default: the separator of documents, else a line feed), after the
 tokens that the tokenizer puts before a document, as <|begin_of_text|>)"},
             {"prompts", "FILE.jsonl",
-             R"(JSON lines with a text as "prompt", or a dialogue as "messages" (needs --template). Writes each line
+             R"(JSON lines with a text as "prompt", or a dialogue as "messages". Writes each line
 with "text", the text after it, and "tokens", how many were generated)"},
             {"output", "FILE.jsonl",
              "with --prompts: the file for them (default: the standard output)"},
@@ -276,7 +295,8 @@ with "text", the text after it, and "tokens", how many were generated)"},
             {"template", "NAME",
              "with --chat and --prompts: how messages are written, as in strata data import: "
              "chatml, "
-             "llama3, gemma, phi3, zephyr or mistral"},
+             "llama3, gemma, phi3, zephyr or mistral (default: the one that the model learned, "
+             "where its checkpoint says so)"},
             {"system", "TEXT", "with --chat: a message of the system at the begin"},
             {"tokens", "N", "tokens to generate for a text, at most (default 200)"},
             {"samples", "N", "texts to generate, for each prompt (default 1)"},
