@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import signal
 import subprocess
 import sys
 
@@ -120,7 +121,7 @@ class Preferences(harness.StrataTest):
                 ({"prompt": "a", "chosen": "b"}, ['no "rejected"', '"prompt"']),
                 ({"chosen": "b", "rejected": "c"}, ['"chosen"', 'without a "prompt"']),
                 ({"prompt": 7, "chosen": "b", "rejected": "c"}, ['without a "prompt"']),
-                ({"prompt": "a", "chosen": "b", "rejected": "b"}, ["begins with all of it"]),
+                ({"prompt": "a", "chosen": "b", "rejected": "b"}, ["are equal, so that neither is preferred"]),
                 ({"prompt": [user("a")], "chosen": [assistant("b")], "rejected": [assistant("b"), user("c"), assistant("d")]},
                  ["chosen answer", "begins with all of it"]),
                 ({"chosen": [user("a"), assistant("b")], "rejected": [user("c"), assistant("d")]}, ["prompts", 'differ', '"a"']),
@@ -157,7 +158,10 @@ class Preferences(harness.StrataTest):
             optimizer={"kind": "adamw", "learning_rate": 0.003}, schedule={"kind": "cosine", "decay_steps": 120},
             train={"objective": "dpo", "dpo_beta": 0.2, "steps": 120, "evaluate_every": 30, "metrics_every": 1}))
         begun = self.train(config, (1, 2, 1), "dpo", "--train.steps=30")
-        self.assertIn("the reference is what the initial weights say of its", begun.text)
+        for split in ("train", "test"):
+            self.assertRegex(begun.text, f"colours/{split}.h5: the reference is what the initial weights say of its [0-9]+ pairs")
+            self.assertRegex(begun.text, f"colours/{split}.h5: reference of all [0-9]+ pairs in ")
+        self.assertNotIn("starts anew", begun.text)
         resumed = self.train(config, (2, 1, 1), "dpo", "--run.resume=must")
         self.assertNotIn("the reference is", resumed.text)
         lines = [json.loads(line) for line in (self.directory / "dpo/metrics.jsonl").read_text().splitlines()]
@@ -233,7 +237,14 @@ class Preferences(harness.StrataTest):
         self.train(config, (1, 2, 1), "three", "--train.steps=3")
         self.train(config, (1, 1, 1), "three", "--run.resume=must")
         self.assertEqual([len(list((self.directory / run).glob("references-*"))) for run in ("one", "two", "three")], [2, 2, 1])
-        for kind, runs in (("train", ("one", "two", "three")), ("evaluate", ("one", "two"))):
+        # A run that is killed before its first checkpoint begins with the reference again.
+        job = self.start(1, "train", str(config), "--run.dir=killed", "--run.resume=auto", "--train.steps=1000000")
+        job.wait_until(lambda: (self.directory / "killed/config.ini").exists(), 60)
+        job.signal_all(signal.SIGKILL)
+        job.wait(30)
+        self.assertIn("killed holds a run that ended before its first checkpoint: it starts anew, and so does its reference",
+                      self.train(config, (1, 1, 1), "killed", "--run.resume=auto").text)
+        for kind, runs in (("train", ("one", "two", "three", "killed")), ("evaluate", ("one", "two"))):
             losses = [[record["loss"] for record in self.records(run, kind)] for run in runs]
             self.assertEqual(losses, [losses[0]] * len(runs))
         last = [json.loads(line) for line in (self.directory / "one/metrics.jsonl").read_text().splitlines()

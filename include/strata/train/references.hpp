@@ -1,6 +1,7 @@
 #pragma once
 
 #include "strata/comm/groups.hpp"
+#include "strata/core/log.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
@@ -11,12 +12,13 @@
 namespace strata::train {
 
 /// Computes the references of a data set's pairs with the weights at hand, gives them to the data
-/// set and stores them. Pre: plan::compares_documents(). Returns: kStop where polls ended it, on
-/// all ranks. Communication: over the whole grid. Throws: AgreedError.
+/// set and stores them. Logs how far it is, in lines that come less and less often, and how long it
+/// took. Pre: plan::compares_documents(). Returns: kStop where polls ended it, on all ranks.
+/// Communication: over the whole grid. Throws: AgreedError.
 [[nodiscard]] StopRequest make_references(ops::Context& context, const plan::Plan& plan,
                                           const plan::RankPlan& rank, comm::Groups& groups,
                                           pipeline::Executor& executor, io::Dataset& data,
-                                          StopPolls& polls);
+                                          StopPolls& polls, Log& log);
 
 /// Gives a data set the references that make_references() stored in plan.config.run.dir. Pre: as
 /// make_references(). Communication: collective over the world. Throws: AgreedError(kData) where

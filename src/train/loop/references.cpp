@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/evaluation.hpp"
@@ -60,12 +62,32 @@ std::vector<double> stored(const std::filesystem::path& path, const io::DatasetI
 
 StopRequest make_references(ops::Context& context, const plan::Plan& plan,
                             const plan::RankPlan& rank, comm::Groups& groups,
-                            pipeline::Executor& executor, io::Dataset& data, StopPolls& polls) {
+                            pipeline::Executor& executor, io::Dataset& data, StopPolls& polls,
+                            Log& log) {
   std::vector<double> references;
+  const std::string name = data.info().path.string();
+  const std::string all = count_text(data.info().samples);
+  log.info("{}: the reference is what the initial weights say of its {} pairs", name, all);
+  const double began = now_seconds();
+  double gap = 2.0;  // seconds to the next line
+  double last = began;
+  const auto report = [&](std::int64_t done) {
+    const double now = now_seconds();
+    if (now - last < gap || done == data.info().samples) {
+      return;
+    }
+    constexpr double kLongestGap = 60.0;
+    gap = std::min(kLongestGap, 2.0 * gap);
+    last = now;
+    const double share = static_cast<double>(done) / static_cast<double>(data.info().samples);
+    log.info("{}: reference of {} of {} pairs ({:.0f} %), {} left", name, count_text(done), all,
+             100.0 * share, duration_text((now - began) * (1.0 - share) / share));
+  };
   if (!evaluate(context, plan, rank, groups, executor, data,
-                {.differences = &references, .polls = &polls})) {
+                {.differences = &references, .progress = report, .polls = &polls})) {
     return StopRequest::kStop;
   }
+  log.info("{}: reference of all {} pairs in {}", name, all, duration_text(now_seconds() - began));
   comm::agree(*groups.world, [&] {
     if (groups.world->rank() == 0) {
       const nlohmann::ordered_json file{{"data", data.info().path.string()},

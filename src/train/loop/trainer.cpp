@@ -236,13 +236,11 @@ class Trainer final : public TrainingLoop {
         load_references(plan_, *setup_.groups.world, *data);
         continue;
       }
-      setup_.log.info("{}: the reference is what the initial weights say of its {} pairs",
-                      data->info().path.string(), count_text(data->info().samples));
-      if (make_references(setup_.context, plan_, rank_, setup_.groups, executor_, *data, polls) ==
-          StopRequest::kStop) {
+      if (make_references(setup_.context, plan_, rank_, setup_.groups, executor_, *data, polls,
+                          setup_.log) == StopRequest::kStop) {
         const std::string text =
             "stopped on request while the reference was computed, before a step was trained; "
-            "submit the job again, with more time if it was the time limit";
+            "submit the job again, which computes it anew, with more time if it was the time limit";
         setup_.log.info("{}", text);
         if (metrics_) {
           metrics_->write(RunEvent::kStopped, {{"stopped", text}});
@@ -258,6 +256,13 @@ class Trainer final : public TrainingLoop {
     const std::filesystem::path dir(config_.run.dir);
     if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
       tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
+    }
+    if (compares_documents(plan_) && setup_.checkpoint == nullptr &&
+        std::filesystem::exists(dir / "config.ini")) {
+      setup_.log.info(
+          "{} holds a run that ended before its first checkpoint: it starts anew, and so "
+          "does its reference",
+          config_.run.dir);
     }
     io::replace_text(dir / "config.ini", setup_.config_text);
     // Where all steps are done already, the final evaluation is repeated.
