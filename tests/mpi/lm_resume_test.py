@@ -92,6 +92,33 @@ class Resume(language.LanguageTest):
                 self.assertIn(finished.code, (harness.USAGE, harness.DATA))
                 self.assert_refused(finished, finished.code, *words)
 
+    def test_losses_tell_the_order_of_a_mixture(self):
+        """Of weights that hardly move, a loss says how many samples of a step are of the second set."""
+        for name in "ab":
+            self.import_text(name, 1600 * name, "--split=1.0", tokenizer="bytes")
+        settings = ["--data.test=", "--batch.global=4", "--batch.micro=1", "--numerics.dtype=float64", "--train.evaluate_every=0",
+                    "--model.dropout=0", "--optimizer.learning_rate=1e-30"]
+        mixed = [*settings, "--data.train=a/train.h5:3, b/train.h5:1"]
+
+        def losses(run):
+            return np.array([float(row["loss"]) for row in self.records(run, "train")])
+
+        of = {}
+        for name in "ab":
+            self.train(self.config, (1, 1, 1), f"only-{name}", *settings, f"--data.train={name}/train.h5", "--train.steps=1")
+            of[name] = losses(f"only-{name}")[0]
+        self.train(self.config, (1, 1, 1), "order", *mixed, "--train.steps=40")
+        for grid, steps in (((4, 1, 1), 13), ((1, 2, 2), 29), ((2, 1, 1), 40)):
+            self.train(self.config, grid, "order-on-grids", *mixed, f"--train.steps={steps}", "--run.resume=auto")
+        np.testing.assert_array_equal(losses("order"), losses("order-on-grids"))
+        counts = 4 * (losses("order") - of["a"]) / (of["b"] - of["a"])
+        np.testing.assert_allclose(counts, counts.round(), atol=1e-9)
+        lines = [json.loads(line) for line in (self.directory / "order/metrics.jsonl").read_text().splitlines()]
+        told = [line.get("tokens/b/train.h5", 0) / 16 for line in lines if line["kind"] == "train"]
+        self.assertEqual(counts.round().tolist(), told)
+        self.assertEqual(set(told) - {0, 1, 2, 3, 4}, set())
+        self.assertTrue(20 < sum(told) < 60, told)  # 40 of 160
+
     def test_other_shards_are_refused(self):
         self.train(self.config, (1, 1, 2), "two", "--numerics.shards=2", "--train.steps=1")
         for grid, settings, words in [
