@@ -112,7 +112,7 @@ const Predictor::Layers& Predictor::layers_of(const Run& run) {
         .hidden = run.ffn,
         .context = run.sequence,
         .vocabulary = run.vocabulary,
-        .mlp = run.gated ? nn::MlpChoice::kSwiglu : nn::MlpChoice::kGelu};
+        .mlp = run.gated ? nn::MlpKind::kSwiglu : nn::MlpKind::kGelu};
     const bool shares = run.mode == TensorMode::kShareRows && run.tensor > 1;
     const nn::Model model(
         {.layers = nn::transformer_layers(nn::resolved(options)),
