@@ -41,10 +41,10 @@ class ChatSource final : public DocumentSource {
         filter.leave_out_long();
         continue;
       }
-      if (line.is_cut) {
-        filter.count_cut();
-      }
       if (filter.takes(line.text)) {
+        if (line.is_cut) {
+          filter.count_cut();
+        }
         if (line.error) {
           std::rethrow_exception(line.error);
         }

@@ -265,6 +265,13 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
     output.emplace(options);
     return std::string();
   }));
+  const auto remove_pieces = [&] {
+    try {
+      output->remove_pieces();
+    } catch (const std::exception&) {
+      // The import has ended; the next one removes them.
+    }
+  };
   std::optional<ResolvedInputs> resolved;
   try {
     static_cast<void>(ranks.gather([&] { return resolved.emplace(options), std::string(); }));
@@ -273,16 +280,12 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
             ? import_tokens(resolved->options, output ? &*output : nullptr, progress, ranks)
             : import_samples(resolved->options, *output, progress, checking);
     if (output) {
-      output->remove_pieces();
+      remove_pieces();
     }
     return report;
   } catch (const Error& error) {
     if (output && error.code() != ExitCode::kPeer) {
-      try {
-        output->remove_pieces();
-      } catch (const std::exception&) {
-        // The first error is the one to tell; the next import removes them.
-      }
+      remove_pieces();
     }
     if (!resolved || !resolved->standard_input) {
       throw;

@@ -49,7 +49,10 @@ std::vector<InputPiece> pieces_of(const std::vector<std::filesystem::path>& file
                                    : 1;
     for (std::int64_t part = 0; part < parts; ++part) {
       if (parts > 1 || room < input.bytes || pieces.back().is_test != (file >= first_test)) {
-        pieces.push_back({.parts = {}, .is_test = file >= first_test, .identity = {}});
+        // A file that is given twice has other pieces.
+        pieces.push_back({.parts = {},
+                          .is_test = file >= first_test,
+                          .identity = fmt::format("{}\n", pieces.size())});
         room = target;
       }
       InputPart& range = pieces.back().parts.emplace_back(InputPart{.file = file});

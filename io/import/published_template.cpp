@@ -204,6 +204,11 @@ JinjaParts jinja_parts(std::string_view text, const std::map<std::string, std::s
     if (kind != '#') {
       reader.read(code);
     }
+    // It may write the end of the last message alone, or of all but the last.
+    if (code.find("loop.last") != std::string_view::npos &&
+        code.find("add_generation_prompt") == std::string_view::npos) {
+      parts.names.insert("loop.last");
+    }
     text.remove_prefix(std::min(end + 2, text.size()));
   }
   return parts;
@@ -306,9 +311,15 @@ std::string difference(const JinjaParts& parts, const ChatTemplate& chat) {
   // One space is like another, so that all texts must be there, in order.
   std::string all = whole_text(chat);
   std::erase(all, '\x01');
+  const std::string written = fmt::format("{}", fmt::join(parts.written, ""));
+  const bool ends = std::ranges::all_of(chat.roles, [&](const ChatRole& role) {
+    std::string end = fmt::format("{}{}", role.end, role.after);
+    std::erase_if(end, [](char c) { return c == '^' || c == '$'; });
+    return written.find(end) != std::string::npos;
+  });
   const bool same = ours.texts == std::set<std::string>{" "}
-                        ? fmt::format("{}", fmt::join(parts.written, "")) == all
-                        : theirs.texts == ours.texts;
+                        ? written == all
+                        : theirs.texts == ours.texts && ends && written.starts_with('<');
   if (!same) {
     return "writes other texts or white space around messages";
   }

@@ -82,14 +82,18 @@ void cut_between_documents(const Documents& documents, SplitCounts& counts) {
 std::string settings_text(const ImportOptions& options, const DocumentSource& source) {
   constexpr int kPieceVersion = 1;  // of encoding and of the files of pieces
   const DocumentRules& rules = options.documents;
-  return fmt::format("{} {} {} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", kPieceVersion,
+  // The checksum leaves the frame of a document out.
+  const DocumentFrame frame =
+      source.tokenizer() != nullptr ? source.tokenizer()->frame() : DocumentFrame();
+  return fmt::format("{} {} {} {:x} {}|{} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", kPieceVersion,
                      name_of(options.format), name_of(options.tokenizer),
                      source.tokenizer() != nullptr ? tokenizer_checksum(*source.tokenizer()) : 0,
-                     source.separator(), name_of(options.separator),
-                     static_cast<int>(options.markers), options.text_field.size(),
-                     options.text_field, source.chat_template(), fmt::join(options.roles, ","),
-                     static_cast<int>(rules.repeated), rules.min_characters, rules.max_characters,
-                     rules.held_out > 0.0, rules.max_tokens, name_of(rules.too_long));
+                     fmt::join(frame.before, ","), fmt::join(frame.after, ","), source.separator(),
+                     name_of(options.separator), static_cast<int>(options.markers),
+                     options.text_field.size(), options.text_field, source.chat_template(),
+                     fmt::join(options.roles, ","), static_cast<int>(rules.repeated),
+                     rules.min_characters, rules.max_characters, rules.held_out > 0.0,
+                     rules.max_tokens, name_of(rules.too_long));
 }
 
 /// The pieces of an import of documents, which its ranks read in turn.
@@ -273,8 +277,8 @@ TokenLayout layout_of(const ImportOptions& options, const PieceRounds& rounds, L
   if (maker.tokens() == 0 && !notes.empty()) {
     fail(ExitCode::kData, "no document is left to import; {}", fmt::join(notes, "; "));
   }
-  if (maker.tokens() == 0 && holds_chats(options.format)) {
-    fail(ExitCode::kData, "{} is empty, an object per line was expected",
+  if (maker.tokens() == 0 && (holds_chats(options.format) || !options.text_field.empty())) {
+    fail(ExitCode::kData, "{} is empty, an object with text per line was expected",
          joined_file_names(options.inputs));
   }
   TokenLayout layout = maker.layout();

@@ -69,7 +69,7 @@ class DocumentSource : public TokenSource {
   [[nodiscard]] virtual std::uint32_t largest_id() const {
     return static_cast<std::uint32_t>(vocabulary() - 1);
   }
-  /// Appends the documents of a piece; `read`, where it is set, hears how many tokens there are.
+  /// Appends the documents of a piece; `read` hears how many tokens there are.
   /// Throws: Error(kData) with file and position.
   virtual void read(const InputPiece& piece, PieceWriter& to,
                     const std::function<void(std::int64_t)>& read) = 0;

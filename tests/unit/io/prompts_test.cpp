@@ -193,6 +193,16 @@ TEST(PublishedTemplate, IsRecognisedByAllThatItWrites) {
            {loop + begins + "'<think>\\n' }}{% endif %}" + chatml, "", "writes <think> too"},
            {chatml + "{% if tools %}{{ tools | tojson }}{% endif %}", "", "uses tojson, tools"},
            {chatml + "{{ 'Go on: ' }}", "", "other texts or white space"},
+           // No line feed behind a message, or one before it; the last message alone has an end.
+           {loop + "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                   "'<|im_end|>' }}{% endfor %}",
+            "", "other texts or white space"},
+           {loop + "{{ '\\n<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                   "'<|im_end|>' }}{% endfor %}",
+            "", "other texts or white space"},
+           {loop + "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}{% if not "
+                   "loop.last %}{{ '<|im_end|>\\n' }}{% endif %}{% endfor %}",
+            "", "uses loop.last"},
            {loop +
                 "<|im_start|>{{ message.role }}\n\n{{ message.content }}<|im_end|>\n{% endfor %}",
             "", "other texts or white space"},

@@ -28,8 +28,10 @@ constexpr std::int64_t kMostShown = 4096;
 /// terminal.
 class ProgressLine {
  public:
-  ProgressLine(std::string verb, std::string unit)
-      : verb_(std::move(verb)), unit_(std::move(unit)) {}
+  ProgressLine(std::string verb, std::string unit, std::int64_t rank = 0)
+      : verb_(std::move(verb)),
+        unit_(std::move(unit)),
+        terminal_(rank == 0 && isatty(STDERR_FILENO) == 1) {}
 
   void operator()(std::int64_t done, std::int64_t total) {
     const auto now = std::chrono::steady_clock::now();
@@ -54,9 +56,9 @@ class ProgressLine {
  private:
   std::string verb_;
   std::string unit_;
+  bool terminal_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = start_;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
   bool shown_ = false;
 };
 
@@ -90,8 +92,8 @@ ExitCode import_data(const config::CommandLine& line, comm::MpiSession& mpi,
   ranks.gather = [&](const auto& step) { return gathered_texts(world, step); };
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";
-  ProgressLine checking("checked", " files");
-  ProgressLine progress("imported", " " + unit);
+  ProgressLine checking("checked", " files", world.rank());
+  ProgressLine progress("imported", " " + unit, world.rank());
   const double start = now_seconds();
   const io::ImportReport report =
       io::import_dataset(options, std::ref(progress), std::ref(checking), ranks);
