@@ -197,6 +197,36 @@ class Ranks(harness.StrataTest):
             self.assertNotIn("were read before", finished.text)
             self.assertEqual(list(output.glob("tokens*")), [])
 
+    def test_pieces_of_another_frame_do_not_count(self):
+        """Tokenizers of one vocabulary of which one begins each document with a token."""
+        visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = [byte for byte in range(256) if byte not in visible]
+        ids = {chr(byte if byte in visible else 256 + hidden.index(byte)): byte for byte in range(256)}
+        single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        frame = {"type": "TemplateProcessing", "single": single, "pair": single,
+                 "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}}
+        tokenizers = []
+        for name, processor in (("plain", None), ("framed", frame)):
+            (self.directory / name).mkdir()
+            tokenizers.append(f"{name}/tokenizer.json")
+            (self.directory / tokenizers[-1]).write_text(json.dumps({
+                "added_tokens": [{"id": 256, "content": "<s>", "special": True}], "post_processor": processor,
+                "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+                "model": {"type": "BPE", "vocab": ids, "merges": []}}))
+        self.alone(*self.arguments("frame", tokenizer=tokenizers[1]), expect=DONE)
+        output = self.directory / "other-frame"
+        job = harness.Job([harness.STRATA, *self.arguments("other-frame", tokenizer=tokenizers[0])], self.directory)
+        job.wait_until(lambda: len(list(output.glob("*.piece"))) > 1, 60)
+        job.signal_all(signal.SIGKILL)
+        job.wait(30)
+        finished = self.alone(*self.arguments("other-frame", "--overwrite", tokenizer=tokenizers[1]), expect=DONE)
+        self.assertNotIn("were read before", finished.text)
+        self.assertTrue(self.bytes_of("frame") == self.bytes_of("other-frame"))
+        # A file that is given twice has pieces of its own.
+        finished = self.alone("data", "import", "--format=text", "--text-field=text", "--tokenizer=bytes", "--output=twice",
+                              "--files", "in/a.jsonl", "in/a.jsonl", expect=DONE)
+        self.assertNotIn("were read before", finished.text)
+
     def test_one_message_for_a_bad_line(self):
         number = self.lines.count("\n") - 400
         for name, bad, says in (
