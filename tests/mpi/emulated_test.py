@@ -44,7 +44,7 @@ class Emulated(harness.StrataTest):
         parameters = sum(-(-count // 1024) * 1024 for count in (10 * hidden, hidden, 4 * hidden, 4))
         wide = self.write_config("wide.ini", harness.config_text(
             [f"dense {hidden} relu", "dense 4"], batch={"global": 16, "micro": 2}, numerics={"lanes": 4},
-            train={"steps": 3}))
+            train={"steps": 3}, run={"sniff": "off"}))
         rate, delay = 6.4e6 / 8, 0.01  # B/s, s
         local = ["--parallel.sync=local", "--parallel.islands=4", "--local.steps=3"]
         for ranks, exchanges, settings in (2, 3, []), (4, 3, []), (4, 1, local), (2, 1, local):

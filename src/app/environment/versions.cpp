@@ -27,16 +27,18 @@ std::filesystem::path own_program() {
              : self;
 }
 
-std::vector<VersionFact> versions() {
+std::vector<VersionFact> versions(device::DeviceKind device) {
   std::vector<VersionFact> facts{{"strata", own_version()},
                                  {"MPI", comm::mpi_library_text()},
                                  {"oneDNN", ops::onednn_version()}};
-  const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
-  if (libraries.empty()) {
-    facts.push_back({"CUDA", "not built in"});
-  }
-  for (const device::LibraryVersion& library : libraries) {
-    facts.push_back({library.name, library.version});
+  if (device == device::DeviceKind::kCuda) {
+    const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
+    if (libraries.empty()) {
+      facts.push_back({"CUDA", "not built in"});
+    }
+    for (const device::LibraryVersion& library : libraries) {
+      facts.push_back({library.name, library.version});
+    }
   }
   facts.push_back({"own code", STRATA_BUILD});
   return facts;

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "strata/device/device.hpp"
+
 namespace strata::app {
 
 /// A library or the executable itself, with its version.
@@ -23,8 +25,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VersionFact, name, version)
 /// The path that starts this executable; "strata" where the system does not tell.
 [[nodiscard]] std::filesystem::path own_program();
 
-/// Versions of this executable and of the libraries found. Needs no GPU.
-[[nodiscard]] std::vector<VersionFact> versions();
+/// Versions of this executable and of the libraries found. Needs no GPU. kCuda loads CUDA's
+/// libraries, which take 150 MiB of memory.
+[[nodiscard]] std::vector<VersionFact> versions(
+    device::DeviceKind device = device::DeviceKind::kCuda);
 
 /// One line per version, as in "MPI: Open MPI v4.1.4".
 [[nodiscard]] std::string versions_text(const std::vector<VersionFact>& facts);

@@ -186,10 +186,13 @@ void log_placement(comm::MpiSession& mpi, ExecutionEnvironment& environment, Log
 
 nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi, const plan::Plan& plan,
                                            const ExecutionEnvironment& environment) {
+  if (plan.config.run.receipts == 0) {
+    return {};
+  }
   nlohmann::ordered_json facts{{"grid", plan.grid.text()},
                                {"device", environment.text()},
                                {"nodes", nodes_text(mpi.hosts())}};
-  for (const VersionFact& fact : versions()) {
+  for (const VersionFact& fact : versions(plan.device)) {
     facts[fact.name] = fact.version;
   }
   return facts;
