@@ -5,7 +5,7 @@ import json
 import shutil
 
 import harness
-from harness import CHECKPOINT, DONE, USAGE
+from harness import CHECKPOINT, DATA, DONE, USAGE
 
 NETWORK = harness.config_text(
     ["dense 16 parallel=column relu", "dense 12 parallel=row relu", "dropout 0.2", "dense 8 relu", "dense 4"],
@@ -47,13 +47,14 @@ class Receipts(harness.StrataTest):
             with self.subTest(ranks=ranks):
                 found = self.launch(ranks, "replay", "run", "--steps=6-12", expect=DONE)
                 self.assertIn("run: steps 5 to 12 are equal", found.text)
+        self.alone("replay", "run", "--steps=2-4", "--ranks=3", expect=DONE)  # from the initial weights
         before = sorted(self.directory.rglob("*"))
         found = self.alone("verify", "run", "--stretches=3", "--length=3", "--output=certificate.json", expect=DONE)
         certificate = json.loads((self.directory / "certificate.json").read_text())
         self.assertEqual(json.loads(found.text), certificate)
         self.assertEqual(certificate["checkpoints_equal"], [12, 8, 4])
         self.assertEqual(sorted(stretch["first"] for stretch in certificate["recomputed_equal"]), [1, 5, 9])
-        self.assertEqual((certificate["steps_recomputed"], certificate["steps_not_recomputed"]), (9, 3))
+        self.assertEqual([certificate[key] for key in ("steps_recomputed", "steps_not_recomputed", "digests_compared")], [9, 3, 9])
         self.assertEqual(certificate["receipts_sha256"], json.loads(self.lines()[-1])["sha256"])
         self.assertEqual(sorted(self.directory.rglob("*")), sorted([*before, self.directory / "certificate.json"]))
 
@@ -94,10 +95,57 @@ class Receipts(harness.StrataTest):
         self.assert_refused(self.alone("replay", "consent", "--steps=9-12"), CHECKPOINT, "cannot be computed from",
                             "step-00000004", "after step 8 with other settings or lanes")
 
+    def test_runs_that_went_on(self):
+        def train(name, *settings):
+            self.alone("train", self.config, f"--run.dir={name}", *settings, expect=DONE)
+
+        first = ["--train.steps=8"]
+        for name, before, after in [("extended", first, []), ("faster", first, ["--optimizer.learning_rate=0.01"]),
+                                    ("late", [*first, "--run.receipts=off"], []), ("off", first, ["--run.receipts=off"])]:
+            train(name, *before)
+            train(name, "--run.resume=auto", *after)
+        lines = self.lines()
+        save = next(line for line in lines if line.startswith('{"save":8,'))
+        # A full disk from step 6 on, until the run went on after step 8.
+        again = lines[0].replace('"start":0', '"start":8').replace(
+            json.loads(lines[0])["tensors"], json.loads(save)["tensors"])
+        step = {number: next(i for i, line in enumerate(lines) if line.startswith(f'{{"step":{number},')) for number in (6, 9)}
+        rest = [line for line in lines[step[9]:] if '"save":8' not in line]
+        self.forged("gap", chained([*(line for line in lines[:step[6]] if "save" not in line), again, save, *rest]))
+        # The same up to the end.
+        self.forged("ended", chained([line for line in lines[:step[6]] if "save" not in line]))
+        self.assert_refused(self.alone("verify", "ended"), CHECKPOINT, "no line about", "continue the run with --run.resume=auto")
+        train("ended", "--run.resume=auto")
+        train("sparse", "--run.receipts=5", "--checkpoint.every=3")
+        for name, settings, stretches, wanted in [
+                ("extended", [], [[1, 4], [5, 8], [9, 12]], {"other_settings": []}),
+                ("faster", [], [[9, 12]], {"other_settings": [[1, 8]]}),
+                ("faster", ["--optimizer.learning_rate=0.005"], [[1, 4], [5, 8]], {"other_settings": [[9, 12]]}),
+                ("late", [], [[9, 12]], {"checkpoints_without_receipts": [4], "checkpoints_equal": [12, 8],
+                                         "steps_without_receipts": 8}),
+                ("gap", [], [[1, 4], [5, 5], [9, 12]], {"checkpoints_without_receipts": [4], "checkpoints_equal": [12, 8],
+                                                        "steps_without_receipts": 3}),
+                ("ended", [], [[1, 4], [5, 5]], {"checkpoints_without_receipts": [8, 4], "checkpoints_equal": [12], "steps": 12,
+                                                 "steps_without_receipts": 7}),
+                # Of the stretches of 2 steps the ones that reach the digests of steps 5 and 10.
+                ("sparse", ["--stretches=2", "--length=2"], [[4, 5], [10, 11]], {"digests_compared": 2})]:
+            with self.subTest(name, settings=settings):
+                certificate = json.loads(self.alone("verify", name, "--stretches=9", *settings, expect=DONE).text)
+                found = sorted([stretch["first"], stretch["last"]] for stretch in certificate["recomputed_equal"])
+                self.assertEqual([stretch for stretch in stretches if stretch not in found], [])
+                self.assertEqual({key: certificate[key] for key in wanted}, wanted)
+        self.alone("replay", "gap", "--steps=9-12", expect=DONE)
+        self.alone("replay", "off", "--steps=2-8", expect=DONE)
+        for name, steps, words in [("gap", "5-9", ["step 6: the run has no receipt"]),
+                                   ("late", "2-4", ["from the initial weights", "only after step 8"]),
+                                   ("faster", "7-9", ["after step 8 with other settings", "choose steps up to 8"])]:
+            self.assert_refused(self.alone("replay", name, f"--steps={steps}"), CHECKPOINT, *words)
+
     def test_islands(self):
         self.train(self.config, (2, 2), "islands", "--parallel.sync=local", "--parallel.islands=2", "--local.steps=2",
                    "--checkpoint.every=4")
         self.alone("replay", "islands", "--steps=5-8", expect=DONE)
+        self.alone("replay", "islands", "--steps=2-3", "--ranks=3", expect=DONE)
 
     def test_forgeries(self):
         lines = self.lines()
@@ -105,6 +153,7 @@ class Receipts(harness.StrataTest):
         other = [line.replace('"loss":"3', '"loss":"2') if i == step else line for i, line in enumerate(lines)]
         self.train(self.config, (1, 1), "other", "--run.seed=5")
         text = "\n".join(lines) + "\n"
+        tensors = json.loads(lines[0])["tensors"]
         for name, forged, words in [
                 ("changed", text.replace(lines[step], other[step]), [f"line {step + 1} does not follow"]),
                 ("removed", text.replace(lines[step] + "\n", ""), [f"line {step + 1} does not follow"]),
@@ -113,7 +162,18 @@ class Receipts(harness.StrataTest):
                 ("chained anew", chained(other), ["step 6: loss differ"]),
                 ("removed and chained anew", chained(lines[:step] + lines[step + 1:]), ["of step 7, where step 6 was expected"]),
                 ("end removed", "\n".join(lines[:-3]) + "\n", ["no line about", "step-00000012"]),
-                ("torn", text[:-9], ["is no receipt"]),
+                ("torn", text[:-9], ["is torn, as by a crash", "--run.resume=auto"]),
+                ("torn within", text[:-9] + "\n", ["is no receipt"]),
+                ("begun elsewhere", chained([lines[0].replace(tensors, tensors[::-1]), *lines[1:]]),
+                 ["the state before step 1 differs: checkpoint.init"]),
+                ("another machine's", chained([lines[0].replace('"strata":"', '"strata":"9.'), *other[1:]]),
+                 ["step 6: loss differ", 'strata: the run had "9.', "need not have the same bits"]),
+                *((f"lacks {key}", chained([line.replace(was, now, 1) for line in lines]), [f"lacks {key}"])
+                  for key, was, now in [("lanes", '"lanes":4,', ""), ("shards", '"shards":2', '"shards":"2"'),
+                                        ("microbatch", '"microbatch":', '"microbatch":-'), ("run", '"run":"', '"ran":"'),
+                                        ("environment", '"environment":{', '"environment":"", "other":{'),
+                                        ("tensors", '"tensors":"', '"tensors":"0'), ("weights", '"weights":"', '"weights":"x'),
+                                        ("loss", '"loss":"', '"loss":0,"x":"'), ("files", '"files":', '"file":')]),
                 ("empty", "", ["has no lines"]),
                 ("no start", chained(lines[1:]), ["line 1 starts after step -1"]),
                 ("no JSON", "{\n" + text, ["line 1 is no receipt"]),
@@ -137,6 +197,8 @@ class Receipts(harness.StrataTest):
         self.assert_refused(self.alone("replay", "nowhere", "--steps=1-2"), CHECKPOINT, "there is no nowhere/receipts.jsonl")
         self.assert_refused(self.alone("replay", "run", "--steps=1-2", "--optimizer.learning_rate=1"), CHECKPOINT,
                             "of another run than its config.ini")
+        self.assert_refused(self.alone("replay", "run", "--steps=1-2", "--data.train=none.h5"), DATA,
+                            "none.h5 does not exist; if the data set is elsewhere, give its place as --data.train=FILE")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ struct SaveReceipt {
 };
 
 /// SHA-256 of the settings that determine a run's numbers, and of the checksum of its training
-/// data; the same on every grid.
+/// data; the same on every grid, and in a run that is extended where the schedule is.
 [[nodiscard]] std::string identity_hash(const plan::Plan& plan);
 
 /// What a run is, for the line of a start; equal on all grids but for `environment`.
@@ -90,8 +90,8 @@ class ReceiptsWriter {
 
   void write(const StepReceipt& receipt);
   void write(const SaveReceipt& receipt);
-  /// Calls fsync, which a run does before each checkpoint.
-  void sync() { failed_ = !lines_->sync() || failed_; }
+  /// Calls fsync, which a run does before each checkpoint; false where that fails.
+  [[nodiscard]] bool sync() { return lines_->sync(); }
   /// Whether writing a line has failed, as on a full disk; the run continues.
   [[nodiscard]] bool failed() const { return failed_; }
 
@@ -109,7 +109,14 @@ class Receipts {
   /// Throws: Error(kCheckpoint) naming the first line that is missing, changed or not in order.
   [[nodiscard]] static Receipts read(const std::filesystem::path& path);
 
-  /// The line of a step; null where there is none.
+  /// The steps after which the run started or went on, in order.
+  [[nodiscard]] std::vector<std::int64_t> starts() const;
+  [[nodiscard]] bool has_step(std::int64_t step) const { return steps_.contains(step); }
+  /// Whether a checkpoint was written while nothing wrote receipts: before the first start, or
+  /// after a failure to write them, which lasts until the next start.
+  [[nodiscard]] bool lack_checkpoint(std::int64_t step) const;
+  /// The line of a start, a step; null where there is none.
+  [[nodiscard]] nlohmann::json start(std::int64_t step) const { return line(starts_, step); }
   [[nodiscard]] nlohmann::json step(std::int64_t step) const { return line(steps_, step); }
   /// The newest line about the checkpoint of a step; null where there is none.
   [[nodiscard]] nlohmann::json save(std::int64_t step) const { return line(saves_, step); }
@@ -144,11 +151,18 @@ class Receipts {
 /// Throws: Error(kCheckpoint) where a checkpoint is not the one that the receipts have.
 void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint);
 
-/// The first difference between a run's receipts and those of its replay in steps [first, last], as
-/// in "step 7: weights differ in weights/dense1.weight"; empty where there is none. `tensors`:
-/// names of the tensors of a step's digests, gradients included.
-[[nodiscard]] std::string first_difference(const Receipts& run, const Receipts& replay,
-                                           std::int64_t first, std::int64_t last,
-                                           const std::vector<std::string>& tensors);
+/// What a comparison of receipts found.
+struct Comparison {
+  /// The first difference, as in "step 7: weights differ in weights/dense1.weight"; empty: none.
+  std::string difference;
+  /// Steps and saves whose digests were compared.
+  std::int64_t digests = 0;
+};
+
+/// Compares a run's receipts with those of its replay: the state that the replay began with, and
+/// steps [first, last]. `tensors`: names of the tensors of a step's digests, gradients included.
+[[nodiscard]] Comparison compare_receipts(const Receipts& run, const Receipts& replay,
+                                          std::int64_t first, std::int64_t last,
+                                          const std::vector<std::string>& tensors);
 
 }  // namespace strata::train

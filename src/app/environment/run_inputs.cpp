@@ -187,7 +187,7 @@ bool consents_to_other_numbers(config::Arguments settings) {
 
 plan::VirtualGrid stored_grid(const RunInputs& inputs) {
   if (!inputs.checkpoint) {
-    return {};
+    return inputs.replayed.value_or(plan::VirtualGrid{});
   }
   plan::VirtualGrid stored = train::virtual_grid_of(*inputs.checkpoint);
   stored.consent = inputs.consent;

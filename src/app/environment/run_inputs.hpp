@@ -26,6 +26,8 @@ struct RunInputs {
   std::optional<io::Dataset> train_data;
   std::optional<io::Dataset> test_data;  ///< or other data to evaluate on
   std::optional<io::Checkpoint> checkpoint;
+  /// Of a replay from the initial weights: that of the run.
+  std::optional<plan::VirtualGrid> replayed;
   bool consent = false;  ///< consents_to_other_numbers()
   /// Of checkpoint.init, for a new run.
   std::optional<io::Checkpoint> initial;
@@ -36,7 +38,8 @@ struct RunInputs {
 
 /// Whether the command line gives numerics.lanes or numerics.shards.
 [[nodiscard]] bool consents_to_other_numbers(config::Arguments settings);
-/// The virtual grid of the checkpoint that the run continues; zeros where there is none.
+/// The virtual grid of the checkpoint that the run continues, or of the run that is replayed; zeros
+/// where there is none.
 [[nodiscard]] plan::VirtualGrid stored_grid(const RunInputs& inputs);
 
 /// The checkpoint of a run that a command uses.

@@ -41,8 +41,9 @@ void Saves::save(std::int64_t step, std::int64_t updates, OnFailure on_failure) 
   if (metrics_ != nullptr) {
     metrics_->sync();
   }
-  if (receipts_ != nullptr) {
-    receipts_->sync();
+  if (receipts_ != nullptr && !receipts_->sync()) {
+    setup_.log.warn("{} could not be synced, so a crash of this node may take its last lines",
+                    kReceiptsFile);
   }
   replication_.require_good();
   writer_->begin(step, on_failure, evaluation_.best_step(step));

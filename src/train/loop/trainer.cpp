@@ -321,6 +321,9 @@ class Trainer final : public TrainingLoop {
       }
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
+      if (stop && setup_.last_step != std::numeric_limits<std::int64_t>::max()) {
+        return Outcome::kStopped;  // a replay saves nothing
+      }
       const double save_began = now_seconds();
       if (last || stop || point.requests.has(StepRequest::kSave)) {
         flush_report();  // a run that continues from here misses none

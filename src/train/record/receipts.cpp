@@ -46,6 +46,54 @@ std::int64_t number_in(const nlohmann::json& line, const char* kind) {
   return line.contains(kind) ? io::integer_in(line.at(kind)).value_or(-1) : -1;
 }
 
+/// What a line that was chained lacks, as in "lanes, a whole number above 0"; empty: nothing.
+std::string lacking(const nlohmann::json& line) {
+  const auto has = [&](const char* key, const auto& is) {
+    const auto found = line.find(key);
+    return found != line.end() && is(*found);
+  };
+  const auto is_text = [](const nlohmann::json& value) { return value.is_string(); };
+  const auto is_count = [](const nlohmann::json& value) {
+    return io::integer_in(value).value_or(0) > 0;
+  };
+  const auto is_digest = [](const nlohmann::json& value) {
+    const auto* const text = value.get_ptr<const std::string*>();
+    return text != nullptr && text->size() == kDigestDigits &&
+           text->find_first_not_of("0123456789abcdef") == std::string::npos;
+  };
+  const auto lacks = [&](std::initializer_list<const char*> keys, const auto& is,
+                         const char* expected) {
+    const auto key = std::ranges::find_if_not(keys, [&](const char* k) { return has(k, is); });
+    return key == keys.end() ? std::string() : fmt::format("{}, {}", *key, expected);
+  };
+  std::string lack;
+  if (line.contains(kStepLine)) {
+    lack = lacks({"loss", "norm", "samples"}, is_text, "a text");
+  } else if (line.contains(kSaveLine)) {
+    lack = lacks({"files"}, is_text, "a text");
+  } else {
+    lack = lacks({"run"}, is_text, "a text") +
+           lacks({"lanes", "shards", "microbatch", "loss_pieces", plan::kPartsKey}, is_count,
+                 "a whole number above 0") +
+           lacks(
+               {"environment"}, [](const nlohmann::json& value) { return value.is_object(); },
+               "an object");
+  }
+  for (const char* const key : {"tensors", "weights", "state", "gradients"}) {
+    const bool needed = std::string_view(key) == "tensors" && !line.contains(kStepLine);
+    if (lack.empty() && (needed || line.contains(key))) {
+      lack = lacks({key}, is_digest, "a digest of 48 hexadecimal digits");
+    }
+  }
+  return lack;
+}
+
+/// Whether a file's last byte is no line feed.
+bool ends_torn(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  return file.seekg(-1, std::ios::end) && file.get() != '\n';
+}
+
 /// Reads a receipts file up to a line that is bad once `step_needed` was read, as one that a crash
 /// tore; passes each line and its text. Returns: the hash of the last line.
 template <typename Use>
@@ -54,20 +102,15 @@ std::string read_chain(const std::filesystem::path& path, std::int64_t step_need
   std::string before(kNoLine);
   std::int64_t number = 0;
   std::int64_t step = -1;
-  bool ends = false;
-  const auto refuse = [&](const std::string& what) {
-    ends = step >= step_needed;
-    if (ends) {
-      return;
-    }
-    fail(ExitCode::kCheckpoint,
-         "{}: line {} {}; the receipts before it are whole. Restore the file from a copy, or move "
-         "it away, with which the steps so far have no receipts",
-         path.string(), number, what);
+  std::int64_t bad = 0;
+  std::string what;
+  const auto refuse = [&](std::string why) {
+    bad = number;
+    what = std::move(why);
   };
   io::read_lines(path, ExitCode::kCheckpoint, [&](std::string_view text) {
     ++number;
-    if (ends) {
+    if (bad > 0) {
       return;
     }
     const std::size_t at = text.rfind(kChain);
@@ -82,6 +125,13 @@ std::string read_chain(const std::filesystem::path& path, std::int64_t step_need
           "does not follow the line before: it or the line before was changed, or lines between "
           "them were removed");
     }
+    if (number_in(*line, kStartLine) < 0 && number_in(*line, kStepLine) < 0 &&
+        number_in(*line, kSaveLine) < 0) {
+      return refuse("is of no kind that this version knows");
+    }
+    if (const std::string lack = lacking(*line); !lack.empty()) {
+      return refuse("lacks " + lack);
+    }
     const std::int64_t start = number_in(*line, kStartLine);
     const std::int64_t next = number_in(*line, kStepLine);
     if (start >= 0 && start >= step) {
@@ -93,12 +143,23 @@ std::string read_chain(const std::filesystem::path& path, std::int64_t step_need
       step = next;
     } else if (next >= 0) {
       return refuse(fmt::format("is of step {}, where step {} was expected", next, step + 1));
-    } else if (number_in(*line, kSaveLine) < 0) {
-      return refuse("is of no kind that this version knows");
     }
     use(*line, text);
     before = std::move(hash);
   });
+  constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  if (bad > 0 && step_needed == kAll && bad == number && ends_torn(path)) {
+    fail(ExitCode::kCheckpoint,
+         "{}: line {}, the last, is torn, as by a crash; continue the run with --run.resume=auto, "
+         "which drops it",
+         path.string(), bad);
+  }
+  if (bad > 0 && step < step_needed) {
+    fail(ExitCode::kCheckpoint,
+         "{}: line {} {}; the receipts before it are whole. Restore the file from a copy, or move "
+         "it away, with which the steps so far have no receipts",
+         path.string(), bad, what);
+  }
   return before;
 }
 
@@ -220,8 +281,11 @@ std::string identity_hash(const plan::Plan& plan) {
       "train.recompute", "train.epochs",        "train.steps"};
   constexpr std::string_view kSections[]{"model.",    "lora.",  "optimizer.", "schedule.", "batch.",
                                          "numerics.", "local.", "data.",      "train."};
-  std::string text = fmt::format("run.seed = {}\ndata = {}\nsteps = {}\n", plan.config.run.seed,
-                                 hash_text(plan.train_data.checksum), plan.total_steps);
+  std::string text = fmt::format("run.seed = {}\ndata = {}\n", plan.config.run.seed,
+                                 hash_text(plan.train_data.checksum));
+  if (plan.parts > 1) {  // else the resolved schedule has what follows from the number of steps
+    text += fmt::format("steps = {}\n", plan.total_steps);
+  }
   for (const config::Option& option : config::option_table()) {
     const bool is_in = std::ranges::any_of(
         kSections, [&](std::string_view section) { return option.key.starts_with(section); });
@@ -339,6 +403,18 @@ Receipts Receipts::read(const std::filesystem::path& path) {
   return receipts;
 }
 
+std::vector<std::int64_t> Receipts::starts() const {
+  std::vector<std::int64_t> starts;
+  std::ranges::transform(starts_, std::back_inserter(starts),
+                         [](const auto& start) { return start.first; });
+  return starts;
+}
+
+bool Receipts::lack_checkpoint(std::int64_t step) const {
+  const auto next = starts_.lower_bound(step);
+  return !saves_.contains(step) && next != starts_.end() && !steps_.contains(next->first);
+}
+
 nlohmann::json Receipts::line(const Index& index, std::int64_t step) const {
   const auto found = index.find(step);
   return found == index.end() ? nlohmann::json() : nlohmann::json::parse(lines_[found->second]);
@@ -386,9 +462,10 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
   const nlohmann::json save = receipts.save(checkpoint.step);
   if (save.is_null()) {
     fail(ExitCode::kCheckpoint,
-         "the receipts have no line about {}: lines at their end were removed, or the checkpoint "
-         "is of another run, or the run was killed while it saved; delete one of them, or restore "
-         "them from a copy",
+         "the receipts have no line about {}: lines at their end were removed or, as on a full "
+         "disk, not written, the checkpoint is of another run, or the run was killed while it "
+         "saved. Restore receipts.jsonl or the checkpoint from a copy; if nothing was removed, "
+         "continue the run with --run.resume=auto, which writes the line of its newest checkpoint",
          checkpoint.directory.string());
   }
   static_cast<void>(io::Checkpoint::open(checkpoint.directory));  // its name is its step's
@@ -400,14 +477,30 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
   }
 }
 
-std::string first_difference(const Receipts& run, const Receipts& replay, std::int64_t first,
-                             std::int64_t last, const std::vector<std::string>& tensors) {
+Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::int64_t first,
+                            std::int64_t last, const std::vector<std::string>& tensors) {
+  Comparison found;
+  const auto differs = [&](std::string difference) {
+    found.difference = std::move(difference);
+    return found;
+  };
+  const std::int64_t begun = replay.starts().front();
+  nlohmann::json before = run.start(begun);
+  before = before.is_null() ? run.save(begun) : before;
+  if (!before.is_null() && before.at("tensors") != replay.start(begun).at("tensors")) {
+    return differs(fmt::format(
+        "the state before step {} differs: checkpoint.init or the checkpoint is not the "
+        "one that the run began with",
+        begun + 1));
+  }
   for (std::int64_t step = first; step <= last; ++step) {
     const nlohmann::json was = run.step(step);
     const nlohmann::json is = replay.step(step);
     if (was.is_null() || is.is_null()) {
-      return fmt::format("step {}: the {} has no receipt", step, was.is_null() ? "run" : "replay");
+      return differs(
+          fmt::format("step {}: the {} has no receipt", step, was.is_null() ? "run" : "replay"));
     }
+    found.digests += was.contains("weights") && is.contains("weights") ? 1 : 0;
     // In the order in which a step computes them.
     for (const char* const field :
          {"samples", "weights", "state", "loss", "gradients", "norm", "skipped"}) {
@@ -421,31 +514,34 @@ std::string first_difference(const Receipts& run, const Receipts& replay, std::i
       if (is_digest && (!was.contains(field) || !is.contains(field))) {
         continue;
       }
-      const nlohmann::json before = was.value(field, nlohmann::json());
+      const nlohmann::json in_run = was.value(field, nlohmann::json());
       const nlohmann::json now = is.value(field, nlohmann::json());
-      if (before == now) {
+      if (in_run == now) {
         continue;
       }
       std::string place;
       if (is_digest) {
-        const auto found = std::ranges::find_if(tensors, [&](const std::string& name) {
-          return differ_in(name, digest_in(before), digest_in(now));
+        const auto tensor = std::ranges::find_if(tensors, [&](const std::string& name) {
+          return differ_in(name, digest_in(in_run), digest_in(now));
         });
-        place = found != tensors.end() ? " in " + *found : ", and not in one tensor alone";
+        place = tensor != tensors.end() ? " in " + *tensor : ", and not in one tensor alone";
       }
-      return fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field, place,
-                         before.dump(), now.dump());
+      return differs(fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field,
+                                 place, in_run.dump(), now.dump()));
     }
   }
   const nlohmann::json was = run.save(last);
   const nlohmann::json is = replay.save(last);
-  if (!was.is_null() && !is.is_null() && was.at("tensors") != is.at("tensors")) {
-    return fmt::format(
-        "the checkpoint of step {} differs: its tensors have the digest {}, those of "
-        "the replay {}",
-        last, was.at("tensors").dump(), is.at("tensors").dump());
+  if (!was.is_null() && !is.is_null()) {
+    ++found.digests;
+    if (was.at("tensors") != is.at("tensors")) {
+      return differs(
+          fmt::format("the checkpoint of step {} differs: its tensors have the digest {}, those of "
+                      "the replay {}",
+                      last, was.at("tensors").dump(), is.at("tensors").dump()));
+    }
   }
-  return "";
+  return found;
 }
 
 }  // namespace strata::train
