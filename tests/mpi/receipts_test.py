@@ -132,7 +132,7 @@ class Receipts(harness.StrataTest):
             with self.subTest(name, settings=settings):
                 certificate = json.loads(self.alone("verify", name, "--stretches=9", *settings, expect=DONE).text)
                 found = sorted([stretch["first"], stretch["last"]] for stretch in certificate["recomputed_equal"])
-                self.assertEqual([stretch for stretch in stretches if stretch not in found], [])
+                self.assertEqual(found, stretches)
                 self.assertEqual({key: certificate[key] for key in wanted}, wanted)
         self.alone("replay", "gap", "--steps=9-12", expect=DONE)
         self.alone("replay", "off", "--steps=2-8", expect=DONE)
@@ -145,7 +145,6 @@ class Receipts(harness.StrataTest):
         self.train(self.config, (2, 2), "islands", "--parallel.sync=local", "--parallel.islands=2", "--local.steps=2",
                    "--checkpoint.every=4")
         self.alone("replay", "islands", "--steps=5-8", expect=DONE)
-        self.alone("replay", "islands", "--steps=2-3", "--ranks=3", expect=DONE)
 
     def test_forgeries(self):
         lines = self.lines()
@@ -170,7 +169,7 @@ class Receipts(harness.StrataTest):
                  ["step 6: loss differ", 'strata: the run had "9.', "need not have the same bits"]),
                 *((f"lacks {key}", chained([line.replace(was, now, 1) for line in lines]), [f"lacks {key}"])
                   for key, was, now in [("lanes", '"lanes":4,', ""), ("shards", '"shards":2', '"shards":"2"'),
-                                        ("microbatch", '"microbatch":', '"microbatch":-'), ("run", '"run":"', '"ran":"'),
+                                        ("run", '"run":"', '"ran":"'),
                                         ("environment", '"environment":{', '"environment":"", "other":{'),
                                         ("tensors", '"tensors":"', '"tensors":"0'), ("weights", '"weights":"', '"weights":"x'),
                                         ("loss", '"loss":"', '"loss":0,"x":"'), ("files", '"files":', '"file":')]),
