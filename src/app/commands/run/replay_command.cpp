@@ -271,18 +271,15 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   open_initial(mpi, inputs, log);
   plan::Plan plan = make_plan(mpi, inputs, world.size());
   static_cast<void>(match_data(mpi, inputs, plan));
+  Replayed replayed;
+  replayed.first = begun + 1;
+  replayed.last = last;
   if (train::identity_hash(plan) != start.at("run") || plan.total_steps < last) {
-    return {.first = first,
-            .last = last,
-            .other_settings = true,
-            .compared = {},
-            .environment = nlohmann::ordered_json()};
+    replayed.other_settings = true;
+    return replayed;
   }
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  Replayed replayed{.first = begun + 1,
-                    .last = last,
-                    .compared = {},
-                    .environment = receipt_environment(mpi, plan, environment)};
+  replayed.environment = receipt_environment(mpi, plan, environment);
   Log silent(Log::Output::kSilent);
   static_cast<void>(train::train({.plan = plan,
                                   .groups = environment.groups(),
