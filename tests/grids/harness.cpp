@@ -224,7 +224,7 @@ Part part_of(const std::string& name, const Settings& given, const std::string& 
   const config::RunConfig& config = part.config;
   if (config.parallel.sync != config::Sync::kAsync && config.parallel.island_of.empty() &&
       config.local.record.empty() && config.numerics.mode == comm::Summation::kInvariant) {
-    part.config.run.receipts = 2;
+    part.config.run.receipts = 1;
   }
   return part;
 }
