@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/values.hpp"
 #include "strata/config/config_file.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/sample_order.hpp"
