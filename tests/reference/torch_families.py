@@ -249,7 +249,7 @@ def random_adapters(config, roles, rank):
         if module != name and re.sub(r"\.\d+\.", ".N.", module) in [family.names.get(role) for role in roles]:
             outputs, inputs = shape[::-1] if family.transposed else shape
             for matrix, size in (("A", (rank, inputs)), ("B", (outputs, rank))):
-                found[f"{module}.lora_{matrix}.weight"] = 0.2 * torch.randn(size, generator=generator, dtype=torch.float64)
+                found[f"{module}.lora_{matrix}.weight"] = 0.1 * torch.randn(size, generator=generator, dtype=torch.float64)
     return found
 
 
