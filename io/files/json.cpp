@@ -260,13 +260,13 @@ class OneTextReader {
   }
 
   [[nodiscard]] bool hexadecimal(std::uint32_t& code) {
-    constexpr std::size_t kDigits = 4;
+    constexpr std::size_t kHexDigits = 4;
     constexpr int kBase = 16;
-    const std::string_view digits = json_.substr(std::min(at_, json_.size()), kDigits);
+    const std::string_view digits = json_.substr(std::min(at_, json_.size()), kHexDigits);
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), code, kBase);
     at_ += digits.size();
-    return digits.size() == kDigits && error == std::errc() && end == digits.data() + digits.size();
+    return digits.size() == kHexDigits && error == std::errc() && end == digits.data() + digits.size();
   }
 
   std::string_view json_;
