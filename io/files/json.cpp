@@ -266,7 +266,8 @@ class OneTextReader {
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), code, kBase);
     at_ += digits.size();
-    return digits.size() == kHexDigits && error == std::errc() && end == digits.data() + digits.size();
+    return digits.size() == kHexDigits && error == std::errc() &&
+           end == digits.data() + digits.size();
   }
 
   std::string_view json_;
