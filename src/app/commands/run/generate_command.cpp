@@ -104,7 +104,7 @@ void refuse_contradictions(const config::CommandLine& line) {
 /// The template of dialogues: --template, or what the checkpoint says that its model learned; empty
 /// where no dialogue is written. Throws: Error(kUsage) where --chat needs one.
 std::string template_of(const config::CommandLine& line, const RunInputs& inputs, Log& log) {
-  const std::string given = line.has("template") ? line.required("template") : "";
+  std::string given = line.has("template") ? line.required("template") : "";
   if (!line.has("chat") && !line.has("prompts")) {
     return given;
   }
