@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
-#include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
-#include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
@@ -18,15 +15,15 @@
 #include "strata/train/config_changes.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/rank_state.hpp"
-#include "strata/train/receipts.hpp"
 #include "strata/train/references.hpp"
-#include "strata/train/sniff.hpp"
 #include "strata/train/step_summary.hpp"
 #include "strata/train/stop_signal.hpp"
 
 #include "loop/kernels_used.hpp"
 #include "loop/resource_usage.hpp"
 #include "loop/saves.hpp"
+#include "loop/sniff_tests.hpp"
+#include "loop/step_receipts.hpp"
 #include "loop/step_report.hpp"
 #include "loop/timeline_recorder.hpp"
 #include "record/stragglers.hpp"
@@ -66,9 +63,7 @@ class Trainer final : public TrainingLoop {
                             .ends = setup_.ends,
                             .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
     }
-    if (first_step_ < plan_.total_steps) {
-      sniff(first_step_);
-    }
+    sniff_tests_.start(first_step_);
     Outcome outcome = find_references();
     if (outcome == Outcome::kStopped) {
       return outcome;
@@ -96,10 +91,7 @@ class Trainer final : public TrainingLoop {
     if (report_) {
       report_->warn_of_lost_lines(patience_is_over_ ? evaluation_.last_step() : end);
     }
-    if (sniffs_ > 1) {
-      setup_.log.info("sniff tests: {}, {:.2g} % of the time", sniffs_,
-                      100.0 * sniff_seconds_ / (now_seconds() - began_));
-    }
+    sniff_tests_.log_cost();
     timeline_.finish();
     const ResourceUsage peak = log_resource_usage(setup_, graphs());
     if (metrics_) {
@@ -144,9 +136,7 @@ class Trainer final : public TrainingLoop {
       saves_.open(metrics_ ? &*metrics_ : nullptr, tokenizer_ ? &*tokenizer_ : nullptr);
     });
     first_step_ = replication_->start(first_step_);
-    if (config_.run.receipts > 0) {
-      open_receipts();
-    }
+    receipts_.open(first_step_);
     if (metrics_) {
       metrics_->write(RunEvent::kStart, setup_.facts);
       setup_.log.on_warning([this](const std::string& text) {
@@ -176,47 +166,6 @@ class Trainer final : public TrainingLoop {
       for (nn::Stage* const chunk : state_.chunks()) {
         require(chunk->record_passes(), "passes that contain messages cannot be recorded");
       }
-    }
-  }
-
-  /// Communication: collective over the world.
-  void open_receipts() {
-    state_.drain();
-    const Digest tensors = saves_.state_digest();
-    comm::agree_on_first(*setup_.groups.world, [&] {
-      // A replay has nothing to add, and a state that is dropped is not the checkpoint's.
-      const bool continues = setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint) &&
-                             setup_.last_step == std::numeric_limits<std::int64_t>::max();
-      receipts_.emplace(std::filesystem::path(config_.run.dir) / kReceiptsFile, first_step_,
-                        tensors, start_facts(plan_, setup_.environment),
-                        continues ? setup_.checkpoint->directory() : std::filesystem::path());
-    });
-    saves_.write_receipts(receipts_ ? &*receipts_ : nullptr);
-  }
-
-  /// Writes the receipt of a save, which a replay leaves out. Communication: over the world.
-  void end_replay(std::int64_t step) {
-    state_.drain();
-    const Digest tensors = saves_.state_digest();
-    if (receipts_) {
-      receipts_->write(SaveReceipt{.step = step, .tensors = tensors, .files = ""});
-    }
-  }
-
-  /// On rank 0.
-  void write_receipt(const StepResult& result) {
-    receipts_->write({.step = result.step,
-                      .loss = result.summary.loss,
-                      .grad_norm = result.summary.grad_norm,
-                      .skipped = result.update == StepResult::Update::kSkipped,
-                      .samples = samples_hash(plan_, setup_.train_data, result.step),
-                      .digests = result.summary.digests});
-    if (receipts_->failed() && !receipts_warned_) {
-      receipts_warned_ = true;
-      setup_.log.warn(
-          "{} cannot be written, so steps from {} on have no receipts; check the disk's "
-          "free space",
-          kReceiptsFile, result.step);
     }
   }
 
@@ -313,17 +262,14 @@ class Trainer final : public TrainingLoop {
         return stopped(step, point.stopped);
       }
       if (step >= setup_.last_step) {
-        end_replay(step);
+        receipts_.end_replay(step);
         return Outcome::kStopped;
       }
-      const std::int64_t every = config_.run.sniff.value_or(0);
-      if (every > 0 && step / every != sniffed_step_ / every) {
-        sniff(step);
-      }
+      sniff_tests_.after(step);
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
-      if (stop && setup_.last_step != std::numeric_limits<std::int64_t>::max()) {
-        return Outcome::kStopped;  // a replay saves nothing
+      if (stop && receipts_.is_replay()) {
+        return Outcome::kStopped;
       }
       const double save_began = now_seconds();
       if (last || stop || point.requests.has(StepRequest::kSave)) {
@@ -359,9 +305,7 @@ class Trainer final : public TrainingLoop {
       ranks = stragglers_.end_window(setup_.log);
     }
     for (const StepResult& result : point.results) {
-      if (receipts_) {
-        write_receipt(result);
-      }
+      receipts_.write(result);
       if (report_) {
         report_->add(result, &result == &point.results.back() ? ranks : std::nullopt);
       }
@@ -375,48 +319,6 @@ class Trainer final : public TrainingLoop {
         }
       }
     }
-  }
-
-  /// The sniff test after `step`. Throws: AgreedError(kPeer) that names the ranks with other bits.
-  void sniff(std::int64_t step) {
-    if (!config_.run.sniff) {
-      return;
-    }
-    const double begin = now_seconds();
-    comm::Communicator& world = *setup_.groups.world;
-    state_.drain();
-    const auto routes = comm::pipeline_routes(plan::chunk_stages(plan_));
-    const auto hook = [&](SniffPart part, const TensorView& results) {
-      if (setup_.hooks.sniff) {
-        setup_.hooks.sniff(part, step, results);
-      }
-    };
-    SniffFindings found = findings_of(train::sniff({.context = setup_.context,
-                                                    .groups = setup_.groups,
-                                                    .dtype = config_.numerics.dtype,
-                                                    .sums = config_.numerics.mode,
-                                                    .routes = routes,
-                                                    .hook = hook}));
-    if (!found.wrong.empty()) {
-      throw comm::AgreedError(
-          ExitCode::kPeer,
-          fmt::format("silent corruption: the sniff test before step {} found wrong results: {}. "
-                      "Nothing more is saved. Have the memory, the cores and the GPUs there "
-                      "checked, and continue elsewhere (sbatch --exclude) with --run.resume=auto",
-                      step + 1, text_of(world, setup_.context.device(), found.wrong)));
-    }
-    std::erase_if(found.slow,
-                  [&](const SniffFinding& of) { return !slow_ranks_.insert(of.rank).second; });
-    if (!found.slow.empty()) {
-      setup_.log.warn(
-          "the sniff test before step {} found slow ranks: {}. Look for other work there, and at "
-          "clocks and cooling; strata doctor shows where the ranks run",
-          step + 1, text_of(world, setup_.context.device(), found.slow));
-    }
-    discard_waits();
-    sniffed_step_ = step;
-    ++sniffs_;
-    sniff_seconds_ += now_seconds() - begin;
   }
 
   /// `how`: what it left. `where`: as in " in a test".
@@ -534,14 +436,14 @@ class Trainer final : public TrainingLoop {
   RankState state_;
   pipeline::Executor executor_;
   std::unique_ptr<Replication> replication_;
-  std::optional<MetricsFile> metrics_;      ///< on rank 0
-  std::optional<ReceiptsWriter> receipts_;  ///< on rank 0, with run.receipts
-  bool receipts_warned_ = false;
+  std::optional<MetricsFile> metrics_;  ///< on rank 0
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   PeriodicEvaluation evaluation_;
   std::optional<RunClock> clock_;  ///< on rank 0
   Saves saves_;
+  StepReceipts receipts_{setup_, state_, saves_};
+  SniffTests sniff_tests_{setup_, state_};
   Stragglers stragglers_;
   double step_began_ = 0.0;
   TimelineRecorder timeline_;
@@ -549,11 +451,6 @@ class Trainer final : public TrainingLoop {
   std::int64_t first_step_ = 0;
   std::int64_t updates_ = 0;  ///< AgreedPoint::updates
   bool patience_is_over_ = false;
-  double began_ = now_seconds();
-  std::set<std::int64_t> slow_ranks_;  ///< that a sniff test has named
-  std::int64_t sniffed_step_ = 0;
-  std::int64_t sniffs_ = 0;
-  double sniff_seconds_ = 0.0;
 };
 
 }  // namespace
