@@ -321,6 +321,9 @@ class Chat(harness.StrataTest):
                 self.assertEqual(on_grid[:2], (DONE, expected), on_grid)
                 self.assertEqual(on_grid[2].count("the oldest messages are left out"), said.count("the oldest messages are left out"))
         self.assertEqual(self.generated("--chat", "--ranks=2", said="amber?\nbrook?")[:2], (DONE, "gold\nblue\n"))
+        code, spoken, said = self.generated("--chat", "--ranks=2", "--parallel.tensor=64", said="amber?")
+        self.assertEqual((code, spoken), (DONE, "gold\n"), said)
+        self.assertIn("parallel.tensor = 64 does not fit these ranks", said)
         code, spoken, said = self.generated("--chat", said="amber?\n\udcff\n".encode(errors="surrogateescape"),
                                             grid=(1, 2, 1))
         self.assertEqual((code, spoken, said.count("strata: ")), (DATA, "gold\n", 1), said)

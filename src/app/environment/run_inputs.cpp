@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -177,6 +178,28 @@ void open_evaluated_data(RunInputs& inputs, Log& log) {
                    log);
 }
 
+/// Tells where the command line asks for another grid than an evaluation has; its results are those
+/// of any grid.
+void tell_of_other_grid(config::Arguments settings, const config::RunConfig& config,
+                        const plan::VirtualGrid& stored, Log& log) {
+  const auto& chosen = config.parallel;
+  for (const auto& [key, value] :
+       {std::pair{"parallel.data", chosen.data}, std::pair{"parallel.pipeline", chosen.pipeline},
+        std::pair{"parallel.tensor", chosen.tensor}}) {
+    const std::string option = fmt::format("--{}=", key);
+    for (const std::string& setting : settings) {
+      std::int64_t asked = 0;
+      if (setting.starts_with(option) && parse_int64(setting.substr(option.size()), asked) &&
+          asked != 0 && asked != value) {
+        log.warn(
+            "{} = {} does not fit these ranks and the checkpoint's {} lanes and {} shards: they "
+            "are {} data x {} pipeline x {} tensor",
+            key, asked, stored.lanes, stored.shards, chosen.data, chosen.pipeline, chosen.tensor);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 bool consents_to_other_numbers(config::Arguments settings) {
@@ -240,8 +263,10 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::A
       }
     }
     train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins);
-    inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
-                                            train::virtual_grid_of(*inputs.checkpoint));
+    const plan::VirtualGrid stored = train::virtual_grid_of(*inputs.checkpoint);
+    inputs.config =
+        plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info, stored);
+    tell_of_other_grid(settings, inputs.config, stored, log);
     inputs.consent = true;  // lanes change no number of an evaluation
   });
   inputs.device = resolve_device(mpi, inputs.config.run.device);
