@@ -22,9 +22,9 @@ constexpr auto kWordBytes = static_cast<std::int64_t>(sizeof(Word));
 constexpr std::int64_t kPackedBlock = 32;
 constexpr std::int64_t kMaskBits = 64;
 
-/// The words before the gradient in an inbox. The first is the number of words after it: 0 says
-/// that the inbox is empty.
-enum Header : std::int64_t { kFilled, kVersion, kRate, kScale, kHeaderWords };
+/// The words before the gradient in an inbox. The first, written last, is the number of pushes so
+/// far; the second the number of words after it.
+enum Header : std::int64_t { kPushes, kWords, kVersion, kRate, kScale, kHeaderWords };
 
 std::int64_t words_for(std::int64_t bytes) {
   return (bytes + kWordBytes - 1) / kWordBytes;
@@ -100,7 +100,8 @@ void unpack_blocks(std::span<const Word> packed, std::int64_t block_words,
 ParameterServer::Places ParameterServer::places_of(std::int64_t pieces, std::int64_t elements,
                                                    std::int64_t ranks, DType dtype) {
   Places places;
-  places.weights = places.sequences + pieces;
+  places.taken = places.sequences + pieces;
+  places.weights = places.taken + ranks;
   places.inboxes = places.weights + words_for(elements * size_bytes(dtype));
   places.inbox_words =
       kHeaderWords + mask_words(elements) + words_for(elements * size_bytes(dtype));
@@ -236,12 +237,12 @@ void ParameterServer::require_serving() const {
   }
 }
 
-template <typename Done>
-void ParameterServer::wait_until(std::int64_t server, const Done& done) {
+void ParameterServer::await_taken(std::int64_t server) {
+  const Server& to = servers_[static_cast<std::size_t>(server)];
   const comm::WaitMark mark(group_.activity(), comm::WaitKind::kMessage,
                             fmt::format("the parameter server on rank {}", server));
   const double begin = now_seconds();
-  while (!done()) {
+  while (window_->load(server, to.places.taken + group_.rank()) != to.pushes) {
     require_serving();
     if (now_seconds() - begin > group_.timeout().seconds) {
       fail(ExitCode::kPeer,
@@ -257,16 +258,17 @@ void ParameterServer::wait_until(std::int64_t server, const Done& done) {
 bool ParameterServer::apply(std::int64_t rank) {
   const Server& own = servers_[static_cast<std::size_t>(group_.rank())];
   const std::int64_t inbox = own.places.inboxes + rank * own.places.inbox_words;
-  const Word filled = window_->load_own(inbox + kFilled);
-  if (filled == 0) {
+  const Word pushes = window_->load_own(inbox + kPushes);
+  if (pushes == window_->load_own(own.places.taken + rank)) {
     return false;
   }
-  const std::span packed(inbox_.data(), static_cast<std::size_t>(filled));
-  window_->read_own(inbox + 1, packed);
+  const std::span packed(inbox_.data(),
+                         static_cast<std::size_t>(window_->load_own(inbox + kWords)));
+  window_->read_own(inbox + kVersion, packed);
   const Word version = window_->load_own(own.places.version);
-  const auto staleness = static_cast<std::int64_t>(version - packed[kVersion - 1]);
-  double rate = std::bit_cast<double>(packed[kRate - 1]);
-  const auto scale = std::bit_cast<double>(packed[kScale - 1]);
+  const auto staleness = static_cast<std::int64_t>(version - packed[0]);
+  double rate = std::bit_cast<double>(packed[kRate - kVersion]);
+  const auto scale = std::bit_cast<double>(packed[kScale - kVersion]);
   const bool stale = options_.staleness > 0 && staleness > options_.staleness;
   const bool drops = stale && options_.stale == Stale::kDrop;
   if (stale) {
@@ -276,8 +278,8 @@ bool ParameterServer::apply(std::int64_t rank) {
   }
   if (!drops) {
     const TensorView gradient = gradient_memory_.view(0, Shape{own.elements}, dtype_);
-    unpack_blocks(packed.subspan(kHeaderWords - 1), kPackedBlock * size_bytes(dtype_) / kWordBytes,
-                  words_of(gradient));
+    unpack_blocks(packed.subspan(kHeaderWords - kVersion),
+                  kPackedBlock * size_bytes(dtype_) / kWordBytes, words_of(gradient));
     for (std::size_t b = 0; b < buckets_->buckets().size(); ++b) {
       optimizer_->update(b, gradient, rate, scale, static_cast<std::int64_t>(version) + 1);
     }
@@ -296,7 +298,7 @@ bool ParameterServer::apply(std::int64_t rank) {
     }
     ++counts_.staleness[static_cast<std::size_t>(std::min(staleness, kMostTold))];
   }
-  window_->store_own(inbox + kFilled, 0);
+  window_->store_own(own.places.taken + rank, pushes);
   return true;
 }
 
@@ -356,7 +358,7 @@ void ParameterServer::fetch(const TakeWeights& take) {
 
 void ParameterServer::push(const ReadGradient& read, double learning_rate, double gradient_scale) {
   for (std::size_t s = 0; s < servers_.size(); ++s) {
-    const Server& server = servers_[s];
+    Server& server = servers_[s];
     const auto rank = static_cast<std::int64_t>(s);
     const TensorView gradient = fetched_memory_.view(0, Shape{server.elements}, dtype_);
     std::fill_n(gradient.raw(), gradient.bytes(), std::byte{0});
@@ -365,27 +367,24 @@ void ParameterServer::push(const ReadGradient& read, double learning_rate, doubl
     }
     const std::span packed(outbox_);
     const std::int64_t words =
-        kHeaderWords - 1 +
+        kHeaderWords - kVersion +
         pack_blocks(words_of(gradient), kPackedBlock * size_bytes(dtype_) / kWordBytes,
                     packed.subspan(kHeaderWords));
-    packed[kFilled] = static_cast<Word>(words);
+    packed[kWords] = static_cast<Word>(words);
     packed[kVersion] = server.fetched_version;
     packed[kRate] = std::bit_cast<Word>(learning_rate);
     packed[kScale] = std::bit_cast<Word>(gradient_scale);
     const std::int64_t inbox = server.places.inboxes + group_.rank() * server.places.inbox_words;
-    wait_until(rank, [&] { return window_->load(rank, inbox + kFilled) == 0; });
-    window_->put(rank, inbox + 1, packed.subspan(1, static_cast<std::size_t>(words)));
-    window_->store(rank, inbox + kFilled, static_cast<Word>(words));
-    pushed_bytes_ += (words + 1) * kWordBytes;
+    await_taken(rank);
+    window_->put(rank, inbox + kWords, packed.subspan(kWords, static_cast<std::size_t>(words + 1)));
+    window_->store(rank, inbox + kPushes, ++server.pushes);
+    pushed_bytes_ += (words + kVersion) * kWordBytes;
   }
 }
 
 void ParameterServer::finish_pushes() {
   for (std::size_t s = 0; s < servers_.size(); ++s) {
-    const Places& places = servers_[s].places;
-    const std::int64_t inbox = places.inboxes + group_.rank() * places.inbox_words;
-    const auto rank = static_cast<std::int64_t>(s);
-    wait_until(rank, [&] { return window_->load(rank, inbox + kFilled) == 0; });
+    await_taken(static_cast<std::int64_t>(s));
   }
 }
 

@@ -150,8 +150,9 @@ std::int64_t servers(const Plan& plan) {
 
 std::int64_t async_control_words(const Plan& plan, std::int64_t rank) {
   constexpr std::int64_t kShared = 2;  // the claims and the cuts
-  constexpr std::int64_t kOfRank = 2;  // its requests, and its units done
-  return rank == 0 ? kShared + kOfRank * plan.grid.ranks() + kUnitRing * kUnitRingWords : 1;
+  // Its requests, its units done, those whose results are taken, and a ring of results.
+  constexpr std::int64_t kOfRank = 3 + kUnitRing * kUnitRingWords;
+  return rank == 0 ? kShared + kOfRank * plan.grid.ranks() : 1;
 }
 
 std::vector<std::int64_t> unit_offsets(const Plan& plan, std::int64_t unit) {

@@ -201,10 +201,16 @@ class InProcessWindow final : public Window {
   void get(std::int64_t rank, std::int64_t first, std::span<Word> into) override {
     copy_words(at(rank, first), into);
   }
+  // Writes twice, as memcpy may, and others have time to see what was written first.
   void put(std::int64_t rank, std::int64_t first, std::span<const Word> words) override {
-    Word* to = at(rank, first);
-    for (const Word word : words) {
-      std::atomic_ref(*to++).store(word, std::memory_order_release);
+    for (const bool again : {false, true}) {
+      Word* to = at(rank, first);
+      for (const Word word : words) {
+        std::atomic_ref(*to++).store(word, std::memory_order_release);
+      }
+      if (!again && words.size() == 1) {
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+      }
     }
   }
   Word fetch_add(std::int64_t rank, std::int64_t word, Word summand) override {

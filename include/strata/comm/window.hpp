@@ -10,6 +10,10 @@ namespace strata::comm {
 /// Words of memory that each rank of a group exposes to all others, who read and write them without
 /// its help. Each word is read and written whole, in the order of the calls: who reads a word sees
 /// all that its writer wrote before it.
+///
+/// A put may write a word several times before it returns: glibc copies 8 bytes by two stores. So a
+/// word has one writer, or is changed by fetch_add() alone: of two writers, one that clears what
+/// the other has put might see it come back.
 class Window {
  public:
   using Word = std::uint64_t;

@@ -125,6 +125,7 @@ class ParameterServer {
   struct Places {
     std::int64_t version = 0;
     std::int64_t sequences = 1;  ///< one for each slice
+    std::int64_t taken = 0;      ///< for each rank how many of its pushes the server has taken
     std::int64_t weights = 0;
     std::int64_t inboxes = 0;
     std::int64_t inbox_words = 0;
@@ -136,13 +137,14 @@ class ParameterServer {
     std::int64_t elements = 0;
     Places places;
     Word fetched_version = 0;
+    Word pushes = 0;  ///< of this rank
   };
 
   [[nodiscard]] static Places places_of(std::int64_t pieces, std::int64_t elements,
                                         std::int64_t ranks, DType dtype);
   void serve();
-  template <typename Done>
-  void wait_until(std::int64_t server, const Done& done);
+  /// Waits until the server has taken what this rank pushed.
+  void await_taken(std::int64_t server);
   bool apply(std::int64_t rank);
   void show(const OwnedPiece& piece, std::size_t index);
   void fetch_slice(std::int64_t server, std::size_t index);

@@ -168,8 +168,8 @@ inline constexpr const char* kPartsWait = "waits for the islands group";
 
 /// The ranks that hold the parameters: the first ones.
 [[nodiscard]] std::int64_t servers(const Plan& plan);
-/// Results of units that rank 0 has room for, and the words of one.
-inline constexpr std::int64_t kUnitRing = 4096;
+/// Results of units of each rank that rank 0 has room for, and the words of one.
+inline constexpr std::int64_t kUnitRing = 64;
 inline constexpr std::int64_t kUnitRingWords = 3;
 /// The words of a rank by which workers deal out units, of 8 bytes.
 [[nodiscard]] std::int64_t async_control_words(const Plan& plan, std::int64_t rank);

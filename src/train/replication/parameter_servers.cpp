@@ -233,7 +233,7 @@ void ParameterServers::compute(std::int64_t unit, SampleFeed& feed) {
 
 void ParameterServers::give(const UnitResult& result) {
   // Rank 0 may be behind by the whole ring.
-  while (!window_.has_place_for(result.unit)) {
+  while (!window_.has_place()) {
     require_progress();
     if (world_.rank() == 0) {
       steps_.collect();

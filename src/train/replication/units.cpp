@@ -92,33 +92,34 @@ bool UnitWindow::is_asked_to_stop() const {
 
 std::vector<UnitWindow::Word> UnitWindow::done() {
   std::vector<Word> done(static_cast<std::size_t>(world_.size()));
-  window_->get(0, kStops + world_.size(), done);
+  window_->get(0, done_at(0), done);
   return done;
 }
 
-std::int64_t UnitWindow::place_of(std::int64_t unit) const {
-  return kStops + 2 * world_.size() + unit % plan::kUnitRing * plan::kUnitRingWords;
+std::int64_t UnitWindow::place_of(std::int64_t rank, Word count) const {
+  const auto slot = static_cast<std::int64_t>(count % Word{plan::kUnitRing});
+  return taken_at(world_.size()) + (rank * plan::kUnitRing + slot) * plan::kUnitRingWords;
 }
 
 void UnitWindow::give(const UnitResult& result) {
-  const std::int64_t place = place_of(result.unit);
-  const std::array<Word, 2> numbers{std::bit_cast<Word>(result.loss),
-                                    std::bit_cast<Word>(result.grad_norm)};
-  window_->put(0, place + 1, numbers);
-  window_->store(0, place, static_cast<Word>(result.unit) + 1);
-  window_->fetch_add(0, kStops + world_.size() + world_.rank(), Word{1});
+  const std::array<Word, plan::kUnitRingWords> words{static_cast<Word>(result.unit),
+                                                     std::bit_cast<Word>(result.loss),
+                                                     std::bit_cast<Word>(result.grad_norm)};
+  window_->put(0, place_of(world_.rank(), given_), words);
+  window_->store(0, done_at(world_.rank()), ++given_);
 }
 
 std::vector<UnitResult> UnitWindow::take() {
   std::vector<UnitResult> results;
-  for (std::int64_t slot = 0; slot < plan::kUnitRing; ++slot) {
-    const std::int64_t place = place_of(slot);
-    if (const Word unit = window_->load_own(place); unit != 0) {
-      results.push_back({.unit = static_cast<std::int64_t>(unit) - 1,
+  for (std::int64_t rank = 0; rank < world_.size(); ++rank) {
+    const Word given = window_->load_own(done_at(rank));
+    for (Word count = window_->load_own(taken_at(rank)); count != given; ++count) {
+      const std::int64_t place = place_of(rank, count);
+      results.push_back({.unit = static_cast<std::int64_t>(window_->load_own(place)),
                          .loss = std::bit_cast<double>(window_->load_own(place + 1)),
                          .grad_norm = std::bit_cast<double>(window_->load_own(place + 2))});
-      window_->store_own(place, 0);
     }
+    window_->store_own(taken_at(rank), given);
   }
   return results;
 }

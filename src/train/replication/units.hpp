@@ -67,11 +67,11 @@ class UnitWindow {
   /// The units that each rank has done.
   [[nodiscard]] std::vector<Word> done();
 
-  /// Whether the ring has room for a unit's result: rank 0 has taken the one before it.
-  [[nodiscard]] bool has_place_for(std::int64_t unit) {
-    return window_->load(0, place_of(unit)) == 0;
+  /// Whether this rank's ring has room for a result.
+  [[nodiscard]] bool has_place() {
+    return given_ - window_->load(0, taken_at(world_.rank())) < Word{plan::kUnitRing};
   }
-  /// Gives the result of a unit of this rank. Pre: has_place_for().
+  /// Gives the result of a unit of this rank. Pre: has_place().
   void give(const UnitResult& result);
   /// On rank 0: the results since the last call.
   [[nodiscard]] std::vector<UnitResult> take();
@@ -80,12 +80,21 @@ class UnitWindow {
 
  private:
   /// The words: the claims, the cut, whether each rank was requested to stop, the units that each
-  /// has done, and a ring of results: unit + 1, loss, norm.
+  /// has done, those of them whose results are taken, and a ring of results of each rank: unit,
+  /// loss, norm.
   enum Place : std::int64_t { kClaims, kCut, kStops };
-  [[nodiscard]] std::int64_t place_of(std::int64_t unit) const;
+  [[nodiscard]] std::int64_t done_at(std::int64_t rank) const {
+    return kStops + world_.size() + rank;
+  }
+  [[nodiscard]] std::int64_t taken_at(std::int64_t rank) const {
+    return done_at(world_.size() + rank);
+  }
+  /// Of the result of a rank that is its number `count`, from 0.
+  [[nodiscard]] std::int64_t place_of(std::int64_t rank, Word count) const;
 
   comm::Communicator& world_;
   std::unique_ptr<comm::Window> window_;
+  Word given_ = 0;  ///< results of this rank
 };
 
 /// Makes steps of the results of units, on rank 0; a step is reported once all its units are done.
