@@ -138,7 +138,16 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
       ended = failed(error);
     }
     activity.enter(comm::Phase::kEnd);
-    mpi.finalize();
+    // PMIx waits so long for the launcher to answer. Then Open MPI's takes the end of the process
+    // for a crash. Source: https://github.com/openpmix/openpmix/pull/3650
+    constexpr double kPmixSeconds = 2.0;
+    if (const double seconds = mpi.finalize(); seconds > kPmixSeconds && ended == ExitCode::kDone) {
+      report(
+          fmt::format("rank {}: MPI_Finalize took {:.1f} s, as the launcher is slow to answer. The "
+                      "command is complete, also if the launcher reports that a process exited "
+                      "improperly",
+                      rank, seconds));
+    }
     // The watchdog waits for its threads and deletes files, and a file system may not respond.
     std::fflush(stdout);  // run() reports a failure
     end_soon(ended);

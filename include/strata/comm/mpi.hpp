@@ -36,8 +36,9 @@ class MpiSession {
   /// Communication: collective over the world.
   void separate();
 
-  /// Finalizes MPI if it was started. Communication: collective over the world.
-  void finalize();
+  /// Finalizes MPI if it was started. Returns: the seconds that MPI_Finalize took once all ranks
+  /// were there. Communication: collective over the world.
+  double finalize();
   /// Aborts the whole job with this exit code.
   [[noreturn]] static void abort(int exit_code);
 

@@ -11,6 +11,7 @@
 
 #include "strata/comm/lone_rank.hpp"
 #include "strata/comm/mpi_library.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/narrow.hpp"
@@ -405,12 +406,15 @@ void MpiSession::separate() {
   hosts_ = {hosts_[static_cast<std::size_t>(own)]};
 }
 
-void MpiSession::finalize() {
+double MpiSession::finalize() {
   if (!is_started()) {
-    return;
+    return 0.0;
   }
   const BlockingCalls calls(world_->activity(), "finalize MPI with all ranks");
+  check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  const double begin = now_seconds();
   check(MPI_Finalize(), "MPI_Finalize");
+  return now_seconds() - begin;
 }
 
 void MpiSession::abort(int exit_code) {
