@@ -20,6 +20,9 @@ template <typename Function>
 void combine(ops::Context& context, const ConstTensorView& a, const ConstTensorView& b,
              const TensorView& out, const Function& function) {
   constexpr std::int64_t kGrain = 1 << 14;
+  if (context.device().is_planned()) {
+    return;
+  }
   with_floating(out.dtype(), [&]<typename T>(T) {
     const T* left = a.host<T>().data();
     const T* right = b.host<T>().data();
@@ -98,29 +101,10 @@ std::vector<nn::MemoryItem> OuterOptimizer::memory(std::int64_t ranks, const Out
                                       packed(f.largest)}};
 }
 
-comm::TracedMessages OuterOptimizer::traffic(std::int64_t ranks, std::int64_t group_rank,
-                                             const OuterShare& share) {
-  comm::TracedMessages sent{.axis = grid::Axis::kIslands, .ranks = ranks};
-  const auto add = [&](std::int64_t elements, std::int64_t times) {
-    const std::int64_t bytes = ops::packed_bytes(share.options.exchange, share.dtype, elements);
-    const std::int64_t messages = (bytes + kMostMessageBytes - 1) / kMostMessageBytes;
-    sent.messages += times * messages;
-    sent.bytes += static_cast<double>(times * bytes);
-  };
-  for (const grid::Range& range : fragments_of(share).element_ranges) {
-    for (std::int64_t to = 0; to < ranks; ++to) {
-      if (to != group_rank) {
-        add(slice_of(range.count(), ranks, to).count(), share.islands.own.count());
-        add(slice_of(range.count(), ranks, group_rank).count(), 1);
-      }
-    }
-  }
-  return sent;
-}
-
-OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterShare& share)
+OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterShare& share,
+                               ops::Context context)
     : group_(group),
-      context_(1),
+      context_(std::move(context)),
       options_(share.options),
       islands_(share.islands),
       dtype_(share.dtype) {
@@ -140,7 +124,7 @@ OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterShare& shar
   for (const nn::MemoryItem& item : memory(group.size(), share)) {
     bytes += item.bytes;
   }
-  memory_ = device::Buffer(device::Device::cpu(), bytes);
+  memory_ = device::Buffer(context_.device(), bytes);
   std::int64_t offset_bytes = 0;
   const auto take = [&](std::int64_t elements, DType type) {
     const TensorView view = memory_.view(offset_bytes, Shape{elements}, type);

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
 #include "strata/plan/checkpoint_names.hpp"
+#include "strata/plan/step_trace.hpp"
 
 #include "replication_kinds.hpp"
 #include "resolve.hpp"
@@ -201,10 +203,20 @@ class LocalSteps final : public ReplicationPlan {
     return 1.0 + static_cast<double>(local.fragments) / static_cast<double>(local.steps);
   }
 
+  /// Of a round in which all islands exchange each fragment.
   [[nodiscard]] std::optional<Traffic> traffic(const Plan& plan,
                                                const RankPlan& rank) const override {
-    const comm::TracedMessages round = optim::OuterOptimizer::traffic(
-        plan.grid.islands, rank.coordinates.islands, outer_share(plan, rank));
+    comm::Trace trace;
+    comm::PlannedGroup group(
+        trace, group_site(plan, rank.coordinates, grid::Axis::kIslands, plan.grid.ranks()));
+    optim::OuterOptimizer outer(group, outer_share(plan, rank), ops::Context::planned(trace));
+    std::vector<std::int64_t> islands(static_cast<std::size_t>(plan.parts));
+    std::iota(islands.begin(), islands.end(), 0);
+    for (std::size_t f = 0; f < plan.fragments.size(); ++f) {
+      outer.start(f, islands);
+      outer.finish();
+    }
+    const comm::TracedMessages round = comm::sent(trace.take(), grid::Axis::kIslands);
     const auto steps = static_cast<double>(plan.config.local.steps);
     return Traffic{"differences and averages, between islands",
                    static_cast<double>(round.messages) / steps, round.bytes / steps};

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
-#include "strata/comm/trace.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/nn/layer.hpp"
 #include "strata/nn/parameter.hpp"
@@ -59,16 +58,14 @@ class OuterOptimizer {
     std::int64_t offset = 0;  ///< of its first element in this object's tensors
   };
 
-  /// `group`: ranks with the same place in different islands, which hold equally many.
-  OuterOptimizer(comm::Communicator& group, const OuterShare& share);
+  /// `group`: ranks with the same place in different islands, which hold equally many. `context`:
+  /// of host memory, or planned.
+  OuterOptimizer(comm::Communicator& group, const OuterShare& share,
+                 ops::Context context = ops::Context(1));
 
   /// Its allocations, in host memory, in a group of `ranks`.
   [[nodiscard]] static std::vector<nn::MemoryItem> memory(std::int64_t ranks,
                                                           const OuterShare& share);
-  /// What a rank of the group sends in a round, in which each fragment is exchanged once by all
-  /// islands.
-  [[nodiscard]] static comm::TracedMessages traffic(std::int64_t ranks, std::int64_t group_rank,
-                                                    const OuterShare& share);
 
   /// Of a fragment, or of all, in the order of the tensors below.
   [[nodiscard]] std::span<const Piece> pieces(std::size_t fragment) const;
