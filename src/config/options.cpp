@@ -434,7 +434,7 @@ std::vector<Option> parallel_and_numerics() {
 std::vector<Option> optimisation() {
   return {
       choice("optimizer.kind", "the update rule; auto: adamw, or the checkpoint's",
-             STRATA_MEMBER(optimizer.options.kind)),
+             STRATA_MEMBER(optimizer.kind)),
       or_open(number("optimizer.learning_rate", "",
                      "peak learning rate; auto: adam, adamw: 0.0006 for 124 million trained "
                      "parameters, more for fewer, by the fourth root, up to 0.01; sgd: 0.1 times "

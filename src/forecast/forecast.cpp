@@ -450,8 +450,7 @@ class Forecaster::Step {
   void checkpoint() {
     const config::RunConfig& c = plan_.config;
     const auto full = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
-    const auto states =
-        static_cast<double>(optim::Optimizer::state_names(c.optimizer.options).size());
+    const auto states = static_cast<double>(optim::UpdateRule::states(c.optimizer.options));
     forecast_.checkpoint_bytes =
         full * (static_cast<double>(plan_.model->parameter_count()) +
                 states * static_cast<double>(plan_.model->trainable_count()) *

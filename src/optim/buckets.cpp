@@ -124,16 +124,6 @@ std::vector<Bucket> BucketPlan::buckets_for(Bucket::Use use) const {
   return buckets;
 }
 
-std::int64_t BucketPlan::owned_elements(std::int64_t rank) const {
-  std::int64_t total = 0;
-  for (const Bucket& bucket : buckets_) {
-    if (bucket.use != Bucket::Use::kBorrowed) {
-      total += bucket.slices[static_cast<std::size_t>(rank)].count();
-    }
-  }
-  return total;
-}
-
 std::int64_t BucketPlan::largest_slice() const {
   std::int64_t largest = 0;
   for (const Bucket& bucket : buckets_) {
@@ -156,13 +146,30 @@ std::string BucketPlan::text() const {
   return text;
 }
 
-std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const BucketPlan& plan,
-                                     std::int64_t rank) {
+std::int64_t Ownership::elements() const {
+  std::int64_t total = 0;
+  for (const Bucket& bucket : buckets.buckets()) {
+    if (bucket.use != Bucket::Use::kBorrowed) {
+      total += bucket.slices[static_cast<std::size_t>(rank)].count();
+    }
+  }
+  return total;
+}
+
+std::int64_t Ownership::state_elements() const {
+  std::int64_t total = elements();
+  for (const OwnedPiece& piece : pieces()) {
+    total -= stateless_elements(layout, piece);
+  }
+  return total;
+}
+
+std::vector<OwnedPiece> Ownership::pieces() const {
   std::vector<OwnedPiece> pieces;
   std::int64_t owned = 0;
   std::int64_t stateless = 0;
-  for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-    const Bucket& bucket = plan.buckets()[b];
+  for (std::size_t b = 0; b < buckets.buckets().size(); ++b) {
+    const Bucket& bucket = buckets.buckets()[b];
     if (bucket.use == Bucket::Use::kBorrowed) {
       continue;
     }
@@ -194,15 +201,6 @@ std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const Bu
     owned += slice.count();
   }
   return pieces;
-}
-
-std::int64_t state_elements(const nn::ParameterLayout& layout, const BucketPlan& plan,
-                            std::int64_t rank) {
-  std::int64_t elements = plan.owned_elements(rank);
-  for (const OwnedPiece& piece : owned_pieces(layout, plan, rank)) {
-    elements -= stateless_elements(layout, piece);
-  }
-  return elements;
 }
 
 }  // namespace strata::optim

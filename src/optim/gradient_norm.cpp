@@ -12,8 +12,8 @@ namespace {
 
 /// The number of blocks of the data rank that owns the most: the first of each bucket's slices is
 /// the largest.
-std::int64_t most_blocks(const BucketPlan& plan) {
-  return plan.owned_elements(0) / kBlock;
+std::int64_t most_blocks(const Ownership& owned) {
+  return Ownership{owned.layout, owned.buckets, 0}.elements() / kBlock;
 }
 
 std::int64_t blocks_in(std::int64_t elements) {
@@ -22,24 +22,25 @@ std::int64_t blocks_in(std::int64_t elements) {
 
 }  // namespace
 
-GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& layout,
-                           const BucketPlan& plan, std::int64_t data_rank)
+GradientNorm::GradientNorm(ops::Context& context, const Ownership& owned)
     : context_(context),
-      plan_(plan),
-      data_rank_(data_rank),
-      sum_of_(layout.parameters.size()),
-      memory_(context.device(), memory(plan).bytes),
-      blocks_(memory_.view(0, Shape{most_blocks(plan)}, DType::kFloat64)),
+      owned_(owned),
+      sum_of_(owned.layout.parameters.size()),
+      memory_(context.device(), memory(owned).bytes),
+      blocks_(memory_.view(0, Shape{most_blocks(owned)}, DType::kFloat64)),
       on_host_(blocks_, context.device()) {
+  const nn::ParameterLayout& layout = owned.layout;
   struct Parts {
     std::vector<grid::Range> nodes;
     std::vector<std::pair<std::size_t, std::size_t>> at;  ///< rank, index among its nodes
   };
   std::vector<Parts> slices(layout.parameters.size());
-  const std::size_t ranks = plan.buckets().empty() ? 0 : plan.buckets().front().slices.size();
+  const std::vector<Bucket>& buckets = owned.buckets.buckets();
+  const std::size_t ranks = buckets.empty() ? 0 : buckets.front().slices.size();
   nodes_.resize(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
-    for (const OwnedPiece& piece : owned_pieces(layout, plan, static_cast<std::int64_t>(r))) {
+    for (const OwnedPiece& piece :
+         Ownership{layout, owned.buckets, static_cast<std::int64_t>(r)}.pieces()) {
       const grid::SumTree tree(blocks_in(layout.parameters[piece.parameter].shape.count()));
       const grid::Range own{piece.range.begin / kBlock, blocks_in(piece.range.end)};
       for (const grid::Range& node : tree.nodes_within(own)) {
@@ -68,17 +69,17 @@ GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& lay
   }
 }
 
-nn::MemoryItem GradientNorm::memory(const BucketPlan& plan) {
-  return {"gradient norm", most_blocks(plan) * size_bytes(DType::kFloat64)};
+nn::MemoryItem GradientNorm::memory(const Ownership& owned) {
+  return {"gradient norm", most_blocks(owned) * size_bytes(DType::kFloat64)};
 }
 
 void GradientNorm::begin(const ConstTensorView& gradients) {
   std::int64_t done = 0;
-  for (const Bucket& bucket : plan_.buckets()) {
+  for (const Bucket& bucket : owned_.buckets.buckets()) {
     if (bucket.use == Bucket::Use::kBorrowed) {
       continue;
     }
-    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(data_rank_)];
+    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(owned_.rank)];
     const std::int64_t blocks = slice.count() / kBlock;
     ops::sum_of_squares_blocks(
         context_, gradients.flat_slice(bucket.elements.begin + slice.begin, slice.count()), kBlock,
@@ -107,8 +108,7 @@ bool GradientNorm::is_finite(const ConstTensorView& tensor) {
 }
 
 std::span<const double> GradientNorm::blocks() const {
-  return on_host_.view().host<double>().first(
-      static_cast<std::size_t>(plan_.owned_elements(data_rank_) / kBlock));
+  return on_host_.view().host<double>().first(static_cast<std::size_t>(owned_.elements() / kBlock));
 }
 
 std::vector<double> GradientNorm::partials() const {
@@ -116,7 +116,7 @@ std::vector<double> GradientNorm::partials() const {
   if (sums.empty()) {
     return sums;  // a stage without parameters has no slices
   }
-  std::ranges::transform(nodes_[static_cast<std::size_t>(data_rank_)], sums.begin(),
+  std::ranges::transform(nodes_[static_cast<std::size_t>(owned_.rank)], sums.begin(),
                          [own = blocks()](const Node& node) {
                            return grid::sum_in_tree(
                                grid::SumTree(node.blocks),

@@ -45,13 +45,13 @@ struct Fragments {
 };
 
 Fragments fragments_of(const OuterShare& share) {
-  const std::vector<OwnedPiece> owned = owned_pieces(share.layout, share.buckets, share.data_rank);
+  const std::vector<OwnedPiece> owned = share.owned.pieces();
   Fragments result;
   for (const grid::Range& of : share.fragments) {
     const auto first = std::ssize(result.pieces);
     const std::int64_t begin = result.elements;
     for (const OwnedPiece& piece : owned) {
-      const std::int64_t layer = share.layout.parameters[piece.parameter].spec.layer;
+      const std::int64_t layer = share.owned.layout.parameters[piece.parameter].spec.layer;
       if (of.begin <= layer && layer < of.end) {
         result.pieces.push_back({.owned = piece, .offset = result.elements});
         result.elements += (piece.range.count() + kBlock - 1) / kBlock * kBlock;
@@ -117,7 +117,7 @@ OuterOptimizer::OuterOptimizer(comm::Communicator& group, const OuterShare& shar
   element_ranges_ = std::move(f.element_ranges);
   largest_ = f.largest;
   largest_slice_ = slice_of(largest_, group.size(), 0).count();
-  for (const nn::PlacedParameter& placed : share.layout.parameters) {
+  for (const nn::PlacedParameter& placed : share.owned.layout.parameters) {
     averages_.push_back(placed.spec.rule == nn::ParameterRule::kAverage);
   }
   std::int64_t bytes = 0;

@@ -40,25 +40,6 @@ void pause() {
   std::this_thread::sleep_for(kPause);
 }
 
-/// The slices of one server as a layout of their own.
-nn::ParameterLayout layout_of(const nn::ParameterLayout& whole, std::span<const OwnedPiece> pieces,
-                              std::int64_t elements) {
-  nn::ParameterLayout layout{.elements = elements, .weight_elements = elements};
-  for (const OwnedPiece& piece : pieces) {
-    nn::PlacedParameter placed = whole.parameters[piece.parameter];
-    placed.shape = Shape{piece.range.count()};
-    placed.offset = piece.owned_offset;
-    layout.parameters.push_back(std::move(placed));
-  }
-  return layout;
-}
-
-/// One bucket of all elements, on one rank.
-BucketPlan one_bucket(const nn::ParameterLayout& layout) {
-  return BucketPlan(layout, 1,
-                    std::max<std::int64_t>(nn::ParameterLayout::kBlock, layout.elements));
-}
-
 /// Packs a gradient without its blocks of zeros: a mask, then the other blocks. Returns: the words.
 std::int64_t pack_blocks(std::span<const Word> gradient, std::int64_t block_words,
                          std::span<Word> into) {
@@ -114,20 +95,19 @@ std::vector<nn::MemoryItem> ParameterServer::memory(const OptimizerOptions& opti
                                                     const BucketPlan& buckets, std::int64_t servers,
                                                     std::int64_t ranks, std::int64_t rank,
                                                     DType dtype) {
-  const std::int64_t most = buckets.owned_elements(0);  // no server has more
+  const std::int64_t most = Ownership{layout, buckets, 0}.elements();  // no server has more
   const std::int64_t element = size_bytes(dtype);
   std::vector<nn::MemoryItem> items{
       {"fetched weights and pushed gradient",
        most * element + (kHeaderWords + mask_words(most)) * kWordBytes + most * element}};
   if (rank < servers) {
-    const std::int64_t elements = buckets.owned_elements(rank);
-    const auto pieces = owned_pieces(layout, buckets, rank);
-    const nn::ParameterLayout own = layout_of(layout, pieces, elements);
-    const Places places = places_of(std::ssize(pieces), elements, ranks, dtype);
+    const Ownership own{layout, buckets, rank};
+    const std::int64_t elements = own.elements();
+    const Places places = places_of(std::ssize(own.pieces()), elements, ranks, dtype);
     items.push_back({"window of weights and inboxes", places.words * kWordBytes});
     items.push_back({"master weights and gradient of the server",
                      2 * elements * element + places.inbox_words * kWordBytes});
-    items.push_back(Optimizer::memory(optimizer, own, one_bucket(own), 0, dtype).front());
+    items.push_back(OwnedTensors::memory(own, UpdateRule::states(optimizer), dtype).front());
   }
   return items;
 }
@@ -138,8 +118,8 @@ ParameterServer::ParameterServer(comm::Communicator& group, const OptimizerOptio
     : group_(group), options_(options), dtype_(dtype), context_(1) {
   std::int64_t most = 0;
   for (std::int64_t s = 0; s < servers; ++s) {
-    Server server{.pieces = owned_pieces(layout, buckets, s),
-                  .elements = buckets.owned_elements(s)};
+    const Ownership ownership{layout, buckets, s};
+    Server server{.pieces = ownership.pieces(), .elements = ownership.elements()};
     server.places = places_of(std::ssize(server.pieces), server.elements, group.size(), dtype);
     most = std::max(most, server.elements);
     servers_.push_back(std::move(server));
@@ -151,13 +131,10 @@ ParameterServer::ParameterServer(comm::Communicator& group, const OptimizerOptio
   if (group.rank() < servers) {
     const Server& own = servers_[static_cast<std::size_t>(group.rank())];
     words = own.places.words;
-    pieces_ = own.pieces;
-    layout_ = layout_of(layout, pieces_, own.elements);
-    buckets_.emplace(one_bucket(layout_));
-    master_memory_ = device::Buffer(device::Device::cpu(), own.elements * size_bytes(dtype));
+    owned_.emplace(device::Device::cpu(), Ownership{layout, buckets, group.rank()},
+                   UpdateRule::states(optimizer), dtype);
+    rule_.emplace(context_, optimizer, layout, *owned_);
     gradient_memory_ = device::Buffer(device::Device::cpu(), own.elements * size_bytes(dtype));
-    optimizer_.emplace(context_, optimizer, layout_, *buckets_, 0,
-                       master_memory_.view(0, Shape{own.elements}, dtype));
     inbox_.resize(static_cast<std::size_t>(own.places.inbox_words));
   }
   window_ = group.make_window(words);
@@ -175,26 +152,13 @@ std::span<Word> ParameterServer::words_of(const TensorView& tensor) const {
           static_cast<std::size_t>(tensor.bytes() / kWordBytes)};
 }
 
-TensorView ParameterServer::master(const OwnedPiece& piece) const {
-  return master_memory_.view(piece.owned_offset * size_bytes(dtype_), Shape{piece.range.count()},
-                             dtype_);
-}
-
-TensorView ParameterServer::state(std::size_t index, const OwnedPiece& piece) const {
-  const auto at = static_cast<std::size_t>(
-      std::ranges::find(pieces_, piece.owned_offset, &OwnedPiece::owned_offset) - pieces_.begin());
-  const auto found = std::ranges::find(optimizer_->pieces(), at, &OwnedPiece::parameter);
-  require(found != optimizer_->pieces().end(), "no optimizer state of slice {}", at);
-  return optimizer_->state(index, *found);
-}
-
 void ParameterServer::show(const OwnedPiece& piece, std::size_t index) {
   const Server& own = servers_[static_cast<std::size_t>(group_.rank())];
   const std::int64_t sequence = own.places.sequences + static_cast<std::int64_t>(index);
   // Slices begin at whole blocks, so whole words belong to one.
   const std::int64_t first = piece.owned_offset * size_bytes(dtype_) / kWordBytes;
   const std::int64_t count = words_for(piece.range.count() * size_bytes(dtype_));
-  const auto* const words = reinterpret_cast<const Word*>(master_memory_.raw()) + first;
+  const auto* const words = reinterpret_cast<const Word*>(master(piece).raw());
   const Word before = window_->load_own(sequence);
   window_->store_own(sequence, before + 1);
   window_->write_own(own.places.weights + first, {words, static_cast<std::size_t>(count)});
@@ -202,12 +166,12 @@ void ParameterServer::show(const OwnedPiece& piece, std::size_t index) {
 }
 
 void ParameterServer::start(std::int64_t updates) {
-  if (optimizer_) {
+  if (owned_) {
     window_->store_own(servers_[static_cast<std::size_t>(group_.rank())].places.version,
                        static_cast<Word>(updates));
   }
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    show(pieces_[i], i);
+  for (std::size_t i = 0; i < pieces().size(); ++i) {
+    show(pieces()[i], i);
   }
   group_.barrier();
   thread_ = std::thread([this] { serve(); });
@@ -218,7 +182,7 @@ void ParameterServer::serve() {
     while (!ends_) {
       window_->progress();
       bool applied = false;
-      for (std::int64_t rank = 0; optimizer_ && rank < group_.size(); ++rank) {
+      for (std::int64_t rank = 0; owned_ && rank < group_.size(); ++rank) {
         applied = apply(rank) || applied;
       }
       if (!applied) {
@@ -280,11 +244,12 @@ bool ParameterServer::apply(std::int64_t rank) {
     const TensorView gradient = gradient_memory_.view(0, Shape{own.elements}, dtype_);
     unpack_blocks(packed.subspan(kHeaderWords - kVersion),
                   kPackedBlock * size_bytes(dtype_) / kWordBytes, words_of(gradient));
-    for (std::size_t b = 0; b < buckets_->buckets().size(); ++b) {
-      optimizer_->update(b, gradient, rate, scale, static_cast<std::int64_t>(version) + 1);
+    for (const UpdateRule::Run& run : rule_->runs()) {
+      rule_->update(run, gradient.flat_slice(run.elements.owned_offset, run.elements.range.count()),
+                    rate, scale, static_cast<std::int64_t>(version) + 1);
     }
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      show(pieces_[i], i);
+    for (std::size_t i = 0; i < pieces().size(); ++i) {
+      show(pieces()[i], i);
     }
     window_->store_own(own.places.version, version + 1);
   }

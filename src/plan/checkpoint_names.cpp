@@ -16,7 +16,7 @@ std::string weight_name(const nn::ParameterSpec& spec, const std::string& prefix
 std::vector<std::string> state_names(const nn::ParameterSpec& spec,
                                      const optim::OptimizerOptions& options,
                                      const std::string& prefix) {
-  std::vector<std::string> names = optim::Optimizer::state_names(options, spec.rule);
+  std::vector<std::string> names = optim::UpdateRule::state_names(options, spec);
   for (std::string& name : names) {
     name = fmt::format("{}{}{}/{}", prefix, kStatePrefix, name, spec.name);
   }

@@ -23,9 +23,10 @@ std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::i
   return configured != 0 ? configured : stored != 0 ? stored : otherwise;
 }
 
-void check_optimizer(const optim::OptimizerOptions& options) {
-  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == Switch::kOn &&
-      options.momentum == 0.0) {
+void check_optimizer(const config::RunConfig& config) {
+  const auto& optimizer = config.optimizer;
+  if (optimizer.kind == optim::OptimizerKind::kSgd && optimizer.options.nesterov == Switch::kOn &&
+      optimizer.options.momentum == 0.0) {
     fail(ExitCode::kUsage,
          "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
   }

@@ -63,7 +63,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
              const VirtualGrid& of_checkpoint, device::DeviceKind device, ProvenSchedules* proven) {
   const VirtualGrid stored = kept_grid(asked, of_checkpoint);
   const config::RunConfig given = with_grid(asked, ranks, train_data, stored);
-  check_optimizer(given.optimizer.options);
+  check_optimizer(given);
   check_augmentation(given.data.augmentation, train_data);
   Plan plan;
   plan.device = device;
@@ -93,7 +93,7 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   note_choice("numerics.lanes", given.numerics.lanes, stored.lanes);
   note_choice("batch.micro", given.batch.micro, stored.microbatch);
   note_choice("numerics.loss_pieces", given.numerics.loss_pieces, stored.loss_pieces);
-  if (given.optimizer.options.kind == optim::OptimizerKind::kAuto) {
+  if (!given.optimizer.kind) {
     plan.chosen.insert("optimizer.kind");
   }
   if (given.schedule.peak == config::kOpen) {

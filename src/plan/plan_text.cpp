@@ -24,7 +24,7 @@ std::int64_t replica_with_most_state(const Plan& plan, const RankPlan& rank) {
   if (plan.grid.data > 1 && plan.model->trainable_count() < plan.model->parameter_count()) {
     std::int64_t most = 0;
     for (std::int64_t d = 0; d < plan.grid.data; ++d) {
-      const std::int64_t elements = optim::state_elements(rank.layout, rank.buckets, d);
+      const std::int64_t elements = optim::Ownership{rank.layout, rank.buckets, d}.state_elements();
       if (elements > most) {
         most = elements;
         replica = d;

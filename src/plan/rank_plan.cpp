@@ -73,10 +73,7 @@ std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& ran
     return {};
   }
   return {{"master weights, frozen",
-           optim::Optimizer::memory(optim::OptimizerOptions::stateless(), rank.frozen,
-                                    rank.frozen_buckets, rank.coordinates.data, dtype)
-               .back()
-               .bytes}};
+           rank.owned_frozen().elements() * size_bytes(compute_dtype(dtype))}};
 }
 
 /// Bytes that operations need on a GPU besides their tensors, of those that need most.
@@ -111,8 +108,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   };
   add(optim::GradientReducer::memory(plan.lanes, rank.coordinates.data, rank.buckets,
                                      rank.reducer_sizes));
-  add(optim::Optimizer::memory(replication_of(plan).rank_optimizer(plan), rank.layout, rank.buckets,
-                               rank.coordinates.data, c.numerics.dtype));
+  add(optim::OwnedTensors::memory(rank.owned(), rank_states(plan), c.numerics.dtype));
   if (plan.device == device::DeviceKind::kCpu) {
     add(frozen_masters(plan, rank));
     add(replication_of(plan).memory(plan, rank));
@@ -122,7 +118,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.chunks));
-  add({optim::GradientNorm::memory(rank.buckets)});
+  add({optim::GradientNorm::memory(rank.owned())});
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return plan.device == device::DeviceKind::kCpu
@@ -193,15 +189,14 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
 
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   const config::RunConfig& c = plan.config;
-  const std::int64_t owned = rank.buckets.owned_elements(rank.coordinates.data);
-  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options)) *
-                      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data);
+  const optim::Ownership owned = rank.owned();
+  const std::int64_t states =
+      optim::UpdateRule::states(c.optimizer.options) * owned.state_elements();
   // Frozen masters in host memory do not change while they are written.
   const bool on_host = plan.device == device::DeviceKind::kCpu ||
                        c.numerics.dtype != compute_dtype(c.numerics.dtype);
-  const std::int64_t frozen =
-      on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
-  return (replication_of(plan).copied_elements(plan, owned, states) + frozen) *
+  const std::int64_t frozen = on_host ? 0 : rank.owned_frozen().elements();
+  return (replication_of(plan).copied_elements(plan, owned.elements(), states) + frozen) *
          size_bytes(compute_dtype(c.numerics.dtype));
 }
 

@@ -21,6 +21,12 @@ const ReplicationPlan& replication_of(config::Sync sync) {
   return kEveryStep;
 }
 
+std::int64_t rank_states(const Plan& plan) {
+  return replication_of(plan).traits(plan).ranks_update
+             ? optim::UpdateRule::states(plan.config.optimizer.options)
+             : 0;
+}
+
 std::string part_prefix(std::int64_t part) {
   return fmt::format("{}{}/", kPartPrefix, part);
 }
@@ -28,10 +34,6 @@ std::string part_prefix(std::int64_t part) {
 std::vector<io::LoaderOptions> ReplicationPlan::loaders(const Plan& plan,
                                                         const RankPlan& rank) const {
   return {training_loader(plan, rank, 0)};
-}
-
-optim::OptimizerOptions ReplicationPlan::rank_optimizer(const Plan& plan) const {
-  return plan.config.optimizer.options;
 }
 
 std::int64_t ReplicationPlan::copied_elements(const Plan& plan, std::int64_t owned,

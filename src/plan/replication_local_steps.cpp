@@ -289,9 +289,7 @@ optim::OuterShare outer_share(const Plan& plan, const RankPlan& rank) {
                       .momentum = local.outer_momentum,
                       .exchange = local.exchange},
           .islands = {.count = plan.parts, .own = rank.own_parts},
-          .layout = rank.layout,
-          .buckets = rank.buckets,
-          .data_rank = rank.coordinates.data,
+          .owned = rank.owned(),
           .fragments = plan.fragments,
           .dtype = compute_dtype(plan.config.numerics.dtype)};
 }
@@ -305,14 +303,12 @@ std::int64_t island_slot_bytes(const Plan& plan, const RankPlan& rank) {
   if (plan.parts_per_rank == 1 && !islands_differ(plan) && !are_jobs(plan.config)) {
     return 0;
   }
-  const config::RunConfig& c = plan.config;
-  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
-  const std::int64_t state =
-      optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data) * full;
-  const bool masters = c.numerics.dtype != compute_dtype(c.numerics.dtype);
-  return std::ssize(optim::Optimizer::state_names(c.optimizer.options)) * slot_bytes_of(state) +
-         (masters ? slot_bytes_of(rank.buckets.owned_elements(rank.coordinates.data) * full) : 0) +
-         slot_bytes_of(rank.layout.weight_elements * size_bytes(c.numerics.dtype));
+  const DType dtype = plan.config.numerics.dtype;
+  const optim::Ownership owned = rank.owned();
+  const std::int64_t full = size_bytes(compute_dtype(dtype));
+  const std::int64_t masters = dtype == compute_dtype(dtype) ? 0 : owned.elements() * full;
+  return rank_states(plan) * slot_bytes_of(owned.state_elements() * full) + slot_bytes_of(masters) +
+         slot_bytes_of(rank.layout.weight_elements * size_bytes(dtype));
 }
 
 }  // namespace strata::plan

@@ -20,6 +20,7 @@ class ParameterServers final : public ReplicationPlan {
                 "parallel.sync is async: its workers have no step in common, so strata plan cannot "
                 "predict one; set it to step to plan its memory and speed",
             .replicas_stay_equal = false,
+            .ranks_update = false,
             .saves_at_once = true};  // the state changes while it is written
   }
 
@@ -98,10 +99,6 @@ class ParameterServers final : public ReplicationPlan {
   [[nodiscard]] std::vector<io::LoaderOptions> loaders(const Plan& plan,
                                                        const RankPlan& rank) const override {
     return {2, unit_loader(plan, rank, 0)};
-  }
-  /// One without state, which servers have.
-  [[nodiscard]] optim::OptimizerOptions rank_optimizer(const Plan& /*plan*/) const override {
-    return optim::OptimizerOptions::stateless();
   }
   [[nodiscard]] std::optional<optim::BucketPlan> server_buckets(
       const Plan& plan, const nn::ParameterLayout& layout,

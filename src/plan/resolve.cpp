@@ -38,7 +38,7 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
   }
   const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
   const std::int64_t stored = size_bytes(c.numerics.dtype);
-  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
+  const std::int64_t states = optim::UpdateRule::states(c.optimizer.options);
   // Weights, gradients, the optimizer's state and, unless these are the weights, master weights.
   const std::int64_t parameter_bytes =
       replicated.parameter_count() * (stored + full + states * full + (stored == full ? 0 : full));
@@ -168,7 +168,6 @@ double suitable_rate(const config::RunConfig& config, std::int64_t parameters) {
     case optim::OptimizerKind::kAdagrad:
       rate = 0.01;
       break;
-    case optim::OptimizerKind::kAuto:
     case optim::OptimizerKind::kAdam:
     case optim::OptimizerKind::kAdamw: {
       const auto count = static_cast<double>(std::max<std::int64_t>(1, parameters));
@@ -185,10 +184,11 @@ double suitable_rate(const config::RunConfig& config, std::int64_t parameters) {
 }  // namespace
 
 void resolve_kind(config::RunConfig& config) {
-  if (config.optimizer.options.kind == optim::OptimizerKind::kAuto) {
+  if (!config.optimizer.kind) {
     check_open_rate(config.schedule.peak);
-    config.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+    config.optimizer.kind = optim::OptimizerKind::kAdamw;
   }
+  config.optimizer.options.kind = *config.optimizer.kind;
 }
 
 void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::int64_t total_steps,
@@ -196,7 +196,7 @@ void resolve_rate(const config::RunConfig& given, const nn::Model& model, std::i
   constexpr std::int64_t kMostWarmup = 100;
   constexpr std::int64_t kWarmupShare = 20;
   const bool open_rate = given.schedule.peak == config::kOpen;
-  const bool open_kind = given.optimizer.options.kind == optim::OptimizerKind::kAuto;
+  const bool open_kind = !given.optimizer.kind;
   if (open_rate) {
     std::int64_t trained = 0;
     for (const nn::ParameterSpec& spec : model.parameters()) {

@@ -79,7 +79,7 @@ void resolve_objective(config::RunConfig& config);
 /// Pre: plan.config, plan.device, plan.model and plan.chosen.
 [[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const VirtualGrid& stored);
 
-void check_optimizer(const optim::OptimizerOptions& options);
+void check_optimizer(const config::RunConfig& config);
 
 /// Rejects a rate of another optimizer, where adamw was not chosen.
 void check_open_rate(double rate);

@@ -107,12 +107,14 @@ StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_r
   }
   result.tied = trace.take();
 
-  optim::GradientNorm norm(context, rank.layout, rank.buckets, at.data);
+  optim::GradientNorm norm(context, rank.owned());
   norm.begin(reducer.sums());
   result.norm = trace.take();
 
-  optim::Optimizer optimizer(context, replication_of(plan).rank_optimizer(plan), rank.layout,
-                             rank.buckets, at.data, weights);
+  const optim::OwnedTensors owned(context.device(), rank.owned(), rank_states(plan),
+                                  compute_dtype(c.numerics.dtype), weights);
+  optim::UpdateRule rule(context, c.optimizer.options, rank.layout, owned, weights);
+  const bool updates = replication_of(plan).traits(plan).ranks_update;
   static_cast<void>(trace.take());
   optim::WeightGather gather(data, rank.layout, rank.buckets, weights, plan.node_replicas);
   const std::vector<optim::Bucket>& buckets = rank.buckets.buckets();
@@ -121,7 +123,9 @@ StepTrace trace_step(const Plan& plan, const RankPlan& rank, std::int64_t node_r
   };
   for (std::size_t b = buckets.size(); b-- > 0;) {
     if (!borrowed(b)) {
-      optimizer.update(b, reducer.sums(), c.schedule.peak, 1.0, 1);
+      if (updates) {
+        rule.update(b, reducer.sums(), c.schedule.peak, 1.0, 1);
+      }
       gather.begin(b);
     }
   }

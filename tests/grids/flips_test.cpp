@@ -119,7 +119,7 @@ TensorView piece_of(const FlippedRank& mine, train::RankState& state) {
     return all.at((mine.flip.draw >> 16U) % all.size());
   };
   if (mine.flip.place == FlipPlace::kGradients) {
-    const optim::OwnedPiece& piece = one_of(state.optimizer().pieces());
+    const optim::OwnedPiece& piece = one_of(state.owned().pieces());
     return state.reducer().sums().flat_slice(piece.arena_offset, piece.range.count());
   }
   const grid::Range& elements = one_of(mine.parameters);

@@ -88,15 +88,15 @@ std::vector<std::string> parts_of(const char* variable, std::size_t least, std::
 /// NaN in the reduced gradient, a flipped bit elsewhere; a second call puts a product right.
 void damage(train::RankState& state, FaultPlace place) {
   state.drain();
-  const optim::Optimizer& optimizer = state.optimizer();
-  const optim::OwnedPiece& piece = optimizer.pieces().front();
+  const optim::OwnedTensors& owned = state.owned();
+  const optim::OwnedPiece& piece = owned.pieces().front();
   const bool gradient = place == FaultPlace::kGradient;
   const bool sums = gradient || place == FaultPlace::kFlipGradient;
   const bool masters = place == FaultPlace::kFlipWeights;
   const TensorView tensor = sums ? state.reducer().sums()
                             : place == FaultPlace::kState || place == FaultPlace::kFlipState
-                                ? optimizer.state(0, piece)
-                            : masters ? optimizer.master(piece)
+                                ? owned.state(0, piece)
+                            : masters ? owned.master(piece)
                                       : state.weights();
   const TensorView element = tensor.flat_slice(sums ? piece.arena_offset : 0, 1);
   const std::span<std::byte> bytes(element.raw(), static_cast<std::size_t>(element.bytes()));

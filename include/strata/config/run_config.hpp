@@ -185,7 +185,8 @@ struct RunConfig {
     optim::AsyncOptions options;
   } async;
   struct {
-    optim::OptimizerOptions options{.kind = optim::OptimizerKind::kAuto};
+    std::optional<optim::OptimizerKind> kind;  // options.kind follows it
+    optim::OptimizerOptions options;
     double clip_norm = 0.0;
     std::string frozen;  // patterns of parameter names
   } optimizer;

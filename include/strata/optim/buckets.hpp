@@ -46,8 +46,6 @@ class BucketPlan {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   /// The buckets of one use, in order.
   [[nodiscard]] std::vector<Bucket> buckets_for(Bucket::Use use) const;
-  /// Elements that one rank updates: its slices of all buckets except borrowed ones.
-  [[nodiscard]] std::int64_t owned_elements(std::int64_t rank) const;
   /// The largest slice of any bucket and rank.
   [[nodiscard]] std::int64_t largest_slice() const;
   /// All boundaries as text, to compare plans.
@@ -57,7 +55,7 @@ class BucketPlan {
   std::vector<Bucket> buckets_;
 };
 
-/// Consecutive elements of one parameter, or of a shard's slice of it, that one data rank owns.
+/// Consecutive elements of one parameter, or of a shard's slice of it, that one rank owns.
 struct OwnedPiece {
   std::size_t bucket = 0;
   /// Index into the layout's parameters.
@@ -69,13 +67,18 @@ struct OwnedPiece {
   std::int64_t state_offset = 0;
 };
 
-/// All pieces that `rank` owns, in order of buckets; none in borrowed buckets.
-[[nodiscard]] std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout,
-                                                   const BucketPlan& plan, std::int64_t rank);
+/// Which elements of a layout one of the ranks that share it owns: its slices of all buckets except
+/// borrowed ones. Refers to layout and buckets.
+struct Ownership {
+  const nn::ParameterLayout& layout;
+  const BucketPlan& buckets;
+  std::int64_t rank = 0;
 
-/// The length of one of the rank's optimizer states: its owned elements without whole blocks of
-/// frozen parameters.
-[[nodiscard]] std::int64_t state_elements(const nn::ParameterLayout& layout, const BucketPlan& plan,
-                                          std::int64_t rank);
+  [[nodiscard]] std::int64_t elements() const;
+  /// Without whole blocks of frozen parameters: the length of a tensor of optimizer state.
+  [[nodiscard]] std::int64_t state_elements() const;
+  /// In order of buckets.
+  [[nodiscard]] std::vector<OwnedPiece> pieces() const;
+};
 
 }  // namespace strata::optim

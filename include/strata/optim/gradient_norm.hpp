@@ -21,14 +21,13 @@ namespace strata::optim {
 /// group. The owner counts a tied parameter's gradient.
 class GradientNorm {
  public:
-  GradientNorm(ops::Context& context, const nn::ParameterLayout& layout, const BucketPlan& plan,
-               std::int64_t data_rank);
+  GradientNorm(ops::Context& context, const Ownership& owned);
 
-  /// The allocation of a GradientNorm on its context's device.
-  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan);
+  /// The allocation of a GradientNorm on its context's device, the same for every data rank.
+  [[nodiscard]] static nn::MemoryItem memory(const Ownership& owned);
 
   /// Sums the blocks of another data rank from now on.
-  void assign(std::int64_t data_rank) { data_rank_ = data_rank; }
+  void assign(std::int64_t data_rank) { owned_.rank = data_rank; }
 
   /// Enqueues the sums of squares of the own blocks.
   void begin(const ConstTensorView& gradients);
@@ -53,8 +52,7 @@ class GradientNorm {
   };
 
   ops::Context& context_;
-  const BucketPlan& plan_;
-  std::int64_t data_rank_;
+  Ownership owned_;
   std::vector<std::vector<Node>> nodes_;  ///< by data rank
   std::int64_t width_ = 0;                ///< nodes of the rank that completes the most
   /// Of the partial sums of all ranks, width_ for each: what brings those of each slice together,

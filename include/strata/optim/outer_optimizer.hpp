@@ -33,9 +33,7 @@ struct IslandShare {
 struct OuterShare {
   OuterOptions options;
   IslandShare islands;
-  const nn::ParameterLayout& layout;
-  const BucketPlan& buckets;
-  std::int64_t data_rank = 0;
+  Ownership owned;
   std::span<const grid::Range> fragments;  ///< the layers that are averaged together
   DType dtype = DType::kFloat32;
 };

@@ -76,9 +76,13 @@ class ParameterServer {
                                                           std::int64_t rank, DType dtype);
 
   /// The slices that this rank owns, and their master weights and optimizer state.
-  [[nodiscard]] std::span<const OwnedPiece> pieces() const { return pieces_; }
-  [[nodiscard]] TensorView master(const OwnedPiece& piece) const;
-  [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const;
+  [[nodiscard]] std::span<const OwnedPiece> pieces() const {
+    return owned_ ? owned_->pieces() : std::span<const OwnedPiece>();
+  }
+  [[nodiscard]] TensorView master(const OwnedPiece& piece) const { return owned_->master(piece); }
+  [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const {
+    return owned_->state(index, piece);
+  }
 
   /// Shows the master weights to all ranks and starts to serve, after so many updates.
   /// Communication: a barrier.
@@ -158,12 +162,9 @@ class ParameterServer {
   ops::Context context_;
 
   // Of a server.
-  std::vector<OwnedPiece> pieces_;
-  nn::ParameterLayout layout_;  ///< of the own slices alone, one after the other
-  std::optional<BucketPlan> buckets_;
-  device::Buffer master_memory_;
-  device::Buffer gradient_memory_;
-  std::optional<Optimizer> optimizer_;
+  std::optional<OwnedTensors> owned_;
+  std::optional<UpdateRule> rule_;
+  device::Buffer gradient_memory_;  ///< of what the rank owns
   std::vector<Word> inbox_;
   std::thread thread_;
   std::atomic<bool> ends_ = false;

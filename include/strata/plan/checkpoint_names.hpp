@@ -30,7 +30,7 @@ inline constexpr std::string_view kPackingError = "error";
                                       const std::string& prefix = "");
 
 /// The names of a parameter's optimizer state, as in "optimizer/adam_m/dense1.weight", in the order
-/// of Optimizer::state_names().
+/// of UpdateRule::state_names().
 [[nodiscard]] std::vector<std::string> state_names(const nn::ParameterSpec& spec,
                                                    const optim::OptimizerOptions& options,
                                                    const std::string& prefix = "");

@@ -188,6 +188,12 @@ struct RankPlan {
   std::vector<nn::MemoryItem> memory;
   /// Its allocations in host memory where the device is a GPU; else empty.
   std::vector<nn::MemoryItem> host_memory;
+
+  /// What it owns of `layout` and of `frozen`. Refers to this object.
+  [[nodiscard]] optim::Ownership owned() const { return {layout, buckets, coordinates.data}; }
+  [[nodiscard]] optim::Ownership owned_frozen() const {
+    return {frozen, frozen_buckets, coordinates.data};
+  }
 };
 
 [[nodiscard]] VirtualGrid virtual_grid_of(const Plan& plan);

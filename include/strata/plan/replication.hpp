@@ -19,6 +19,8 @@ struct ReplicationTraits {
   std::string unforecastable;
   /// Replicas end each step with the same weights, so that steps can be checked.
   bool replicas_stay_equal = true;
+  /// Ranks update the weights that they own; else servers do, which have the optimizer state.
+  bool ranks_update = true;
   /// A checkpoint must be complete before training goes on.
   bool saves_at_once = false;
   /// ReplicationPlan::traffic() takes time of its own.
@@ -103,8 +105,6 @@ class ReplicationPlan {
   /// The loaders that a training rank has at one time.
   [[nodiscard]] virtual std::vector<io::LoaderOptions> loaders(const Plan& plan,
                                                                const RankPlan& rank) const;
-  /// The optimizer of a rank's RankState.
-  [[nodiscard]] virtual optim::OptimizerOptions rank_optimizer(const Plan& plan) const;
   /// How servers divide a rank's parameters.
   [[nodiscard]] virtual std::optional<optim::BucketPlan> server_buckets(
       const Plan& /*plan*/, const nn::ParameterLayout& /*layout*/,
@@ -142,6 +142,9 @@ class ReplicationPlan {
 [[nodiscard]] inline const ReplicationPlan& replication_of(const Plan& plan) {
   return replication_of(plan.config.parallel.sync);
 }
+
+/// Tensors of optimizer state in a rank's RankState.
+[[nodiscard]] std::int64_t rank_states(const Plan& plan);
 
 /// The key of Plan::parts in the virtual grid of a checkpoint.
 inline constexpr const char* kPartsKey = "islands";

@@ -80,6 +80,7 @@ class RankState : public StoredState {
   optim::GradientReducer reducer_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
+  optim::UpdateRule rule_;
   optim::WeightGather gather_;
   std::optional<comm::RotatedGroup> rotated_data_;
   std::optional<comm::RotatedGroup> rotated_lanes_;

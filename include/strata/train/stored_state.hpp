@@ -71,8 +71,8 @@ class StoredState {
   /// Of this rank, in layer order.
   [[nodiscard]] std::vector<nn::Stage*> chunks() { return stage_state_.chunks(); }
 
-  /// The master weights, of this rank's own slices.
-  [[nodiscard]] const optim::Optimizer& optimizer() const { return optimizer_; }
+  /// The master weights and the optimizer state of trained parameters, of this rank's own slices.
+  [[nodiscard]] const optim::OwnedTensors& owned() const { return owned_; }
   /// Copies master weights of this rank to host memory. Waits for the work that writes them.
   void copy_master(const optim::OwnedPiece& piece, const TensorView& into) const;
   [[nodiscard]] const TensorView& weights() const { return stage_state_.weights(); }
@@ -119,27 +119,26 @@ class StoredState {
   const plan::Plan& plan_;
   const plan::RankPlan& rank_;
   StageState stage_state_;
-  optim::Optimizer optimizer_;
+  optim::OwnedTensors owned_;
 
  private:
-  /// Whether the optimizer has master copies of the weights.
+  /// Whether the master weights are copies.
   [[nodiscard]] bool has_masters() const;
   /// Adds a slice unless another tensor rank has a copy and writes it.
   void add_placed(std::vector<io::TensorSlice>& slices, const std::string& name,
                   const nn::PlacedParameter& placed, const optim::OwnedPiece& piece,
                   const ConstTensorView& data) const;
   /// What this rank owns, in device memory.
-  [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
+  [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::OwnedTensors& owned,
                                                        const nn::ParameterLayout& layout,
                                                        const std::string& prefix) const;
-  /// Calls use(optimizer, piece, placed parameter) for what this rank owns.
+  /// Calls use(tensors, piece, placed parameter) for what this rank owns.
   template <typename Use>
   void for_owned(const Use& use) const;
 
   /// The master weights of frozen matrices, which no step updates; in host memory where they are
   /// copies.
-  ops::Context host_;
-  optim::Optimizer frozen_masters_;
+  optim::OwnedTensors frozen_masters_;
 };
 
 /// Hashes a tensor in any memory. Waits for the work on `stream`.

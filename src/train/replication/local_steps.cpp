@@ -52,7 +52,7 @@ LocalSteps::LocalSteps(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
 
 void LocalSteps::copy_to_islands() {
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-    device::copy_tensor(state_.optimizer().master(piece.owned), outer_.weights(piece));
+    device::copy_tensor(state_.owned().master(piece.owned), outer_.weights(piece));
   }
   for (std::int64_t i = 0; swaps() && i < own(); ++i) {
     store(i);
@@ -142,7 +142,7 @@ void LocalSteps::load_evaluation_weights() {
   store(current_);
   current_ = -1;
   for (const optim::OuterOptimizer::Piece& piece : outer_.pieces()) {
-    device::copy_tensor(outer_.weights(piece), state_.optimizer().master(piece.owned));
+    device::copy_tensor(outer_.weights(piece), state_.owned().master(piece.owned));
   }
   state_.publish_weights();
   state_.drain();
@@ -294,7 +294,7 @@ void LocalSteps::merge(std::size_t fragment) {
     enter(i);
     state_.drain();
     for (const optim::OuterOptimizer::Piece& piece : outer_.pieces(fragment)) {
-      const TensorView master = state_.optimizer().master(piece.owned);
+      const TensorView master = state_.owned().master(piece.owned);
       device::write_from_host(master, [&](std::int64_t first, const TensorView& into) {
         const device::HostView before(master.flat_slice(first, into.count()), context_.stream());
         outer_.merge(piece, first, before.view(), mix, into);

@@ -48,12 +48,12 @@ bool ParameterServers::is_worker() const {
 void ParameterServers::take_weights() {
   // Both are ranges of the same parameters, divided differently.
   for (const optim::OwnedPiece& piece : server_.pieces()) {
-    for (const optim::OwnedPiece& from : state_.optimizer().pieces()) {
+    for (const optim::OwnedPiece& from : state_.owned().pieces()) {
       const std::int64_t begin = std::max(piece.range.begin, from.range.begin);
       const std::int64_t end = std::min(piece.range.end, from.range.end);
       if (from.parameter == piece.parameter && begin < end) {
         device::copy_tensor(
-            state_.optimizer().master(from).flat_slice(begin - from.range.begin, end - begin),
+            state_.owned().master(from).flat_slice(begin - from.range.begin, end - begin),
             server_.master(piece).flat_slice(begin - piece.range.begin, end - begin));
       }
     }

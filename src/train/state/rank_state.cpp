@@ -16,7 +16,8 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       groups_(groups),
       reducer_(context, groups.along(grid::Axis::kData), plan.lanes, rank.buckets,
                rank.reducer_sizes),
-      norm_(context, rank.layout, rank.buckets, rank.coordinates.data),
+      norm_(context, rank.owned()),
+      rule_(context, plan.config.optimizer.options, rank.layout, owned_, stage_state_.weights()),
       gather_(groups.along(grid::Axis::kData), rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
   for (nn::Stage* const chunk : chunks()) {
@@ -73,7 +74,7 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   for (std::size_t b = buckets.size(); b-- > 0;) {
     if (buckets[b].use != optim::Bucket::Use::kBorrowed) {
-      optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
+      rule_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
       gather_.begin(b);
     }
   }
@@ -81,7 +82,7 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
 }
 
 double RankState::publish_weights() {
-  optimizer_.write_weights();
+  rule_.round_weights();
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   for (std::size_t b = buckets.size(); b-- > 0;) {
     if (buckets[b].use != optim::Bucket::Use::kBorrowed) {
@@ -108,8 +109,8 @@ void RankState::drain() {
 }
 
 void RankState::require_finite() {
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    if (!norm_.is_finite(optimizer_.master(piece))) {
+  for (const optim::OwnedPiece& piece : owned_.pieces()) {
+    if (!norm_.is_finite(owned_.master(piece))) {
       fail(ExitCode::kDiverged,
            "the run diverged: after the last update {} holds numbers that are not finite; no "
            "checkpoint is written, and the last good one is kept. Lower optimizer.learning_rate, "
@@ -136,7 +137,7 @@ std::uint64_t RankState::sums_hash() {
 
 std::vector<io::TensorSlice> RankState::gradient_slices() {
   std::vector<io::TensorSlice> slices;
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+  for (const optim::OwnedPiece& piece : owned_.pieces()) {
     const nn::ParameterSpec& spec = spec_of(piece);
     if (spec.rule == nn::ParameterRule::kTrained) {
       add_slice(slices, "gradients/" + spec.name, piece,

@@ -164,23 +164,22 @@ StoredState::StoredState(ops::Context& context, const plan::Plan& plan, const pl
       plan_(plan),
       rank_(rank),
       stage_state_(context, plan, rank, groups),
-      optimizer_(context, plan::replication_of(plan).rank_optimizer(plan), rank.layout,
-                 rank.buckets, rank.coordinates.data, stage_state_.weights()),
-      host_(1),
-      frozen_masters_(host_, optim::OptimizerOptions::stateless(), rank.frozen, rank.frozen_buckets,
-                      rank.coordinates.data, stage_state_.frozen_weights()) {
+      owned_(context.device(), rank.owned(), plan::rank_states(plan),
+             compute_dtype(plan.config.numerics.dtype), stage_state_.weights()),
+      frozen_masters_(device::Device::cpu(), rank.owned_frozen(), 0,
+                      compute_dtype(plan.config.numerics.dtype), stage_state_.frozen_weights()) {
   if (has_masters()) {
-    for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
+    for_owned([&](const optim::OwnedTensors& owned, const optim::OwnedPiece& piece,
                   const nn::PlacedParameter& placed) {
-      nn::initialise(placed, plan.config.run.seed, piece.range.begin, owner.master(piece));
+      nn::initialise(placed, plan.config.run.seed, piece.range.begin, owned.master(piece));
     });
   }
 }
 
 template <typename Use>
 void StoredState::for_owned(const Use& use) const {
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    use(optimizer_, piece, rank_.layout.parameters[piece.parameter]);
+  for (const optim::OwnedPiece& piece : owned_.pieces()) {
+    use(owned_, piece, rank_.layout.parameters[piece.parameter]);
   }
   for (const optim::OwnedPiece& piece : frozen_masters_.pieces()) {
     use(frozen_masters_, piece, rank_.frozen.parameters[piece.parameter]);
@@ -193,7 +192,7 @@ bool StoredState::has_masters() const {
 }
 
 std::vector<TensorView> StoredState::trained_tensors() const {
-  std::vector<TensorView> tensors = optimizer_.tensors();
+  std::vector<TensorView> tensors = owned_.tensors();
   tensors.push_back(stage_state_.weights());
   // A stage may have no parameters.
   std::erase_if(tensors, [](const TensorView& tensor) { return tensor.count() == 0; });
@@ -201,7 +200,7 @@ std::vector<TensorView> StoredState::trained_tensors() const {
 }
 
 void StoredState::copy_master(const optim::OwnedPiece& piece, const TensorView& into) const {
-  const device::HostView masters(optimizer_.master(piece), context_.stream());
+  const device::HostView masters(owned_.master(piece), context_.stream());
   device::copy_tensor(masters.view(), into);
 }
 
@@ -214,8 +213,8 @@ std::uint64_t StoredState::weights_hash() const {
 
 std::uint64_t StoredState::optimizer_hash() const {
   StreamingHash hash;
-  for (const optim::Optimizer* const owner : {&optimizer_, &frozen_masters_}) {
-    for (const TensorView& tensor : owner->tensors()) {
+  for (const optim::OwnedTensors* const owned : {&owned_, &frozen_masters_}) {
+    for (const TensorView& tensor : owned->tensors()) {
       add_to(hash, tensor, context_.stream());
     }
   }
@@ -240,7 +239,7 @@ void StoredState::add_frozen(std::vector<io::TensorSlice>& slices, const device:
 }
 
 std::vector<io::TensorSlice> StoredState::slices(const std::string& prefix) const {
-  return slices_of(optimizer_, rank_.layout, prefix);
+  return slices_of(owned_, rank_.layout, prefix);
 }
 
 std::vector<io::TensorSlice> StoredState::frozen_slices() const {
@@ -270,17 +269,17 @@ void StoredState::read(const io::Checkpoint& checkpoint, const std::string& name
   read_slice(checkpoint, name, rank_.layout.parameters[piece.parameter], piece.range.begin, into);
 }
 
-std::vector<io::TensorSlice> StoredState::slices_of(const optim::Optimizer& owner,
+std::vector<io::TensorSlice> StoredState::slices_of(const optim::OwnedTensors& owned,
                                                     const nn::ParameterLayout& layout,
                                                     const std::string& prefix) const {
   std::vector<io::TensorSlice> slices;
-  for (const optim::OwnedPiece& piece : owner.pieces()) {
+  for (const optim::OwnedPiece& piece : owned.pieces()) {
     const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
-    add_placed(slices, stored_name(placed.spec, prefix), placed, piece, owner.master(piece));
+    add_placed(slices, stored_name(placed.spec, prefix), placed, piece, owned.master(piece));
     const std::vector<std::string> states =
         plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      add_placed(slices, states[i], placed, piece, owner.state(i, piece));
+      add_placed(slices, states[i], placed, piece, owned.state(i, piece));
     }
   }
   return slices;
@@ -289,24 +288,24 @@ std::vector<io::TensorSlice> StoredState::slices_of(const optim::Optimizer& owne
 void StoredState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
                                const std::string& prefix) {
   stage_state_.load_weights(checkpoint, except, prefix);
-  for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
+  for_owned([&](const optim::OwnedTensors& owned, const optim::OwnedPiece& piece,
                 const nn::PlacedParameter& placed) {
     if (has_masters() && !except.matches(placed.spec.name)) {
       end_setup_on_stop_request();
       read_slice(checkpoint, stored_name(placed.spec, prefix), placed, piece.range.begin,
-                 owner.master(piece));
+                 owned.master(piece));
     }
   });
 }
 
 void StoredState::load_state(const io::Checkpoint& checkpoint, const std::string& prefix) {
-  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+  for (const optim::OwnedPiece& piece : owned_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const std::vector<std::string> states =
         plan::state_names(placed.spec, plan_.config.optimizer.options, prefix);
     for (std::size_t i = 0; i < states.size(); ++i) {
       end_setup_on_stop_request();
-      read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));
+      read_slice(checkpoint, states[i], placed, piece.range.begin, owned_.state(i, piece));
     }
   }
 }

@@ -43,7 +43,7 @@ config::RunConfig gpt(const grid::Grid& grid = {}) {
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;
-  config.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+  config.optimizer.kind = optim::OptimizerKind::kAdamw;
   return config;
 }
 

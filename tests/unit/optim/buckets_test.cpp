@@ -61,7 +61,7 @@ TEST(BucketPlan, CoversEveryElementOnceFromTheEnd) {
     ASSERT_EQ(end, 0);
     EXPECT_EQ(plan.largest_slice(), largest);
     for (std::int64_t r = 0; r < sizes.ranks; ++r) {
-      EXPECT_EQ(plan.owned_elements(r), owned[static_cast<std::size_t>(r)]);
+      EXPECT_EQ((Ownership{layout, plan, r}.elements()), owned[static_cast<std::size_t>(r)]);
     }
   }
 }
@@ -160,9 +160,10 @@ TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
     std::int64_t owned = 0;
     std::vector<int> seen(static_cast<std::size_t>(layout.elements), 0);
     for (std::int64_t r = 0; r < ranks; ++r) {
-      owned += plan.owned_elements(r);
-      for (const OwnedPiece& piece : owned_pieces(layout, plan, r)) {
-        EXPECT_LE(piece.owned_offset + piece.range.count(), plan.owned_elements(r));
+      const Ownership of_rank{layout, plan, r};
+      owned += of_rank.elements();
+      for (const OwnedPiece& piece : of_rank.pieces()) {
+        EXPECT_LE(piece.owned_offset + piece.range.count(), of_rank.elements());
         for (std::int64_t i = 0; i < piece.range.count(); ++i) {
           ++seen[static_cast<std::size_t>(piece.arena_offset + i)];
         }
@@ -225,8 +226,9 @@ TEST(OwnedPieces, AreEveryElementOfEveryParameterOnce) {
     const BucketPlan plan(layout, sizes.ranks, sizes.bucket);
     std::vector<int> seen(static_cast<std::size_t>(layout.elements), 0);
     for (std::int64_t r = 0; r < sizes.ranks; ++r) {
-      std::vector<int> state(static_cast<std::size_t>(plan.owned_elements(r)), 0);
-      for (const OwnedPiece& piece : owned_pieces(layout, plan, r)) {
+      const Ownership owned{layout, plan, r};
+      std::vector<int> state(static_cast<std::size_t>(owned.elements()), 0);
+      for (const OwnedPiece& piece : owned.pieces()) {
         const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
         const Bucket& bucket = plan.buckets()[piece.bucket];
         const grid::Range& slice = bucket.slices[static_cast<std::size_t>(r)];

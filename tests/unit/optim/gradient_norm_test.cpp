@@ -21,12 +21,11 @@ std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t r
   std::vector<GradientNorm> norms;
   std::vector<std::vector<double>> partials;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    norms.emplace_back(context, layout, plan, r);
+    norms.emplace_back(context, Ownership{layout, plan, r});
     norms.back().begin(view_of(gradients));
     partials.push_back(norms.back().partials());
     EXPECT_EQ(partials.back().size(), partials.front().size());
-    EXPECT_EQ(norms.back().blocks().size(),
-              static_cast<std::size_t>(plan.owned_elements(r) / kBlock));
+    EXPECT_EQ(std::ssize(norms.back().blocks()), (Ownership{layout, plan, r}.elements() / kBlock));
   }
   return norms.front().squares(
       std::vector<std::span<const double>>(partials.begin(), partials.end()));
@@ -86,7 +85,7 @@ TEST(GradientNorm, SendsFewPartialSums) {
   const nn::ParameterLayout layout = layout_with({kBlock * 1000});
   ops::Context context(1);
   const BucketPlan plan(layout, 3, 1 << 20);
-  GradientNorm norm(context, layout, plan, 1);
+  GradientNorm norm(context, {layout, plan, 1});
   norm.begin(view_of(std::vector<float>(static_cast<std::size_t>(layout.elements), 1.0F)));
   EXPECT_EQ(norm.blocks().size(), 333U);
   EXPECT_LE(norm.partials().size(), 2U * 10U);

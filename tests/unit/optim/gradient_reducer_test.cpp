@@ -177,7 +177,7 @@ void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::S
     GradientReducer reducer(context, world, lanes, plan, sizes);
     reduce_twice(reducer, layout, lanes, world.rank(), of.order);
     std::vector<std::size_t> owned;
-    for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
+    for (const OwnedPiece& piece : Ownership{layout, plan, world.rank()}.pieces()) {
       for (std::int64_t i = 0; i < piece.range.count(); ++i) {
         owned.push_back(static_cast<std::size_t>(piece.arena_offset + i));
       }

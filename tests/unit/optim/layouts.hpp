@@ -6,6 +6,7 @@
 
 #include "strata/core/random.hpp"
 #include "strata/nn/parameter.hpp"
+#include "strata/optim/optimizer.hpp"
 
 namespace strata::optim::test {
 
@@ -36,6 +37,18 @@ inline std::vector<nn::ParameterSpec> tied_model() {
 }
 
 inline const std::vector<std::int64_t> kMixed{3000, 10, 1024, 1, 5000, 1025};
+
+/// What one rank owns of weights, and the rule that updates it.
+struct Optimizer {
+  Optimizer(ops::Context& context, const OptimizerOptions& options, const Ownership& ownership,
+            const TensorView& weights)
+      : owned(context.device(), ownership, UpdateRule::states(options),
+              compute_dtype(weights.dtype()), weights),
+        rule(context, options, ownership.layout, owned, weights) {}
+
+  OwnedTensors owned;
+  UpdateRule rule;
+};
 
 /// Numbers of very different sizes where parameters lie, and zeros in the gaps between them.
 inline std::vector<float> arena_numbers(const nn::ParameterLayout& layout, std::uint64_t subject) {

@@ -25,12 +25,12 @@ std::vector<float> updated(const OptimizerOptions& options, const nn::ParameterL
   const BucketPlan plan(layout, ranks, bucket);
   ops::Context context(1);
   for (std::int64_t r = 0; r < ranks; ++r) {
-    Optimizer optimizer(context, options, layout, plan, r, view_of(weights));
+    Optimizer optimizer(context, options, {layout, plan, r}, view_of(weights));
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const std::vector<float> gradients =
           arena_numbers(layout, static_cast<std::uint64_t>(10 + step));
       for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-        optimizer.update(b, view_of(gradients), rate_of(step), kScale, step);
+        optimizer.rule.update(b, view_of(gradients), rate_of(step), kScale, step);
       }
     }
   }
@@ -103,35 +103,39 @@ TEST(Optimizer, KeepsStateForItsOwnSlicesOnly) {
   const BucketPlan plan(layout, 4, 4096);
   const auto bytes = [&](const OptimizerOptions& options, std::int64_t rank) {
     const std::vector<nn::MemoryItem> items =
-        Optimizer::memory(options, layout, plan, rank, DType::kFloat32);
+        OwnedTensors::memory({layout, plan, rank}, UpdateRule::states(options), DType::kFloat32);
     EXPECT_EQ(items.size(), 1U);
     return items.front().bytes;
   };
+  const auto owned = [&](std::int64_t rank) { return Ownership{layout, plan, rank}.elements(); };
   EXPECT_EQ(bytes({.kind = OptimizerKind::kSgd}, 0), 0);
-  EXPECT_EQ(bytes({.kind = OptimizerKind::kSgd, .momentum = 0.9}, 1), plan.owned_elements(1) * 4);
-  EXPECT_EQ(bytes({.kind = OptimizerKind::kAdam}, 2), plan.owned_elements(2) * 8);
-  EXPECT_EQ(bytes({.kind = OptimizerKind::kAdagrad}, 3), plan.owned_elements(3) * 4);
+  EXPECT_EQ(bytes({.kind = OptimizerKind::kSgd, .momentum = 0.9}, 1), owned(1) * 4);
+  EXPECT_EQ(bytes({.kind = OptimizerKind::kAdam}, 2), owned(2) * 8);
+  EXPECT_EQ(bytes({.kind = OptimizerKind::kAdagrad}, 3), owned(3) * 4);
 }
 
 TEST(Optimizer, NamesItsStatesAndLeavesThemReadable) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(Optimizer::state_names({.kind = OptimizerKind::kSgd}), Names{});
-  EXPECT_EQ(Optimizer::state_names({.momentum = 0.5}), Names{"momentum"});
-  EXPECT_EQ(Optimizer::state_names({.kind = OptimizerKind::kAdamw}), (Names{"adam_m", "adam_v"}));
-  EXPECT_EQ(Optimizer::state_names({.kind = OptimizerKind::kAdagrad}), Names{"adagrad_sum"});
+  const auto names = [](const OptimizerOptions& options) {
+    return UpdateRule::state_names(options, {});
+  };
+  EXPECT_EQ(names({.kind = OptimizerKind::kSgd}), Names{});
+  EXPECT_EQ(names({.momentum = 0.5}), Names{"momentum"});
+  EXPECT_EQ(names({.kind = OptimizerKind::kAdamw}), (Names{"adam_m", "adam_v"}));
+  EXPECT_EQ(names({.kind = OptimizerKind::kAdagrad}), Names{"adagrad_sum"});
 
   const nn::ParameterLayout layout = layout_with({1500});
   const BucketPlan plan(layout, 1, 1024);
   ops::Context context(1);
   std::vector<float> weights = arena_numbers(layout, 1);
-  Optimizer optimizer(context, {.momentum = 0.5}, layout, plan, 0, view_of(weights));
+  Optimizer optimizer(context, {.momentum = 0.5}, {layout, plan}, view_of(weights));
   const std::vector<float> gradients = arena_numbers(layout, 2);
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-    optimizer.update(b, view_of(gradients), 0.1, 1.0, 1);
+    optimizer.rule.update(b, view_of(gradients), 0.1, 1.0, 1);
   }
   // The first step's momentum is the gradient.
-  for (const OwnedPiece& piece : optimizer.pieces()) {
-    const std::span<const float> state = optimizer.state(0, piece).host<float>();
+  for (const OwnedPiece& piece : optimizer.owned.pieces()) {
+    const std::span<const float> state = optimizer.owned.state(0, piece).host<float>();
     for (std::size_t i = 0; i < state.size(); ++i) {
       ASSERT_EQ(state[i], gradients[static_cast<std::size_t>(piece.arena_offset) + i]);
     }

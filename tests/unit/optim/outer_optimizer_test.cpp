@@ -90,8 +90,7 @@ Result train(comm::Communicator& world, const Case& c, const nn::ParameterLayout
   const OuterShare share{
       .options = c.options,
       .islands = {.count = kIslands, .own = {world.rank() * own, (world.rank() + 1) * own}},
-      .layout = layout,
-      .buckets = plan,
+      .owned = {layout, plan},
       .fragments = c.fragments,
       .dtype = kDTypeOf<T>};
   OuterOptimizer outer(group, share);
@@ -271,8 +270,7 @@ TEST(OuterOptimizer, SendsOwnDifferencesAndOneSum) {
     const std::int64_t own = kIslands / sent.ranks;
     OuterShare share{
         .islands = {.count = kIslands, .own = {sent.rank * own, (sent.rank + 1) * own}},
-        .layout = layout,
-        .buckets = plan,
+        .owned = {layout, plan},
         .fragments = kFragments[sent.fragments]};
     for (const double bytes : {4096.0, 8.0 * 132.0}) {
       const comm::TracedMessages found = recorded_round(sent.ranks, sent.rank, share);
@@ -293,8 +291,7 @@ TEST(OuterOptimizer, PlansItsMemory) {
     for (const nn::MemoryItem& item :
          OuterOptimizer::memory(2, {.options = options,
                                    .islands = {.count = 4, .own = {0, 2}},
-                                   .layout = layout,
-                                   .buckets = plan,
+                                   .owned = {layout, plan},
                                    .fragments = fragments})) {
       bytes.push_back(item.bytes);
     }

@@ -83,12 +83,12 @@ std::vector<float> updated(const OptimizerOptions& options, const nn::ParameterL
   const BucketPlan plan(layout, ranks, 2048);
   ops::Context context(1);
   for (std::int64_t r = 0; r < ranks; ++r) {
-    Optimizer optimizer(context, options, layout, plan, r, view_of(weights));
+    Optimizer optimizer(context, options, {layout, plan, r}, view_of(weights));
     for (std::int64_t step = 1; step <= 3; ++step) {
       const std::vector<float> gradients =
           arena_numbers(layout, static_cast<std::uint64_t>(10 + step));
       for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-        optimizer.update(b, view_of(gradients), 0.01, 0.5, step);
+        optimizer.rule.update(b, view_of(gradients), 0.01, 0.5, step);
       }
     }
   }
@@ -146,15 +146,17 @@ TEST(FrozenParameters, StayAndHaveNoState) {
     const BucketPlan plan(layout, ranks, 2048);
     std::int64_t elements = 0;
     for (std::int64_t r = 0; r < ranks; ++r) {
-      elements += state_elements(layout, plan, r);
-      EXPECT_EQ(Optimizer::memory(options, layout, plan, r, DType::kFloat32).front().bytes,
-                8 * state_elements(layout, plan, r));
+      const Ownership owned{layout, plan, r};
+      elements += owned.state_elements();
+      EXPECT_EQ(
+          OwnedTensors::memory(owned, UpdateRule::states(options), DType::kFloat32).front().bytes,
+          8 * owned.state_elements());
     }
     // In blocks of 1024: 3 + 1 + 5 + 2 trained ones, one that holds a frozen number, and what is
     // left of 6000 and 5000 behind 5 and 4 whole blocks.
     EXPECT_EQ(elements, (3 + 1 + 2 + 1 + 1 + 1) * 1024);
   }
-  EXPECT_EQ(Optimizer::state_names(options, nn::ParameterRule::kFrozen),
+  EXPECT_EQ(UpdateRule::state_names(options, layout.parameters[2].spec),
             std::vector<std::string>());
 }
 

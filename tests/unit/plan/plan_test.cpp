@@ -130,7 +130,7 @@ TEST(Prepare, ChoosesWhatAnOptimizerLeavesOpen) {
          OptimizerKind::kAdamw, 0.0017, 50);
   const auto chosen = [&](OptimizerKind kind, double momentum) {
     return planned([&](auto& config) {
-      config.optimizer.options.kind = kind;
+      config.optimizer.kind = kind;
       config.optimizer.options.momentum = momentum;
     });
   };
@@ -139,7 +139,7 @@ TEST(Prepare, ChoosesWhatAnOptimizerLeavesOpen) {
   expect(chosen(OptimizerKind::kAdam, 0.0), OptimizerKind::kAdam, 0.0093, 50);
   expect(chosen(OptimizerKind::kAdagrad, 0.0), OptimizerKind::kAdagrad, 0.01, 50);
   expect(planned([](auto& config) {
-           config.optimizer.options.kind = OptimizerKind::kAdamw;
+           config.optimizer.kind = OptimizerKind::kAdamw;
            config.schedule.peak = 0.3;
          }),
          OptimizerKind::kAdamw, 0.3, 0);
@@ -951,7 +951,7 @@ TEST(Local, KeepsTheIslandsOfTheCheckpoint) {
 
 TEST(Local, ListsMemoryTrafficAndRounds) {
   config::RunConfig config = local_gpt(4);
-  config.optimizer.options.kind = optim::OptimizerKind::kSgd;
+  config.optimizer.kind = optim::OptimizerKind::kSgd;
   config.parallel.data = 2;
   config.local.fragments = 2;
   config.local.delay = 1;
@@ -962,7 +962,7 @@ TEST(Local, ListsMemoryTrafficAndRounds) {
     const auto row = std::ranges::find(rank.memory, name, &nn::MemoryItem::name);
     return row == rank.memory.end() ? -1 : row->bytes;
   };
-  const std::int64_t owned = rank.buckets.owned_elements(0);
+  const std::int64_t owned = rank.owned().elements();
   // Outer weights, momentum, and errors of two islands and of their sum.
   EXPECT_EQ(bytes("outer weights and momentum"), 5 * owned * 4);
   EXPECT_GT(bytes("exchange of islands"), 0);

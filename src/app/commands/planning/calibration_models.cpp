@@ -29,7 +29,7 @@ config::RunConfig config_of(std::int64_t micro, std::int64_t lanes, DType dtype,
   config.batch.global = 2 * micro * lanes;
   config.numerics.lanes = lanes;
   config.numerics.dtype = dtype;
-  config.optimizer.options.kind = optimizer;
+  config.optimizer.kind = optimizer;
   config.train.steps = 1;
   return config;
 }
