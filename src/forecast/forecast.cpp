@@ -426,7 +426,7 @@ class Forecaster::Step {
     }
     if (const auto peak = machine_.peak_flops.find(plan_.config.numerics.dtype);
         peak != machine_.peak_flops.end()) {
-      f.mfu = plan_.model->training_flops() * static_cast<double>(plan::job_batch(plan_)) /
+      f.mfu = nn::training_flops(*plan_.model) * static_cast<double>(plan::job_batch(plan_)) /
               f.step_seconds / (peak->second * static_cast<double>(plan_.grid.ranks()));
     }
   }

@@ -48,12 +48,6 @@ LogitBlocks logit_blocks(const Port& port, const PassShape& pass) {
           .multiple = port.is_logits ? pass.logit_multiple : 1};
 }
 
-LayerCost Layer::cost() const {
-  // An elementwise layer: reads its input and writes its output, forward and backward.
-  const auto elements = static_cast<double>(input_.shape.count() + output_.shape.count());
-  return {.forward_flops = 0.0, .backward_flops = 0.0, .elements_moved = 2.0 * elements};
-}
-
 void Layer::forward(const LayerPass& /*pass*/) const {
   require(is_view(), "layer {} has no forward pass", name_);
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/nn/layer_trace.hpp"
 #include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"
@@ -136,8 +137,8 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.backward = backward_order(plan.config, plan.training);
   plan.evaluation =
       evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device, proven);
-  plan.split =
-      nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
+  plan.split = nn::split_model(*plan.model, nn::layer_costs(*plan.model),
+                               std::ssize(plan.training.order.chunks()), given.parallel.split);
   check_stages(plan);
   return plan;
 }

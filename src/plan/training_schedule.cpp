@@ -11,6 +11,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/nn/layer_trace.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule_file.hpp"
@@ -161,10 +162,9 @@ void check_layers(const config::RunConfig& config, const nn::Model& model, std::
 /// Relative times of each stage's chunks. In dense layers forward, input gradient and weight
 /// gradient have about equal costs; a fused backward pass is the input gradient alone.
 pipeline::StageCosts costs_of(const config::RunConfig& config, const nn::Model& model,
-                              const pipeline::ChunkOrder& order) {
-  const std::vector<double> layers = model.costs();
+                              std::span<const double> layers, const pipeline::ChunkOrder& order) {
   const grid::StageSplit split =
-      nn::split_model(model, std::ssize(order.chunks()), config.parallel.split);
+      nn::split_model(model, layers, std::ssize(order.chunks()), config.parallel.split);
   const bool recomputes = config.train.recompute != nn::Recompute::kNone;
   const bool fused = computes_both(config);
   pipeline::StageCosts costs;
@@ -196,14 +196,15 @@ TrainingSchedule searched_schedule(const config::RunConfig& config, const nn::Mo
       tried.push_back(chunks);
     }
   }
+  const auto costs = [&, layers = nn::layer_costs(model)](const pipeline::ChunkOrder& order) {
+    return costs_of(config, model, layers, order);
+  };
   pipeline::FoundChunks best =
-      pipeline::search(
-          {.stages = stages,
-           .microbatches = microbatches,
-           .chunks = std::move(tried),
-           .activations = {p.activations != 0 ? p.activations : stages},
-           .costs =
-               [&](const pipeline::ChunkOrder& order) { return costs_of(config, model, order); }})
+      pipeline::search({.stages = stages,
+                        .microbatches = microbatches,
+                        .chunks = std::move(tried),
+                        .activations = {p.activations != 0 ? p.activations : stages},
+                        .costs = costs})
           .value();
   const pipeline::FoundSchedule& found = best.found;
   const double gap = 1.0 - found.lower_bound_seconds / found.simulation.makespan_seconds;

@@ -14,6 +14,7 @@
 
 #include "strata/core/text.hpp"
 #include "strata/device/buffer.hpp"
+#include "strata/nn/layer_trace.hpp"
 #include "strata/nn/stage.hpp"
 
 #include "streams.hpp"
@@ -203,7 +204,8 @@ void run(const Arguments& arguments) {
     }
   }
   Parts<T> parts;
-  for (const grid::Range& layers : split_model(model, arguments.stages, "auto").stages) {
+  for (const grid::Range& layers :
+       split_model(model, layer_costs(model), arguments.stages, "auto").stages) {
     parts.push_back(
         std::make_unique<Part<T>>(context, group, model, layers, arguments, parameters));
   }

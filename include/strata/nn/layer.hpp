@@ -157,16 +157,6 @@ struct LayerPass {
   const Decoding* decoding = nullptr;
 };
 
-/// The work of one pass over one sample, from which stages are balanced.
-struct LayerCost {
-  double forward_flops = 0.0;
-  double backward_flops = 0.0;
-  /// Of backward_flops those of the gradients of matrices.
-  double weight_flops = 0.0;
-  /// Elements read and written, forward and backward.
-  double elements_moved = 0.0;
-};
-
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
 /// Three dimensions are an image, which lies channels last: height x width x channels.
 struct Port {
@@ -296,7 +286,6 @@ class Layer {
   [[nodiscard]] bool reads_positions() const { return traits_.reads_positions; }
   /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
   virtual void check(const PassShape& /*pass*/) const {}
-  [[nodiscard]] virtual LayerCost cost() const;
   /// Where the layer computes one microbatch of every lane at once, else null. All stages then run
   /// their own lanes concurrently.
   [[nodiscard]] virtual const JoinedPasses* joined() const { return nullptr; }

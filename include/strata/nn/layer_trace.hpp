@@ -32,4 +32,14 @@ struct LayerSites {
 /// Equal for layers whose traces are equal.
 [[nodiscard]] std::string trace_key(const Model& model, std::int64_t layer);
 
+/// The cost of training on one sample in each layer, in units of a floating-point operation of a
+/// product: an element that another operation moves counts as 16. From traces without
+/// recomputation.
+[[nodiscard]] std::vector<double> layer_costs(const Model& model);
+
+/// Floating-point operations of the matrix products that training on one sample needs, without
+/// recomputation. A product of m x k by k x n counts 2 m k n, backward counts twice forward, and
+/// causal attention counts the half of the scores that it keeps.
+[[nodiscard]] double training_flops(const Model& model);
+
 }  // namespace strata::nn

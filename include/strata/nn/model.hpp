@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,7 @@ class Model {
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
+  [[nodiscard]] std::int64_t lanes() const { return options_.lanes; }
   [[nodiscard]] LossKind loss() const { return options_.loss.kind; }
   [[nodiscard]] const LossOptions& loss_options() const { return options_.loss; }
   /// Sets LossOptions::per_sample.
@@ -113,12 +115,6 @@ class Model {
   /// Whether one of these does.
   [[nodiscard]] bool reads_document_starts(const grid::Range& layers) const;
   [[nodiscard]] bool reads_positions(const grid::Range& layers) const;
-  /// Forward and backward cost of each layer, in units of a floating-point operation.
-  [[nodiscard]] std::vector<double> costs() const;
-  /// Floating-point operations of the matrix products that training on one sample needs, without
-  /// recomputation. A product of m x k by k x n counts 2 m k n, backward counts twice forward, and
-  /// causal attention counts the half of the scores that it keeps.
-  [[nodiscard]] double training_flops() const;
 
  private:
   [[nodiscard]] grid::Range all_layers() const { return {0, layer_count()}; }
@@ -144,11 +140,12 @@ class Model {
 /// Whether a layer keeps running statistics.
 [[nodiscard]] bool has_batch_norm(const Model& model);
 
-/// The layers of each stage, or of each chunk: balanced by cost for "auto", else from a list of
-/// first layers, by index or by name ("0, 2" or "dense1, dense3"); a residual block's name stands
-/// for its first layer. Throws: Error(kUsage) for more parts than layers or an invalid list.
-[[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t parts,
-                                           const std::string& how);
+/// The layers of each stage, or of each chunk: balanced by the layers' costs for "auto", else from
+/// a list of first layers, by index or by name ("0, 2" or "dense1, dense3"); a residual block's
+/// name stands for its first layer. Throws: Error(kUsage) for more parts than layers or an invalid
+/// list.
+[[nodiscard]] grid::StageSplit split_model(const Model& model, std::span<const double> costs,
+                                           std::int64_t parts, const std::string& how);
 
 /// The model as a table: layer, name, output shape, parameters, stage; then totals and the balance.
 /// `stages`: of each chunk of the split; empty where each part is a stage.

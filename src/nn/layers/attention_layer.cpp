@@ -162,12 +162,6 @@ class Attention final : public Sublayer {
     return specs;
   }
 
-  double inner_flops() const override {
-    // Scores and their product with the values, over half the tokens on average (causal).
-    return 2.0 * static_cast<double>(tokens_) * ops::share_in_window(tokens_, attention_.window) *
-           static_cast<double>(inner_width());
-  }
-
  private:
   enum class Product { kQkv };
   static SharedHeads shared_heads(const AttentionOptions& attention) {

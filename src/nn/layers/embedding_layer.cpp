@@ -71,10 +71,6 @@ class Embedding final : public Layer {
     return ShardSum::workspace(pass, rows, options_.width);
   }
 
-  LayerCost cost() const override {
-    return {.elements_moved = 6.0 * static_cast<double>(output_shape().count())};
-  }
-
   void forward(const LayerPass& pass) const override {
     const TensorView rows =
         pass.output.reshaped(Shape{pass.output.count() / options_.width, options_.width});

@@ -27,7 +27,6 @@ class Flatten final : public ChannelLayer {
                      pixels_of(site.input) == 1 || site.input.shape.back() == 1) {}
 
   std::string text() const override { return "flatten"; }
-  LayerCost cost() const override { return is_view() ? LayerCost{} : Layer::cost(); }
 
  private:
   void forward_block(const LayerPass& pass, const ChannelBlock& block, const ConstTensorView& x,

@@ -55,15 +55,6 @@ class Head final : public Layer {
     return specs;
   }
 
-  LayerCost cost() const override {
-    const double flops =
-        2.0 * static_cast<double>(output_shape().count()) * static_cast<double>(width());
-    return {.forward_flops = flops,
-            .backward_flops = 2.0 * flops,
-            .weight_flops = flops,
-            .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
-  }
-
   void forward(const LayerPass& pass) const override {
     RowGather gather = begin_gather(pass);
     if (pass.shape.loss_pieces == 1) {

@@ -90,16 +90,6 @@ std::vector<TensorSpec> LinearLayer::workspace(const PassShape& pass) const {
                   : ShardSum::workspace(pass, rows_at(input(), pass.microbatch), sizes_.inputs);
 }
 
-LayerCost LinearLayer::cost() const {
-  const std::int64_t rows = output_shape().count() / sizes_.outputs;
-  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(sizes_.weight.count());
-  LayerCost cost = Layer::cost();
-  cost.forward_flops = flops;
-  cost.backward_flops = 2.0 * flops;
-  cost.weight_flops = flops;
-  return cost;
-}
-
 void LinearLayer::forward(const LayerPass& pass) const {
   const std::int64_t rows = rows_out(pass);
   if (is_row() && pass.shards.shards() > 1) {

@@ -52,7 +52,6 @@ class LinearLayer : public Layer {
  public:
   std::vector<ParameterSpec> parameters() const override;
   std::vector<TensorSpec> workspace(const PassShape& pass) const override;
-  LayerCost cost() const override;
   void forward(const LayerPass& pass) const override;
   void backward(const LayerPass& pass, Wants wants) const override;
 

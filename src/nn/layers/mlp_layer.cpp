@@ -55,8 +55,6 @@ class Mlp final : public Sublayer {
     }
   }
 
-  double inner_flops() const override { return 0.0; }
-
  private:
   /// kGate: of kinds with a gate.
   enum class Product { kUp, kGate };

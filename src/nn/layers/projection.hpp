@@ -64,10 +64,6 @@ class Projection {
   [[nodiscard]] std::int64_t shared_elements() const {
     return rank_ * (splits_outputs() ? inputs() : outputs());
   }
-  /// Multiplications and additions for one row, forward.
-  [[nodiscard]] double flops() const {
-    return 2.0 * static_cast<double>(inputs() * outputs() + rank_ * (inputs() + outputs()));
-  }
 
   /// W and b.
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& layer) const;

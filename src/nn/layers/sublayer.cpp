@@ -237,22 +237,4 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   return specs;
 }
 
-LayerCost Sublayer::cost() const {
-  const double rows = static_cast<double>(rows_at(input(), 1));
-  std::int64_t columns = inner_width();
-  double flops = output_projection().flops();
-  for (const Projection& product : products()) {
-    columns += product.outputs();
-    flops += product.flops();
-  }
-  LayerCost cost;
-  cost.forward_flops = rows * (flops + inner_flops());
-  // The inner part's backward pass recomputes its forward pass, then computes two gradients.
-  cost.backward_flops = rows * (2.0 * flops + 2.5 * inner_flops());
-  cost.weight_flops = rows * flops;
-  cost.elements_moved =
-      rows * (10.0 * static_cast<double>(width()) + 4.0 * static_cast<double>(columns));
-  return cost;
-}
-
 }  // namespace strata::nn

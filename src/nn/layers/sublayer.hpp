@@ -51,7 +51,6 @@ class Sublayer : public Layer {
   [[nodiscard]] std::vector<SavedSpec> saved(const PassShape& pass) const final;
   [[nodiscard]] std::vector<TensorSpec> gradients(const PassShape& pass) const final;
   [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const final;
-  [[nodiscard]] LayerCost cost() const final;
 
   void forward(const LayerPass& pass) const final;
   void recompute(const LayerPass& pass) const final;
@@ -127,8 +126,6 @@ class Sublayer : public Layer {
   virtual void backward_terms(const Inner& /*inner*/, const TensorView& /*result_gradient*/,
                               const TensorSlots& /*product_gradients*/,
                               const TensorView& /*terms*/) const {}
-  /// Floating-point operations of the inner part without the products, for one row, forward.
-  [[nodiscard]] virtual double inner_flops() const = 0;
 
   /// As in " lora=8"; empty without adapters.
   [[nodiscard]] std::string adapter_text() const;

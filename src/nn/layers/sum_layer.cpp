@@ -16,12 +16,6 @@ class Sum final : public Layer {
 
   std::string text() const override { return has_relu() ? "residual end relu" : "residual end"; }
 
-  LayerCost cost() const override {
-    LayerCost cost = Layer::cost();
-    cost.elements_moved *= 1.5;  // two inputs and one output
-    return cost;
-  }
-
   void forward(const LayerPass& pass) const override {
     ops::add_bias_residual(pass.context, pass.input, {}, pass.added, pass.output);
     if (has_relu()) {

@@ -226,47 +226,6 @@ bool Model::reads_positions(const grid::Range& layers) const {
   return any_layer(layers, [](const Layer& layer) { return layer.reads_positions(); });
 }
 
-namespace {
-
-/// Floating-point operations of a layer's backward pass on one sample, of the `all` that it has
-/// without frozen parameters.
-double backward_flops(const Model& model, std::int64_t layer, double all) {
-  if (layer < model.first_changing_layer()) {
-    return 0.0;
-  }
-  const std::span<const ParameterSpec> specs = specs_of(model.parameters(), layer);
-  const std::int64_t elements = elements_of(specs, is_matrix);
-  const std::int64_t frozen = elements_of(
-      specs, [](const ParameterSpec& spec) { return is_matrix(spec) && !has_gradient(spec); });
-  return frozen == 0 ? all
-                     : all - model.layer(layer).cost().weight_flops * static_cast<double>(frozen) /
-                                 static_cast<double>(elements);
-}
-
-}  // namespace
-
-std::vector<double> Model::costs() const {
-  // On current cores and GPUs, moving an element takes about as long as this many floating-point
-  // operations of a matrix product.
-  constexpr double kFlopsPerElement = 16.0;
-  std::vector<double> costs;
-  for (std::int64_t i = 0; i < layer_count(); ++i) {
-    const LayerCost cost = layer(i).cost();
-    costs.push_back(cost.forward_flops + backward_flops(*this, i, cost.backward_flops) +
-                    kFlopsPerElement * cost.elements_moved);
-  }
-  return costs;
-}
-
-double Model::training_flops() const {
-  double flops = 0.0;
-  for (std::int64_t i = 0; i < layer_count(); ++i) {
-    const double forward = layer(i).cost().forward_flops;
-    flops += forward + backward_flops(*this, i, 2.0 * forward);
-  }
-  return flops;
-}
-
 bool has_batch_norm(const Model& model) {
   return std::any_of(
       model.parameters().begin(), model.parameters().end(),
@@ -290,14 +249,14 @@ std::int64_t layer_named(const Model& model, const std::string& name) {
 
 }  // namespace
 
-grid::StageSplit split_model(const Model& model, std::int64_t parts, const std::string& how) {
+grid::StageSplit split_model(const Model& model, std::span<const double> costs, std::int64_t parts,
+                             const std::string& how) {
   if (parts > model.layer_count()) {
     fail(ExitCode::kUsage,
          "parallel.pipeline is {}, but the model has {} layers; a stage holds at least one, so use "
          "at most {} stages",
          parts, model.layer_count(), model.layer_count());
   }
-  const std::vector<double> costs = model.costs();
   if (how == "auto") {
     return grid::balanced_split(costs, parts);
   }

@@ -1,6 +1,7 @@
 #include "strata/nn/layer_trace.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,25 @@ class ArenaSink final : public GradientSink {
 /// Memory for `shape` that is not there.
 device::Buffer planned(const Shape& shape, DType dtype) {
   return {device::Device::planned(), std::max<std::int64_t>(1, shape.count()) * size_bytes(dtype)};
+}
+
+/// Calls use(layer, its trace, samples) for all layers of a model on one rank.
+template <typename Use>
+void for_traces(const Model& model, const Use& use) {
+  // batch_norm needs several samples, and documents are compared in pairs.
+  const StageSpec stage{.pass = {.microbatch = 2,
+                                 .shards = {.count = model.shards(), .own = {0, model.shards()}},
+                                 .concurrent_lanes = model.joins_lanes() ? model.lanes() : 1},
+                        .order = BackwardOrder::kSplit};
+  const auto samples = static_cast<double>(stage.pass.microbatch * stage.pass.concurrent_lanes);
+  std::map<std::string, LayerTrace> known;
+  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    const auto [found, is_new] = known.try_emplace(trace_key(model, layer));
+    if (is_new) {
+      found->second = trace_layer(model, layer, stage, {}, ops::Accumulate::kAdd);
+    }
+    use(layer, found->second, samples);
+  }
 }
 
 }  // namespace
@@ -127,6 +147,50 @@ LayerTrace trace_layer(const Model& model, std::int64_t layer, const StageSpec& 
   passes.backward_weight(microbatches, sink);
   result.backward_weight = trace.take();
   return result;
+}
+
+std::vector<double> layer_costs(const Model& model) {
+  // On current cores and GPUs, moving an element takes about as long as 16 floating-point
+  // operations of a matrix product; traced elements are float32.
+  constexpr double kFlopsPerByte = 4.0;
+  std::vector<double> costs;
+  for_traces(model, [&](std::int64_t /*layer*/, const LayerTrace& trace, double samples) {
+    costs.push_back(0.0);
+    for (const auto* events : {&trace.forward, &trace.backward_input, &trace.backward_weight}) {
+      for (const comm::TraceEvent& event : *events) {
+        const ops::OperationWork& work = event.work;
+        costs.back() += (work.flops > 0.0 ? work.flops : kFlopsPerByte * work.bytes) / samples;
+      }
+    }
+  });
+  return costs;
+}
+
+double training_flops(const Model& model) {
+  double all = 0.0;
+  for_traces(model, [&](std::int64_t layer, const LayerTrace& trace, double samples) {
+    double scores = 0.0;
+    bool multiplies = false;
+    for (const comm::TraceEvent& event : trace.forward) {
+      const bool attends = event.work.name.starts_with("attention");
+      scores += attends ? event.work.flops / samples : 0.0;
+      multiplies = multiplies || (!attends && event.work.flops > 0.0);
+    }
+    // Each row meets each element of a matrix once, however shards divide the product.
+    std::int64_t forward = 0;
+    std::int64_t trained = 0;
+    for (const ParameterSpec& spec : model.parameters()) {
+      if (multiplies && spec.layer == layer && is_matrix(spec)) {
+        forward += spec.shape.count();
+        trained += has_gradient(spec) ? spec.shape.count() : 0;
+      }
+    }
+    const std::int64_t rows = rows_at(model.layer(layer).output(), 1);
+    const bool is_behind = layer >= model.first_changing_layer();
+    all += static_cast<double>(2 * rows * (is_behind ? 2 * forward + trained : forward)) +
+           (is_behind ? 3.0 : 1.0) * scores;
+  });
+  return all;
 }
 
 }  // namespace strata::nn

@@ -14,6 +14,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
+#include "strata/nn/layer_trace.hpp"
 
 #include "record/slow_step.hpp"
 
@@ -42,7 +43,11 @@ bool ends_with(std::string_view name, std::initializer_list<std::string_view> en
 }  // namespace
 
 StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
-    : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
+    : setup_(setup),
+      metrics_(metrics),
+      sample_flops_(setup.peak_flops == 0.0 ? 0.0 : nn::training_flops(*setup.plan.model)),
+      first_step_(first_step),
+      began_(now_seconds()) {}
 
 void StepReport::add(const StepResult& result, const std::optional<RankTimes>& ranks) {
   add_metrics(result);
@@ -161,7 +166,7 @@ std::optional<double> StepReport::mfu_of(double step_seconds) const {
   if (setup_.peak_flops == 0.0) {
     return std::nullopt;
   }
-  const double flops = plan.model->training_flops() * static_cast<double>(job_batch(plan));
+  const double flops = sample_flops_ * static_cast<double>(job_batch(plan));
   return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan.grid.ranks()));
 }
 

@@ -58,6 +58,7 @@ class StepReport {
 
   const TrainerSetup& setup_;
   MetricsFile& metrics_;
+  double sample_flops_;  ///< of training; 0 where no peak is known
   Sums sums_;
   bool metrics_warned_ = false;
   std::int64_t first_step_;

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/nn/layer_trace.hpp"
 #include "strata/nn/model.hpp"
 
 #include "error_of.hpp"
@@ -42,7 +43,7 @@ ModelOptions images(std::vector<std::string> layers, const Shape& shape = {3, 8,
 
 std::string table_of(const ModelOptions& options) {
   const Model model(options);
-  return model_table(model, split_model(model, 1, "auto"));
+  return model_table(model, split_model(model, layer_costs(model), 1, "auto"));
 }
 
 TEST(ImageShapes, AreWrittenChannelsFirst) {

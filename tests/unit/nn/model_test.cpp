@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/nn/layer_trace.hpp"
+
 #include "error_of.hpp"
 
 namespace strata::nn::model_test {
@@ -17,6 +19,10 @@ ModelOptions options_of(std::vector<std::string> layers, const Shape& input = Sh
 }
 
 const std::vector<std::string> kMnistLayers{"flatten", "dense 128 relu", "dropout 0.2", "dense 10"};
+
+grid::StageSplit split_of(const Model& model, std::int64_t parts, const std::string& how) {
+  return split_model(model, layer_costs(model), parts, how);
+}
 
 std::string refusal_of(const std::vector<std::string>& layers, const Shape& input = Shape{6}) {
   return strata::test::error_of([&] { const Model model(options_of(layers, input)); },
@@ -122,30 +128,76 @@ TEST(Model, NamesLayersByKindAndNumberUnlessNamed) {
   EXPECT_EQ(model.parameters().size(), 5U);
 }
 
-TEST(Model, CostsFollowTheWork) {
+TEST(LayerCosts, FollowTheWork) {
   const Model model(options_of({"flatten", "dense 128 relu", "dense 10"}, Shape{28, 28}, 10));
-  const std::vector<double> costs = model.costs();
+  const std::vector<double> costs = layer_costs(model);
   EXPECT_EQ(costs[0], 0.0);
-  // Two operations a weight forward, four backward, and 16 for each element that moves twice.
-  EXPECT_EQ(costs[1], 6.0 * 784 * 128 + 16.0 * 2 * (784 + 128));
-  EXPECT_EQ(costs[2], 6.0 * 128 * 10 + 16.0 * 2 * (128 + 10));
+  // Two operations a weight forward and for each gradient, which the first layer's input has not,
+  // and 16 for each element that the gradients of relu and bias move.
+  EXPECT_EQ(costs[1], 4.0 * 784 * 128 + 16.0 * 4 * 128);
+  EXPECT_GT(costs[2], 6.0 * 128 * 10);
+  EXPECT_LT(costs[2], 6.0 * 128 * 10 + 16.0 * 4 * 10);
+}
+
+TEST(TrainingFlops, CountTheProductsOfOneSample) {
+  struct Case {
+    std::string adapters;
+    std::string frozen;
+    std::int64_t flops;
+  };
+  constexpr std::int64_t kTokens = 32;
+  constexpr std::int64_t kQkv = 2 * kTokens * 64 * 192;
+  constexpr std::int64_t kScores = 2 * kTokens * kTokens * 64;  // causal, with the values
+  constexpr std::int64_t kAttention = kQkv + 2 * kTokens * 64 * 64 + kScores;
+  constexpr std::int64_t kMlp = 2 * 2 * kTokens * 64 * 256;
+  constexpr std::int64_t kHead = 2 * kTokens * 64 * 100;
+  constexpr std::int64_t kAll = kAttention + kMlp + kHead;
+  constexpr std::int64_t kAdapters = 2 * kTokens * 8 * (64 + 192 + 64 + 64 + 2 * (64 + 256));
+  // The head has the embedding's table.
+  for (const Case& c : {Case{"", "", 3 * kAll}, Case{"", "*qkv*", 3 * kAll - kQkv},
+                        Case{"", "embedding*,*attention*", 3 * kAll - 2 * kAttention - kHead},
+                        Case{" lora=8", "", 2 * (kAll + kAdapters) + kScores + kAdapters}}) {
+    for (const std::int64_t shards : {1, 2}) {
+      Model model(
+          {.layers = {"embedding 64", "attention 4" + c.adapters, "mlp 256" + c.adapters, "head"},
+           .input_shape = {kTokens},
+           .outputs = 100,
+           .input_kind = InputKind::kTokenIds,
+           .shards = shards});
+      if (!c.frozen.empty()) {
+        model.freeze(NamePatterns(c.frozen));
+      } else if (!c.adapters.empty()) {
+        model.train_adapters_and(NamePatterns(""));
+      }
+      EXPECT_EQ(training_flops(model), static_cast<double>(c.flops)) << c.adapters << c.frozen;
+    }
+  }
+}
+
+TEST(TrainingFlops, OfJoinedLanesAreThoseOfOneSample) {
+  ModelOptions options = options_of({"conv 4 3x3", "batch_norm", "flatten", "dense 3"}, {2, 6, 6});
+  const double alone = training_flops(Model(options));
+  options.lanes = 4;
+  options.step_microbatches = 8;
+  options.sync_batch_norm = Switch::kOn;
+  EXPECT_EQ(training_flops(Model(options)), alone);
+  EXPECT_EQ(alone, 3.0 * 2.0 * (4 * 4 * 4 * 2 * 9 + 3 * 4 * 4 * 4));
 }
 
 TEST(SplitModel, BalancesOrFollowsTheGivenLayers) {
   const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
   using Stages = std::vector<grid::Range>;
-  EXPECT_EQ(split_model(model, 1, "auto").stages, (Stages{{0, 4}}));
-  EXPECT_EQ(split_model(model, 2, "auto").stages, (Stages{{0, 2}, {2, 4}}));
-  EXPECT_EQ(split_model(model, 2, "0, 3").stages, (Stages{{0, 3}, {3, 4}}));
-  EXPECT_EQ(split_model(model, 3, "flatten1, dense1,dense2").stages,
-            (Stages{{0, 1}, {1, 3}, {3, 4}}));
-  EXPECT_EQ(split_model(model, 4, "auto").stages, (Stages{{0, 1}, {1, 2}, {2, 3}, {3, 4}}));
+  EXPECT_EQ(split_of(model, 1, "auto").stages, (Stages{{0, 4}}));
+  EXPECT_EQ(split_of(model, 2, "auto").stages, (Stages{{0, 2}, {2, 4}}));
+  EXPECT_EQ(split_of(model, 2, "0, 3").stages, (Stages{{0, 3}, {3, 4}}));
+  EXPECT_EQ(split_of(model, 3, "flatten1, dense1,dense2").stages, (Stages{{0, 1}, {1, 3}, {3, 4}}));
+  EXPECT_EQ(split_of(model, 4, "auto").stages, (Stages{{0, 1}, {1, 2}, {2, 3}, {3, 4}}));
 }
 
 TEST(SplitModel, RefusesWhatIsNoSplit) {
   const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
   const auto refusal = [&](std::int64_t stages, const std::string& how) {
-    return strata::test::error_of([&] { static_cast<void>(split_model(model, stages, how)); },
+    return strata::test::error_of([&] { static_cast<void>(split_of(model, stages, how)); },
                                   ExitCode::kUsage);
   };
   EXPECT_EQ(refusal(5, "auto"),
@@ -166,7 +218,7 @@ TEST(SplitModel, RefusesWhatIsNoSplit) {
 
 TEST(ModelTable, ListsLayersAndTotals) {
   const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
-  const std::string table = model_table(model, split_model(model, 2, "auto"));
+  const std::string table = model_table(model, split_of(model, 2, "auto"));
   EXPECT_NE(table.find("dense 128 relu  dense1"), std::string::npos) << table;
   EXPECT_NE(table.find("101,770 parameters; input 28 x 28; 2 stages"), std::string::npos) << table;
 }
@@ -183,7 +235,7 @@ TEST(Model, FreezesParametersByName) {
   EXPECT_EQ(model.first_changing_layer(), 1);
   EXPECT_TRUE(model.is_frozen(0));
   EXPECT_FALSE(model.is_frozen(1));
-  const std::string table = model_table(model, split_model(model, 1, "auto"));
+  const std::string table = model_table(model, split_of(model, 1, "auto"));
   EXPECT_NE(table.find("63 parameters, 19 of them trainable;"), std::string::npos) << table;
 
   EXPECT_EQ(
