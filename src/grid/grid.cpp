@@ -1,30 +1,15 @@
 #include "strata/grid/grid.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 
 namespace strata::grid {
 
 namespace {
-
-struct AxisMembers {
-  Axis axis;
-  std::int64_t Coordinates::*coordinate;
-  std::int64_t Grid::*extent;
-};
-
-// In the order in which coordinates vary over the ranks, the fastest first.
-constexpr std::array kAxes{
-    AxisMembers{Axis::kTensor, &Coordinates::tensor, &Grid::tensor},
-    AxisMembers{Axis::kData, &Coordinates::data, &Grid::data},
-    AxisMembers{Axis::kIslands, &Coordinates::islands, &Grid::islands},
-    AxisMembers{Axis::kPipeline, &Coordinates::pipeline, &Grid::pipeline},
-};
-static_assert(kAxes.size() == enum_table<Axis>().size());
 
 const AxisMembers& members_of(Axis axis) {
   return *std::ranges::find(kAxes, axis, &AxisMembers::axis);
@@ -94,9 +79,15 @@ std::int64_t Grid::stride(Axis axis) const {
 }
 
 std::string Grid::text() const {
-  return fmt::format("{}{} data x {} pipeline x {} tensor",
-                     islands == 1 ? "" : fmt::format("{} islands x ", islands), data, pipeline,
-                     tensor);
+  std::vector<std::string> extents;
+  for (const auto& [axis, name] : enum_table<Axis>()) {
+    if (axis != Axis::kIslands) {
+      extents.push_back(fmt::format("{} {}", (*this)[axis], name));
+    } else if (islands != 1) {
+      extents.insert(extents.begin(), fmt::format("{} {}", islands, name));
+    }
+  }
+  return fmt::format("{}", fmt::join(extents, " x "));
 }
 
 Range even_part(std::int64_t count, std::int64_t parts, std::int64_t index) {

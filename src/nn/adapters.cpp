@@ -42,7 +42,7 @@ std::vector<std::string> adapted_layers(std::vector<std::string> lines,
     } else if (has("mlp")) {
       const bool gated = std::ranges::any_of(words, [](const std::string& word) {
         const std::optional<MlpKind> kind = enum_from_name<MlpKind>(word);
-        return kind && is_gated(*kind);
+        return kind && gate_of(*kind);
       });
       own = gated ? std::vector<std::string>{"up", "gate", "down"}
                   : std::vector<std::string>{"up", "down"};

@@ -81,7 +81,7 @@ std::string launchable_ranks(const config::RunConfig& config, std::int64_t ranks
 }
 
 grid::Grid resolve_grid(const config::RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
+  grid::Grid grid = config.parallel.grid();
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
     return replication_of(config.parallel.sync).divided(config, grid);
@@ -152,7 +152,7 @@ config::RunConfig with_grid(const config::RunConfig& given, std::int64_t ranks,
               .data = p.data,
               .pipeline = p.pipeline,
               .tensor = p.tensor});
-  if (const auto grid = closest_of(grids, {0, config.parallel.pipeline, config.parallel.tensor})) {
+  if (const auto grid = closest_of(grids, config.parallel.grid())) {
     if (grid->pipeline != config.parallel.pipeline) {
       config.parallel.split = "auto";
       if (p.schedule == pipeline::ScheduleKind::kFile) {
@@ -198,10 +198,9 @@ config::RunConfig evaluation_config(const config::RunConfig& config, std::int64_
   // The checkpoint's data say what its outputs mean.
   result.data.targets = io::TargetUnits::kAuto;
   const std::int64_t layers = layers_of(result, data);
-  const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
   const auto grid_of = [&](std::int64_t count, std::int64_t lanes) {
     return closest_of(grids_of(count, {.lanes = lanes, .shards = stored.shards, .layers = layers}),
-                      own);
+                      config.parallel.grid());
   };
   const auto grid_for = [&](std::int64_t count) { return grid_of(count, stored.lanes); };
   if (const auto grid = grid_for(ranks)) {

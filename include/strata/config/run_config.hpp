@@ -9,6 +9,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/core/switch.hpp"
 #include "strata/device/device.hpp"
+#include "strata/grid/grid.hpp"
 #include "strata/io/loader.hpp"
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/backward_order.hpp"
@@ -152,6 +153,11 @@ struct RunConfig {
     std::string island_of;        // the directory where islands that are jobs meet; empty: one job
     std::int64_t island = 0;      // this job's, where island_of is set
     Sync sync = Sync::kStep;
+
+    /// Of all replicas, which parallel.sync may divide into islands; 0 where an axis is open.
+    [[nodiscard]] grid::Grid grid() const {
+      return {.data = data, .pipeline = pipeline, .tensor = tensor};
+    }
   } parallel;
   /// Of parallel.sync = local.
   struct {

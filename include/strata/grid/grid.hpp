@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@
 namespace strata::grid {
 
 /// The axes of a grid of ranks. A further one is an enumerator, its name, a member of Coordinates
-/// and of Grid, and a row of the table in grid.cpp.
+/// and of Grid, and a row of kAxes; RunConfig gives its extent.
 enum class Axis { kData, kPipeline, kTensor, kIslands };
 
 constexpr auto enum_names(Axis) {
@@ -54,6 +55,22 @@ struct Grid {
 
   friend bool operator==(const Grid&, const Grid&) = default;
 };
+
+/// The members of an axis.
+struct AxisMembers {
+  Axis axis;
+  std::int64_t Coordinates::*coordinate;
+  std::int64_t Grid::*extent;
+};
+
+/// In the order in which coordinates vary over the ranks, the fastest first.
+inline constexpr std::array kAxes{
+    AxisMembers{Axis::kTensor, &Coordinates::tensor, &Grid::tensor},
+    AxisMembers{Axis::kData, &Coordinates::data, &Grid::data},
+    AxisMembers{Axis::kIslands, &Coordinates::islands, &Grid::islands},
+    AxisMembers{Axis::kPipeline, &Coordinates::pipeline, &Grid::pipeline},
+};
+static_assert(kAxes.size() == enum_table<Axis>().size());
 
 /// A half-open range of indices: of elements, samples, lanes or layers.
 struct Range {

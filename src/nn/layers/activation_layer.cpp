@@ -5,7 +5,7 @@
 namespace strata::nn {
 namespace {
 
-/// y = f(x), elementwise: relu, gelu, gelu_erf, tanh or sigmoid. y has the placement of x.
+/// y = f(x), elementwise. y has the placement of x.
 class ActivationLayer final : public Layer {
  public:
   ActivationLayer(const LayerSite& site, ops::Activation activation)

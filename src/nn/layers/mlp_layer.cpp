@@ -1,5 +1,3 @@
-#include <optional>
-
 #include <fmt/format.h>
 
 #include "strata/nn/mlp_kind.hpp"
@@ -9,11 +7,6 @@
 
 namespace strata::nn {
 namespace {
-
-/// The function of a gate; nothing where the kind has no gate.
-std::optional<ops::Gate> gate_of(MlpKind kind) {
-  return enum_from_name<ops::Gate>(name_of(kind));
-}
 
 /// Two dense layers around an activation: down(f(up(x))), or down(f(gate(x)) up(x)).
 /// Parameters: norm; up; with a gate gate; down. Source: Shazeer, "GLU variants improve
@@ -61,18 +54,7 @@ class Mlp final : public Sublayer {
 
   /// The activation between the two layers; none with a gate.
   ops::Activation activation() const {
-    switch (kind_) {
-      case MlpKind::kGelu:
-        return ops::Activation::kGelu;
-      case MlpKind::kGeluErf:
-        return ops::Activation::kGeluErf;
-      case MlpKind::kRelu:
-        return ops::Activation::kRelu;
-      case MlpKind::kSwiglu:
-      case MlpKind::kGeglu:
-        break;
-    }
-    return ops::Activation::kNone;
+    return enum_from_name<ops::Activation>(name_of(kind_)).value_or(ops::Activation::kNone);
   }
   static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
     const InnerProduct up{"up", hidden};

@@ -19,29 +19,32 @@ using Maker = std::unique_ptr<Layer> (*)(LayerLine&, const LayerSite&);
 
 /// The kinds of layers that one line spells.
 const std::map<std::string, Maker>& layer_makers() {
-  static const std::map<std::string, Maker> kMakers{{"dense", make_dense},
-                                                    {"relu", make_activation},
-                                                    {"gelu", make_activation},
-                                                    {"gelu_erf", make_activation},
-                                                    {"tanh", make_activation},
-                                                    {"sigmoid", make_activation},
-                                                    {"softmax", make_softmax},
-                                                    {"dropout", make_dropout},
-                                                    {"flatten", make_flatten},
-                                                    {"layer_norm", make_norm},
-                                                    {"rms_norm", make_norm},
-                                                    {"embedding", make_embedding},
-                                                    {"attention", make_attention},
-                                                    {"mlp", make_mlp},
-                                                    {"head", make_head},
-                                                    {"conv", make_convolution},
-                                                    {"max_pool", make_pooling},
-                                                    {"avg_pool", make_pooling},
-                                                    {"global_avg_pool", make_global_pooling},
-                                                    {"zero_pad", make_zero_pad},
-                                                    {"zero_channels", make_zero_channels},
-                                                    {"batch_norm", make_batch_norm},
-                                                    {"group_norm", make_group_norm}};
+  static const std::map<std::string, Maker> kMakers = [] {
+    std::map<std::string, Maker> makers{{"dense", make_dense},
+                                        {"softmax", make_softmax},
+                                        {"dropout", make_dropout},
+                                        {"flatten", make_flatten},
+                                        {"layer_norm", make_norm},
+                                        {"rms_norm", make_norm},
+                                        {"embedding", make_embedding},
+                                        {"attention", make_attention},
+                                        {"mlp", make_mlp},
+                                        {"head", make_head},
+                                        {"conv", make_convolution},
+                                        {"max_pool", make_pooling},
+                                        {"avg_pool", make_pooling},
+                                        {"global_avg_pool", make_global_pooling},
+                                        {"zero_pad", make_zero_pad},
+                                        {"zero_channels", make_zero_channels},
+                                        {"batch_norm", make_batch_norm},
+                                        {"group_norm", make_group_norm}};
+    for (const auto& [activation, name] : enum_table<ops::Activation>()) {
+      if (activation != ops::Activation::kNone) {
+        makers.emplace(name, make_activation);
+      }
+    }
+    return makers;
+  }();
   return kMakers;
 }
 

@@ -95,7 +95,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
     // SwiGLU has three matrices instead of two; at 2/3 of the width the weights are as many.
     constexpr std::int64_t kRounding = 64;
     const std::int64_t whole = 4 * result.width;
-    result.hidden = result.mlp && is_gated(*result.mlp)
+    result.hidden = result.mlp && gate_of(*result.mlp)
                         ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding
                         : whole;
   }
