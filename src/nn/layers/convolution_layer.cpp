@@ -41,22 +41,26 @@ class Convolution final : public LinearLayer {
             .groups = groups_};
   }
 
-  void product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& w,
+  void product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& x,
                const TensorView& y, const TensorView& bias,
                ops::Activation activation) const override {
-    ops::convolution_forward(context, shape_of(x.shape(), y.shape()[1]), x, w, y,
+    ops::convolution_forward(pass.context, shape_of(x.shape(), y.shape()[1]), x,
+                             projection().weight(pass, shard), y,
                              {.bias = bias, .activation = activation});
   }
 
-  void input_product(ops::Context& context, const ConstTensorView& dy, const ConstTensorView& w,
+  void input_product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& dy,
                      const TensorView& dx) const override {
-    ops::convolution_backward_input(context, shape_of(dx.shape(), dy.shape()[1]), dy, w, dx);
+    ops::convolution_backward_input(pass.context, shape_of(dx.shape(), dy.shape()[1]), dy,
+                                    projection().weight(pass, shard), dx);
   }
 
-  void weight_product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& dy,
-                      const TensorView& dw, ops::Accumulate accumulate) const override {
-    ops::convolution_backward_weight(context, shape_of(x.shape(), dy.shape()[1]), x, dy, dw,
-                                     accumulate);
+  void weight_product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& x,
+                      const ConstTensorView& dy) const override {
+    if (const TensorView& dw = projection().weight_gradient_at(pass, shard); !dw.empty()) {
+      ops::convolution_backward_weight(pass.context, shape_of(x.shape(), dy.shape()[1]), x, dy, dw,
+                                       pass.accumulate);
+    }
   }
 
   Window window_;
@@ -75,7 +79,7 @@ std::unique_ptr<Layer> make_convolution(LayerLine& line, const LayerSite& site) 
                             inputs, outputs, groups));
   }
   const LinearOptions options = take_linear_options(line, site, outputs);
-  if (groups > 1 && options.parallel != Parallel::kNone) {
+  if (groups > 1 && options.parallel != ProjectionSplit::kNone) {
     line.refuse("a convolution in groups is not split over shards; leave parallel= out");
   }
   return std::make_unique<Convolution>(site, window, outputs, groups, options);

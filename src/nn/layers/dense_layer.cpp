@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include "strata/ops/matmul.hpp"
-
 #include "layers/linear_layer.hpp"
 
 namespace strata::nn {
@@ -20,25 +18,6 @@ class Dense final : public LinearLayer {
 
   std::string text() const override {
     return fmt::format("dense {}{}", output_shape().back(), options_text());
-  }
-
- private:
-  void product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& w,
-               const TensorView& y, const TensorView& bias,
-               ops::Activation activation) const override {
-    ops::matmul(context, x, w, y,
-                {.transpose_b = ops::Transpose::kYes, .bias = bias, .activation = activation});
-  }
-
-  void input_product(ops::Context& context, const ConstTensorView& dy, const ConstTensorView& w,
-                     const TensorView& dx) const override {
-    ops::matmul(context, dy, w, dx);
-  }
-
-  void weight_product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& dy,
-                      const TensorView& dw, ops::Accumulate accumulate) const override {
-    ops::matmul(context, dy, x, dw,
-                {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
   }
 };
 

@@ -8,6 +8,7 @@
 #include "strata/ops/elementwise.hpp"
 
 #include "layers/layer_kinds.hpp"
+#include "layers/projection.hpp"
 #include "layers/shard_sum.hpp"
 
 namespace strata::nn {
@@ -26,6 +27,11 @@ class Head final : public Layer {
                .is_logits = true},
               {.backward_reads_output = softcap > 0.0}),
         table_(std::move(table)),
+        projection_({.inputs = table_.shape[1],
+                     .outputs = table_.shape[0],
+                     .bias = Switch::kOff,
+                     .padded_rows = true},
+                    0),
         softcap_(softcap) {}
 
   std::string text() const override {
@@ -61,8 +67,8 @@ class Head final : public Layer {
       for (const RowPiece& piece : pieces(pass)) {
         gather.wait();
         for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-          product(pass, row_range(whole_input(pass), piece.all), s,
-                  row_range(block(pass, pass.output, s), piece.all));
+          projection_.forward(pass, s, row_range(whole_input(pass), piece.all), {},
+                              row_range(block(pass, pass.output, s), piece.all), {});
         }
       }
       cap(pass, pass.output);
@@ -115,8 +121,8 @@ class Head final : public Layer {
     }
   }
 
-  std::int64_t width() const { return input_shape().back(); }
-  std::int64_t vocabulary() const { return table_.shape[0]; }
+  std::int64_t width() const { return projection_.inputs(); }
+  std::int64_t vocabulary() const { return projection_.outputs(); }
   bool is_split() const { return input().placement == Placement::kTokens; }
 
   std::int64_t whole_rows(const LayerPass& pass) const {
@@ -142,8 +148,8 @@ class Head final : public Layer {
   /// A shard's contribution to the input's gradient, from rows [rows) of the logits' gradient.
   void input_product(const LayerPass& pass, const TensorView& gradient, const grid::Range& rows,
                      std::int64_t shard, const TensorView& into) const {
-    ops::matmul(pass.context, row_range(block(pass, gradient, shard), rows), weight(pass, shard),
-                into, {.padded_rows = true});
+    projection_.input_gradient(pass, shard, row_range(block(pass, gradient, shard), rows), {}, into,
+                               {});
   }
 
   /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
@@ -205,7 +211,7 @@ class Head final : public Layer {
     const TensorView& logits = pass.workspace.at(Workspace::kLogits);
     const ConstTensorView x = row_range(whole_input(pass), piece_rows(pass, piece));
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      product(pass, x, s, block(pass, logits, s));
+      projection_.forward(pass, s, x, {}, block(pass, logits, s), {});
     }
     cap(pass, logits);
     const TensorView& gradient = caps() ? pass.workspace.at(Workspace::kGradient) : logits;
@@ -217,23 +223,11 @@ class Head final : public Layer {
     return gradient;
   }
 
-  /// The logits of a shard. Shapes: x rows x width.
-  static void product(const LayerPass& pass, const ConstTensorView& x, std::int64_t shard,
-                      const TensorView& logits) {
-    ops::matmul(pass.context, x, weight(pass, shard), logits,
-                {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
-  }
-
   /// The weight gradients of the own shards. Shapes: x rows x width.
   void weight_products(const LayerPass& pass, const TensorView& gradient, const ConstTensorView& x,
                        ops::Accumulate accumulate) const {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      if (!pass.weight_gradients[0][local].empty()) {
-        ops::matmul(
-            pass.context, block(pass, gradient, s), x, pass.weight_gradients[0][local],
-            {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
-      }
+      projection_.weight_gradient(pass, s, x, block(pass, gradient, s), accumulate);
     }
   }
 
@@ -250,10 +244,6 @@ class Head final : public Layer {
                       : pass.input.reshaped(Shape{whole_rows(pass), width()});
   }
 
-  static const TensorView& weight(const LayerPass& pass, std::int64_t shard) {
-    return pass.weights[0][static_cast<std::size_t>(shard - pass.shards.own().begin)];
-  }
-
   /// Of the logits of all rows or of one piece.
   TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
     return LogitBlocks{.rows = whole_rows(pass) / pass.shape.loss_pieces,
@@ -265,6 +255,7 @@ class Head final : public Layer {
   }
 
   ParameterSpec table_;
+  Projection projection_;
   double softcap_;  ///< 0: none
 };
 

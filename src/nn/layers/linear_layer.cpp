@@ -9,13 +9,13 @@
 namespace strata::nn {
 namespace {
 
-Placement output_placement(Parallel parallel) {
-  return parallel == Parallel::kColumn ? Placement::kFeatures : Placement::kReplicated;
+Placement output_placement(ProjectionSplit parallel) {
+  return parallel == ProjectionSplit::kOutputs ? Placement::kFeatures : Placement::kReplicated;
 }
 
-void check_split(const LayerLine& line, const LayerSite& site, Parallel parallel,
+void check_split(const LayerLine& line, const LayerSite& site, ProjectionSplit parallel,
                  std::int64_t outputs) {
-  const bool row = parallel == Parallel::kRow;
+  const bool row = parallel == ProjectionSplit::kInputs;
   if (row != (site.input.placement == Placement::kFeatures)) {
     line.refuse(row ? "parallel=row adds up inputs that are split by feature, but its input is "
                       "whole; put it behind a layer with parallel=column"
@@ -27,7 +27,7 @@ void check_split(const LayerLine& line, const LayerSite& site, Parallel parallel
         "its input is split by token, but it needs whole sequences; turn parallel.sequence off");
   }
   const std::int64_t split = row ? site.input.shape.back() / site.input.unit : outputs;
-  if (parallel != Parallel::kNone) {
+  if (parallel != ProjectionSplit::kNone) {
     site.require_shards_divide(line, split, row ? "inputs" : "outputs");
   }
 }
@@ -39,7 +39,7 @@ LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::i
   options.activation = line.take_relu();
   options.bias = line.take_enum("bias", Switch::kOn);
   options.initializer = line.take_enum("init", Initializer::kFanIn);
-  options.parallel = line.take_enum("parallel", Parallel::kNone);
+  options.parallel = line.take_enum("parallel", ProjectionSplit::kNone);
   check_split(line, site, options.parallel, outputs);
   return options;
 }
@@ -49,41 +49,25 @@ LinearLayer::LinearLayer(const LayerSite& site, const Shape& output_shape, Linea
     : Layer(site.name, site.input, {output_shape, output_placement(options.parallel)},
             {.backward_reads_output = options.activation == ops::Activation::kRelu}),
       sizes_(sizes),
-      options_(options) {}
+      options_(options),
+      projection_({.inputs = sizes.inputs,
+                   .outputs = sizes.outputs,
+                   .split = options.parallel,
+                   .unit = is_row() ? site.input.unit : 1,
+                   .bias = options.bias,
+                   .initializer = options.initializer,
+                   .weight = sizes.weight},
+                  0) {}
 
 std::string LinearLayer::options_text() const {
-  return fmt::format(
-      "{}{}", options_.activation == ops::Activation::kRelu ? " relu" : "",
-      options_.parallel == Parallel::kNone ? "" : fmt::format(" {}", name_of(options_.parallel)));
-}
-
-std::vector<ParameterSpec> LinearLayer::parameters() const {
-  const std::int64_t window = sizes_.weight.count() / (sizes_.weight[0] * sizes_.weight[1]);
-  ParameterSpec weight{.name = parameter_name(name(), "weight"),
-                       .shape = sizes_.weight,
-                       .initializer = options_.initializer,
-                       .fan_in = sizes_.weight[1] * window,
-                       .fan_out = sizes_.outputs * window};
-  if (options_.parallel != Parallel::kNone) {
-    weight.split = is_column() ? 0 : 1;
-    weight.unit = is_column() ? 1 : input().unit;
-  }
-  std::vector<ParameterSpec> specs{weight};
-  if (options_.bias == Switch::kOn) {
-    const Initializer initializer =
-        options_.initializer == Initializer::kFanIn ? Initializer::kFanIn : Initializer::kZeros;
-    specs.push_back({.name = parameter_name(name(), "bias"),
-                     .shape = {sizes_.outputs},
-                     .initializer = initializer,
-                     .fan_in = weight.fan_in,
-                     .fan_out = weight.fan_out,
-                     .split = is_column() ? 0 : kNotSplit});
-  }
-  return specs;
+  return fmt::format("{}{}", options_.activation == ops::Activation::kRelu ? " relu" : "",
+                     options_.parallel == ProjectionSplit::kNone
+                         ? ""
+                         : fmt::format(" {}", name_of(options_.parallel)));
 }
 
 std::vector<TensorSpec> LinearLayer::workspace(const PassShape& pass) const {
-  if (options_.parallel == Parallel::kNone || pass.shards.count == 1) {
+  if (options_.parallel == ProjectionSplit::kNone || pass.shards.count == 1) {
     return {};
   }
   return is_row() ? ShardSum::workspace(pass, rows_at(output(), pass.microbatch), sizes_.outputs)
@@ -96,20 +80,19 @@ void LinearLayer::forward(const LayerPass& pass) const {
     const TensorView y = pass.output.reshaped(Shape{rows, sizes_.outputs});
     ShardSum sums(pass, pass.workspace, one_piece(rows), sizes_.outputs);
     sums.begin([&](const RowPiece& /*all*/, std::int64_t s, const TensorView& into) {
-      product(pass.context, input_block(pass, pass.input, s), weight(pass, s), into, {},
-              ops::Activation::kNone);
+      product(pass, s, input_block(pass, pass.input, s), into, {}, ops::Activation::kNone);
     });
     sums.end(Placement::kReplicated, [&](const RowPiece& /*all*/, const TensorView& sum) {
-      ops::add_bias_residual(pass.context, sum, bias(pass, 0), {}, y);
+      ops::add_bias_residual(pass.context, sum, projection_.bias(pass, 0), {}, y);
     });
     if (options_.activation != ops::Activation::kNone) {
       ops::activation_forward(pass.context, options_.activation, y, y);
     }
     return;
   }
-  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
-    product(pass.context, input_block(pass, pass.input, s), weight(pass, s),
-            output_block(pass, pass.output, s), bias(pass, s), options_.activation);
+  for (std::int64_t s = own_shards(pass).begin; s < own_shards(pass).end; ++s) {
+    product(pass, s, input_block(pass, pass.input, s), output_block(pass, pass.output, s),
+            projection_.bias(pass, s), options_.activation);
   }
 }
 
@@ -134,8 +117,7 @@ void LinearLayer::input_gradient(const LayerPass& pass) const {
   if (is_column() && pass.shards.shards() > 1) {
     ShardSum sums(pass, pass.workspace, one_piece(rows), sizes_.inputs);
     sums.begin([&](const RowPiece& /*all*/, std::int64_t s, const TensorView& into) {
-      input_product(pass.context, output_block(pass, pass.output_gradient, s), weight(pass, s),
-                    into);
+      input_product(pass, s, output_block(pass, pass.output_gradient, s), into);
     });
     sums.end(Placement::kReplicated, [&](const RowPiece& /*all*/, const TensorView& sum) {
       ops::add_bias_residual(pass.context, sum, {}, {},
@@ -143,23 +125,19 @@ void LinearLayer::input_gradient(const LayerPass& pass) const {
     });
     return;
   }
-  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
-    input_product(pass.context, output_block(pass, pass.output_gradient, s), weight(pass, s),
+  for (std::int64_t s = own_shards(pass).begin; s < own_shards(pass).end; ++s) {
+    input_product(pass, s, output_block(pass, pass.output_gradient, s),
                   input_block(pass, pass.input_gradient, s));
   }
 }
 
 void LinearLayer::weight_gradients(const LayerPass& pass) const {
-  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
-    const auto local = static_cast<std::size_t>(s - own_blocks(pass).begin);
+  for (std::int64_t s = own_shards(pass).begin; s < own_shards(pass).end; ++s) {
     const TensorView dy = output_block(pass, pass.output_gradient, s);
-    if (!pass.weight_gradients[0][local].empty()) {
-      weight_product(pass.context, input_block(pass, pass.input, s), dy,
-                     pass.weight_gradients[0][local], pass.accumulate);
-    }
+    weight_product(pass, s, input_block(pass, pass.input, s), dy);
     // After a sum over shards the bias is not split.
-    if (options_.bias == Switch::kOn && (!is_row() || local == 0)) {
-      ops::column_sum(pass.context, dy, pass.weight_gradients[1][local], pass.accumulate);
+    if (projection_.has_bias() && (!is_row() || s == own_shards(pass).begin)) {
+      ops::column_sum(pass.context, dy, projection_.bias_gradient(pass, s), pass.accumulate);
     }
   }
 }
@@ -174,20 +152,9 @@ std::int64_t LinearLayer::rows_out(const LayerPass& pass) const {
                   : rows_in(pass) / sizes_.rows_in * sizes_.rows_out;
 }
 
-grid::Range LinearLayer::own_blocks(const LayerPass& pass) const {
-  return options_.parallel == Parallel::kNone ? grid::Range{0, 1} : pass.shards.own();
-}
-
-const TensorView& LinearLayer::weight(const LayerPass& pass, std::int64_t shard) const {
-  return pass.weights[0][static_cast<std::size_t>(shard - own_blocks(pass).begin)];
-}
-
-TensorView LinearLayer::bias(const LayerPass& pass, std::int64_t shard) const {
-  if (options_.bias == Switch::kOff) {
-    return {};
-  }
-  return pass
-      .weights[1][is_column() ? static_cast<std::size_t>(shard - own_blocks(pass).begin) : 0];
+grid::Range LinearLayer::own_shards(const LayerPass& pass) const {
+  const grid::Range& own = pass.shards.own();
+  return options_.parallel == ProjectionSplit::kNone ? grid::Range{own.begin, own.begin + 1} : own;
 }
 
 template <typename View>

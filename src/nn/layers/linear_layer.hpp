@@ -7,27 +7,16 @@
 #include "strata/ops/activation.hpp"
 
 #include "layers/layer_kinds.hpp"
-#include "layers/norm_part.hpp"
+#include "layers/projection.hpp"
 
 namespace strata::nn {
-
-/// How shards divide a linear layer.
-enum class Parallel {
-  kNone,
-  kColumn,  ///< by output: each shard computes its share of the outputs
-  kRow      ///< by input: each shard adds the product of its share of the inputs
-};
-
-constexpr auto enum_names(Parallel) {
-  return names_in_order("none", "column", "row");
-}
 
 /// The options of a linear layer's line, besides its sizes.
 struct LinearOptions {
   Switch bias = Switch::kOn;
   Initializer initializer = Initializer::kFanIn;
   ops::Activation activation = ops::Activation::kNone;
-  Parallel parallel = Parallel::kNone;
+  ProjectionSplit parallel = ProjectionSplit::kNone;
 };
 
 /// The sizes of a linear layer.
@@ -50,7 +39,7 @@ LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::i
 /// one of x's gradient. Source of the splits: Shoeybi et al., "Megatron-LM", arXiv 1909.08053.
 class LinearLayer : public Layer {
  public:
-  std::vector<ParameterSpec> parameters() const override;
+  std::vector<ParameterSpec> parameters() const override { return projection_.parameters(name()); }
   std::vector<TensorSpec> workspace(const PassShape& pass) const override;
   void forward(const LayerPass& pass) const override;
   void backward(const LayerPass& pass, Wants wants) const override;
@@ -62,28 +51,33 @@ class LinearLayer : public Layer {
   /// As in " relu column".
   [[nodiscard]] std::string options_text() const;
 
-  /// Shapes: x rows x inputs, w the weight's shape with these inputs and outputs, y rows x outputs,
-  /// bias outputs or empty. y may have compute_dtype().
-  virtual void product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& w,
+  [[nodiscard]] const Projection& projection() const { return projection_; }
+
+  /// The products of a shard: those of projection().
+  /// Shapes: x rows x inputs, y rows x outputs, bias outputs or empty. y may have compute_dtype().
+  virtual void product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& x,
                        const TensorView& y, const TensorView& bias,
-                       ops::Activation activation) const = 0;
-  virtual void input_product(ops::Context& context, const ConstTensorView& dy,
-                             const ConstTensorView& w, const TensorView& dx) const = 0;
-  virtual void weight_product(ops::Context& context, const ConstTensorView& x,
-                              const ConstTensorView& dy, const TensorView& dw,
-                              ops::Accumulate accumulate) const = 0;
+                       ops::Activation activation) const {
+    projection_.forward(pass, shard, x, {}, y, {.bias = bias, .activation = activation});
+  }
+  virtual void input_product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& dy,
+                             const TensorView& dx) const {
+    projection_.input_gradient(pass, shard, dy, {}, dx, {});
+  }
+  virtual void weight_product(const LayerPass& pass, std::int64_t shard, const ConstTensorView& x,
+                              const ConstTensorView& dy) const {
+    projection_.weight_gradient(pass, shard, x, dy, pass.accumulate);
+  }
 
  private:
   void input_gradient(const LayerPass& pass) const;
   void weight_gradients(const LayerPass& pass) const;
-  [[nodiscard]] bool is_row() const { return options_.parallel == Parallel::kRow; }
-  [[nodiscard]] bool is_column() const { return options_.parallel == Parallel::kColumn; }
+  [[nodiscard]] bool is_row() const { return options_.parallel == ProjectionSplit::kInputs; }
+  [[nodiscard]] bool is_column() const { return options_.parallel == ProjectionSplit::kOutputs; }
   [[nodiscard]] std::int64_t rows_in(const LayerPass& pass) const;
   [[nodiscard]] std::int64_t rows_out(const LayerPass& pass) const;
-  /// The weight blocks that this rank holds.
-  [[nodiscard]] grid::Range own_blocks(const LayerPass& pass) const;
-  [[nodiscard]] const TensorView& weight(const LayerPass& pass, std::int64_t shard) const;
-  [[nodiscard]] TensorView bias(const LayerPass& pass, std::int64_t shard) const;
+  /// The shards of the weight that this rank holds.
+  [[nodiscard]] grid::Range own_shards(const LayerPass& pass) const;
   template <typename View>
   [[nodiscard]] View input_block(const LayerPass& pass, const View& tensor,
                                  std::int64_t shard) const;
@@ -92,6 +86,7 @@ class LinearLayer : public Layer {
 
   LinearSizes sizes_;
   LinearOptions options_;
+  Projection projection_;
 };
 
 }  // namespace strata::nn

@@ -15,19 +15,27 @@ void Projection::adapt(const AdapterOptions& adapter, std::size_t first,
 }
 
 std::vector<ParameterSpec> Projection::parameters(const std::string& layer) const {
-  const std::string product = parameter_name(layer, name());
+  const std::string product = full_name(layer);
+  const Shape shape = options_.weight.rank() == 0 ? Shape{outputs(), inputs()} : options_.weight;
+  const std::int64_t window = shape.count() / (shape[0] * shape[1]);
   std::vector<ParameterSpec> specs{{.name = parameter_name(product, "weight"),
-                                    .shape = {outputs(), inputs()},
-                                    .initializer = Initializer::kNormal,
+                                    .shape = shape,
+                                    .initializer = options_.initializer,
                                     .deviation = options_.deviation,
-                                    .fan_in = inputs(),
-                                    .fan_out = outputs(),
-                                    .split = splits_outputs() ? 0 : 1,
-                                    .unit = options_.unit}};
+                                    .fan_in = shape[1] * window,
+                                    .fan_out = outputs() * window}};
+  if (options_.split != ProjectionSplit::kNone) {
+    specs[0].split = splits_outputs() ? 0 : 1;
+    specs[0].unit = options_.unit;
+  }
   if (has_bias()) {
     specs.push_back({.name = parameter_name(product, "bias"),
                      .shape = {outputs()},
-                     .initializer = Initializer::kZeros,
+                     .initializer = options_.initializer == Initializer::kFanIn
+                                        ? Initializer::kFanIn
+                                        : Initializer::kZeros,
+                     .fan_in = specs[0].fan_in,
+                     .fan_out = specs[0].fan_out,
                      // After a sum over shards the bias is not split.
                      .split = splits_outputs() ? 0 : kNotSplit,
                      .unit = splits_outputs() ? options_.unit : 1});
@@ -39,7 +47,7 @@ std::vector<ParameterSpec> Projection::adapter_parameters(const std::string& lay
   if (!is_adapted()) {
     return {};
   }
-  const std::string product = parameter_name(layer, name());
+  const std::string product = full_name(layer);
   return {{.name = parameter_name(product, kAdapterA),
            .shape = {rank_, inputs()},
            .initializer = Initializer::kFanIn,
@@ -85,6 +93,7 @@ void Projection::forward(const LayerPass& pass, std::int64_t shard, const ConstT
                          const ConstTensorView& lower, const TensorView& y,
                          ops::MatmulOptions options) const {
   options.transpose_b = ops::Transpose::kYes;
+  options.padded_rows = options_.padded_rows;
   ops::matmul(pass.context, x, weight(pass, shard), y, options);
   if (is_adapted()) {
     ops::matmul(pass.context, lower, b(pass, shard), y,
@@ -94,7 +103,8 @@ void Projection::forward(const LayerPass& pass, std::int64_t shard, const ConstT
 
 void Projection::input_gradient(const LayerPass& pass, std::int64_t shard,
                                 const ConstTensorView& dy, const ConstTensorView& lower,
-                                const TensorView& dx, const ops::MatmulOptions& options) const {
+                                const TensorView& dx, ops::MatmulOptions options) const {
+  options.padded_rows = options_.padded_rows;
   ops::matmul(pass.context, dy, weight(pass, shard), dx, options);
   if (is_adapted()) {
     ops::matmul(pass.context, lower, a(pass, shard), dx, {.accumulate = ops::Accumulate::kAdd});
@@ -102,11 +112,14 @@ void Projection::input_gradient(const LayerPass& pass, std::int64_t shard,
 }
 
 void Projection::weight_gradient(const LayerPass& pass, std::int64_t shard,
-                                 const ConstTensorView& x, const ConstTensorView& dy) const {
-  const TensorView& gradient = pass.weight_gradients[weight_][local(pass, shard)];
+                                 const ConstTensorView& x, const ConstTensorView& dy,
+                                 ops::Accumulate accumulate) const {
+  const TensorView& gradient = weight_gradient_at(pass, shard);
   if (!gradient.empty()) {
     ops::matmul(pass.context, dy, x, gradient,
-                {.transpose_a = ops::Transpose::kYes, .accumulate = pass.accumulate});
+                {.transpose_a = ops::Transpose::kYes,
+                 .accumulate = accumulate,
+                 .padded_rows = options_.padded_rows});
     // Messages of the input's gradient may be in flight.
     pass.engine.progress();
   }

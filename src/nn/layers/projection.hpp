@@ -15,19 +15,27 @@ namespace strata::nn {
 
 /// What shards divide of a projection.
 enum class ProjectionSplit {
+  kNone,
   kOutputs,  ///< each shard computes its share of the outputs
   kInputs    ///< each shard computes a contribution to all outputs, without the bias
 };
 
+constexpr auto enum_names(ProjectionSplit) {
+  return names_in_order("none", "column", "row");
+}
+
 struct ProjectionOptions {
-  std::string name;  ///< within its layer, as in "qkv"
+  std::string name = {};  ///< within its layer, as in "qkv"; empty: the layer has no other
   std::int64_t inputs = 1;
   std::int64_t outputs = 1;
   ProjectionSplit split = ProjectionSplit::kOutputs;
   /// Consecutive outputs, or inputs, that one shard holds whole.
   std::int64_t unit = 1;
   Switch bias = Switch::kOn;
-  double deviation = 0.02;  ///< of the initial weights
+  Initializer initializer = Initializer::kNormal;
+  double deviation = 0.02;   ///< of the initial weights, for kNormal
+  Shape weight = {};         ///< empty: outputs x inputs
+  bool padded_rows = false;  ///< y may have longer rows (ops::MatmulOptions)
 };
 
 /// y = x W^T + b, a product with a weight that is split by shard; with an adapter plus alpha / rank
@@ -91,10 +99,15 @@ class Projection {
   /// dx = (or +=) dy W, `lower` is of lower_gradient().
   void input_gradient(const LayerPass& pass, std::int64_t shard, const ConstTensorView& dy,
                       const ConstTensorView& lower, const TensorView& dx,
-                      const ops::MatmulOptions& options) const;
-  /// The gradient of W.
+                      ops::MatmulOptions options) const;
+  /// The gradient of W, where it is wanted.
   void weight_gradient(const LayerPass& pass, std::int64_t shard, const ConstTensorView& x,
-                       const ConstTensorView& dy) const;
+                       const ConstTensorView& dy, ops::Accumulate accumulate) const;
+  /// Where it goes; empty where it is not wanted.
+  [[nodiscard]] const TensorView& weight_gradient_at(const LayerPass& pass,
+                                                     std::int64_t shard) const {
+    return pass.weight_gradients[weight_][local(pass, shard)];
+  }
   /// Where the gradient of the bias goes; one of all shards where they divide the inputs.
   [[nodiscard]] const TensorView& bias_gradient(const LayerPass& pass, std::int64_t shard) const {
     return pass.weight_gradients[weight_ + 1][splits_outputs() ? local(pass, shard) : 0];
@@ -112,6 +125,9 @@ class Projection {
                          std::vector<SharedGradient>& shared) const;
 
  private:
+  [[nodiscard]] std::string full_name(const std::string& layer) const {
+    return name().empty() ? layer : parameter_name(layer, name());
+  }
   [[nodiscard]] bool splits_outputs() const { return options_.split == ProjectionSplit::kOutputs; }
   [[nodiscard]] static std::size_t local(const LayerPass& pass, std::int64_t shard) {
     return static_cast<std::size_t>(shard - pass.shards.own().begin);

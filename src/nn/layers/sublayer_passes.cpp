@@ -411,10 +411,10 @@ void Sublayer::product_weight_gradients(const LayerPass& pass) const {
   const ConstTensorView x = normalized(pass);
   std::vector<ops::ColumnSum> bias_sums;
   for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-    output_projection().weight_gradient(pass, s, inner_of(pass, s).result, dy);
+    output_projection().weight_gradient(pass, s, inner_of(pass, s).result, dy, pass.accumulate);
     const std::vector<TensorView> gradients = product_gradients(pass, s);
     for (std::size_t p = 0; p < products().size(); ++p) {
-      products()[p].weight_gradient(pass, s, x, gradients[p]);
+      products()[p].weight_gradient(pass, s, x, gradients[p], pass.accumulate);
       if (products()[p].has_bias()) {
         bias_sums.push_back({gradients[p], products()[p].bias_gradient(pass, s)});
       }
