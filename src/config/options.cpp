@@ -92,8 +92,8 @@ std::vector<Option> transformer() {
             "as query heads",
             0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
       whole("model.hidden", "units",
-            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu "
-            "or geglu two thirds of that in multiples of 64",
+            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with a "
+            "gate, as swiglu has, two thirds of that in multiples of 64",
             0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
       whole("model.context", "tokens",
             "tokens of a sample of a language model, and its number of learned positions; 0: the "
