@@ -24,6 +24,15 @@ constexpr std::int64_t padded_row(std::int64_t count, std::int64_t multiple = kP
   return (count + multiple - 1) / multiple * multiple;
 }
 
+/// What the bits of a row of a product depend on.
+enum class RowBits {
+  kOfShape,  ///< besides its row of a and on b, on the number of rows too
+  kOfRow     ///< not on the other rows of a, nor on their number
+};
+
+/// GPUs compute products with RowBits::kOfRow so many rows at a time.
+inline constexpr std::int64_t kRowTile = 8;
+
 struct MatmulOptions {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
@@ -44,6 +53,9 @@ struct MatmulOptions {
   /// c. Further elements of a row of c become 0. Pre: those of a are 0 unless a is transposed. No
   /// other options but transposes and `accumulate`; kOverwrite where c has longer rows.
   bool padded_rows = false;
+  /// kOfRow is for few rows. Pre: a is not transposed and b is, no kRelu; on a GPU m is a multiple
+  /// of kRowTile.
+  RowBits row_bits = RowBits::kOfShape;
 };
 
 /// c = activation(op(a) op(b) + bias) + addend, or c += op(a) op(b) + bias, or c = op(a) op(b)

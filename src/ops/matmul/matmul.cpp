@@ -16,6 +16,7 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "matmul/double_product.hpp"
+#include "matmul/row_product.hpp"
 #include "observed.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/relu_run.hpp"
@@ -191,6 +192,13 @@ void require_options(const ConstTensorView& c, const MatmulOptions& options) {
                          options.addend.empty()),
           "a product with gelu_gradient_of and other options");
   require_optional(at, c, "a product's gelu_gradient_of");
+  require(options.row_bits == RowBits::kOfShape ||
+              (options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kYes &&
+               activation != Activation::kRelu),
+          "a product with bits of rows, {}{} and {}",
+          options.transpose_a == Transpose::kYes ? "a transposed, " : "",
+          options.transpose_b == Transpose::kYes ? "b transposed" : "b not transposed",
+          name_of(activation));
   require(options.pre_activation.raw() != c.raw() && at.raw() != c.raw(),
           "a product whose c is its pre_activation or gelu_gradient_of");
 }
@@ -411,6 +419,10 @@ void host_product(Context& context, const Extents& extents, const ConstTensorVie
   for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
     require_memory_space(context, tensor);
   }
+  if (options.row_bits == RowBits::kOfRow) {
+    row_product(context, a, b, options.bias, c, options.accumulate);
+    return;
+  }
   const ProductOperands at{a.raw(), b.raw(), options.bias.raw(), c.raw()};
   const bool plain = options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kNo;
   if (plain && extents.k > kDeep) {
@@ -443,6 +455,26 @@ void product_of_padded(Context& context, const Extents& extents, const ConstTens
   widen_rows(context, result, c);
 }
 
+/// A GPU's product with bits of rows: tiles of one shape, for which the library has one kernel.
+void product_of_row_tiles(Context& context, const ConstTensorView& a, const ConstTensorView& b,
+                          const TensorView& c, const MatmulOptions& options) {
+  const std::int64_t rows = a.shape()[0];
+  require(rows % kRowTile == 0, "a product with bits of rows of {} rows on a GPU", rows);
+  for (std::int64_t first = 0; first < rows; first += kRowTile) {
+    const auto tile = [&](const auto& tensor) {
+      return tensor.empty()
+                 ? tensor
+                 : tensor.flat_slice(first * tensor.shape()[1], kRowTile * tensor.shape()[1])
+                       .reshaped(Shape{kRowTile, tensor.shape()[1]});
+    };
+    MatmulOptions of_tile = options;
+    of_tile.row_bits = RowBits::kOfShape;
+    of_tile.addend = tile(options.addend);
+    of_tile.pre_activation = tile(options.pre_activation);
+    matmul(context, tile(a), b, tile(c), of_tile);
+  }
+}
+
 }  // namespace
 
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
@@ -452,6 +484,11 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   require_options(c, options);
+  if (options.row_bits == RowBits::kOfRow &&
+      context.device().memory_space() != MemorySpace::kHost) {
+    product_of_row_tiles(context, a, b, c, options);
+    return;
+  }
   const Observed observed(context, [&] { return product_work(extents, a, b, c, options); });
   if (observed.handled_by<cuda::matmul>(a, b, c, options)) {
     return;

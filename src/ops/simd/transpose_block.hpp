@@ -34,14 +34,18 @@ void transpose_block(const Stored* from, std::int64_t from_stride, float* to,
   constexpr int kRows = static_cast<int>(kTransposeBlock);
   EightFloats row[kRows];
   EightFloats pair[kRows];
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     load_floats(row[i], from + i * from_stride);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; i += 2) {
     pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; i += 4) {
+#pragma GCC unroll 8
     for (int j = 0; j < 2; ++j) {
       const EightFloats& a = pair[i + j];
       const EightFloats& b = pair[i + j + 2];
@@ -49,6 +53,7 @@ void transpose_block(const Stored* from, std::int64_t from_stride, float* to,
       row[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kRows / 2; ++i) {
     const EightFloats& a = row[i];
     const EightFloats& b = row[i + kRows / 2];

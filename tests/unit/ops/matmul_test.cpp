@@ -41,6 +41,46 @@ TYPED_TEST(MatmulTyped, BitsDependOnNeitherThreadsNorAlignment) {
                                                        {1, 2, 4});
 }
 
+/// Rows of a product, with those of its other options, together and one by one.
+template <typename T, typename C>
+void expect_bits_of_rows(int threads) {
+  Context context(threads);
+  for (const ProductSize& size :
+       {ProductSize{1, 5, 9}, ProductSize{2, 64, 8}, ProductSize{5, 7, 3}, ProductSize{8, 192, 128},
+        ProductSize{17, 33, 100}, ProductSize{3, 131, 1}}) {
+    SCOPED_TRACE(testing::Message() << size);
+    const Operands<T, C> start(size, Transpose::kNo, Transpose::kYes);
+    for (const MatmulOptions& form :
+         all_options(start.bias.view(), Transpose::kNo, Transpose::kYes)) {
+      if (form.activation != Activation::kNone) {
+        continue;
+      }
+      MatmulOptions options = form;
+      options.row_bits = RowBits::kOfRow;
+      Operands<T, C> together(start, 0);
+      const std::vector<double> expected = plain_product(size, together, options);
+      matmul(context, together.a.view(), together.b.view(), together.c.view(), options);
+      const double tolerance = std::is_same_v<C, BFloat16> ? 4e-3 : 1e-6;
+      EXPECT_LE((relative_error<C, double>(together.c.elements(), expected)), tolerance);
+      Operands<T, C> alone(start, 0);
+      for (std::int64_t row = 0; row < size.m; ++row) {
+        matmul(context, alone.a.view().flat_slice(row * size.k, size.k).reshaped({1, size.k}),
+               alone.b.view(),
+               alone.c.view().flat_slice(row * size.n, size.n).reshaped({1, size.n}), options);
+      }
+      EXPECT_TRUE(together.c.values() == alone.c.values());
+    }
+  }
+}
+
+TEST(Matmul, BitsOfARowAreThoseOfTheRowAlone) {
+  expect_bits_of_rows<float, float>(1);
+  expect_bits_of_rows<float, float>(3);
+  expect_bits_of_rows<double, double>(1);
+  expect_bits_of_rows<BFloat16, BFloat16>(1);
+  expect_bits_of_rows<BFloat16, float>(2);
+}
+
 TYPED_TEST(MatmulTyped, FusedReluIsTheSameBitsAndPassesNanOn) {
   using T = TypeParam;
   Context context(1);
