@@ -40,7 +40,7 @@ def text_data(options, directory, size):
 
 
 def strata_rate(options, run, arguments):
-    done = subprocess.run([options.strata, "generate", run, "--prompt=a", *arguments, "--run.threads=1"],
+    done = subprocess.run([options.strata, "generate", run, "--prompt=a", *arguments, "--batch=1", "--run.threads=1"],
                           env=measure.environment(), check=True, capture_output=True)
     found = re.search(r"([\d,]+) tokens, ([\d,]+) tokens/s", done.stderr.decode())
     return int(found[2].replace(",", ""))

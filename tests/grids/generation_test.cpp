@@ -1,6 +1,9 @@
 #include "strata/train/generation.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +19,7 @@
 #include "in_process.hpp"
 
 /// Generation by ranks that are threads of this process: a checkpoint gives the same logits and
-/// texts on every grid, bit for bit.
+/// texts on every grid and with any number of texts at once, bit for bit.
 namespace strata::grids {
 namespace {
 
@@ -31,30 +34,51 @@ struct Generated {
 constexpr std::int64_t kBeyondContext = 30;  // a text restarts its positions, perhaps twice
 const Tokens kPrompt{3, 1, 4, 1, 5, 9, 2, 6, 5};
 
+const std::array kSamplings{
+    train::SamplingOptions{.temperature = 0.0}, train::SamplingOptions{.seed = 7},
+    train::SamplingOptions{
+        .temperature = 0.8, .top_k = 20, .top_p = 0.95, .min_p = 0.01, .seed = 3, .text = 2},
+    train::SamplingOptions{.repetition_penalty = 1.5, .seed = 5}};
+
 Generated generated_by(train::Generator& generator) {
   Generated found{.logits = generator.logits(kPrompt)};
+  const auto text = [&](std::span<const std::int64_t> prompt, std::int64_t count,
+                        const train::SamplingOptions& options, train::PastTokens past) {
+    const std::size_t i = found.texts.size();
+    found.texts.emplace_back();
+    return train::Continuation{.prompt = {prompt.begin(), prompt.end()},
+                               .count = count,
+                               .options = options,
+                               .take =
+                                   [&found, i](std::int64_t token) {
+                                     found.texts[i].push_back(token);
+                                     return token != 25;
+                                   },
+                               .past = past};
+  };
   // Of both ways to begin: with the keys and values of the text before, and without.
   for (const auto past : {train::PastTokens::kDropped, train::PastTokens::kKept}) {
-    for (const train::SamplingOptions& options :
-         {train::SamplingOptions{.temperature = 0.0}, train::SamplingOptions{.seed = 7},
-          train::SamplingOptions{
-              .temperature = 0.8, .top_k = 20, .top_p = 0.95, .min_p = 0.01, .seed = 3, .text = 2},
-          train::SamplingOptions{.repetition_penalty = 1.5, .seed = 5}}) {
-      Tokens& text = found.texts.emplace_back();
-      generator.generate(
-          kPrompt, kBeyondContext, options,
-          [&](std::int64_t token) {
-            text.push_back(token);
-            return token != 25;
-          },
-          past);
+    for (const train::SamplingOptions& options : kSamplings) {
+      generator.generate(text(kPrompt, kBeyondContext, options, past));
     }
   }
+  // As many at once as the generator takes: prompts of other lengths, texts that end elsewhere.
+  std::int64_t number = 0;
+  generator.generate([&]() -> std::optional<train::Continuation> {
+    if (number == 12) {
+      return std::nullopt;
+    }
+    const std::int64_t i = number++;
+    return text(std::span(kPrompt).first(static_cast<std::size_t>(1 + 4 * i % 9)),
+                kBeyondContext - i * i % 7, kSamplings[static_cast<std::size_t>(i % 4)],
+                train::PastTokens::kDropped);
+  });
   return found;
 }
 
 /// Of the newest checkpoint of a run, on a grid of pipeline x tensor ranks; by rank.
-std::vector<Generated> generate(const std::string& run, const grid::Grid& grid) {
+std::vector<Generated> generate_on(const std::string& run, const grid::Grid& grid,
+                                   std::int64_t texts_at_once) {
   std::vector<Generated> found(static_cast<std::size_t>(grid.ranks()));
   comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
     comm::ProgressEngine engine;
@@ -77,7 +101,7 @@ std::vector<Generated> generate(const std::string& run, const grid::Grid& grid) 
     comm::Groups groups = comm::make_groups(world, engine, plan.grid,
                                             comm::pipeline_routes(plan::chunk_stages(plan)));
     ops::Context context(world.rank() % 2 == 0 ? 1 : 2);
-    train::Generator generator(context, plan, groups, checkpoint);
+    train::Generator generator(context, plan, groups, checkpoint, texts_at_once);
     found[static_cast<std::size_t>(world.rank())] = generated_by(generator);
     world.barrier();
   });
@@ -107,17 +131,23 @@ TEST_P(GenerationOnGrids, GivesTheBitsOfOneRank) {
     settings += "& checkpoint.init=" + run + "-base";
   }
   static_cast<void>(train(settings, given.trained_on, run));
-  const Generated expected = generate(run, {1, 1, 1}).front();
+  const Generated expected = generate_on(run, {1, 1, 1}, 1).front();
   ASSERT_FALSE(expected.logits.empty());
   EXPECT_EQ(expected.texts[0], expected.texts[4]) << "greedy, with and without what was kept";
   EXPECT_NE(expected.texts[0], expected.texts[1]) << "greedy and sampled";
   EXPECT_TRUE(std::ranges::any_of(
       expected.texts, [](const Tokens& text) { return std::ssize(text) == kBeyondContext; }));
+  for (const std::int64_t texts_at_once : {2, 5, 8}) {
+    EXPECT_EQ(generate_on(run, {1, 1, 1}, texts_at_once).front().texts, expected.texts)
+        << texts_at_once << " at once";
+  }
+  std::int64_t texts_at_once = 1;
   for (const std::string& text : given.grids) {
-    SCOPED_TRACE(text);
+    SCOPED_TRACE(fmt::format("{}, {} at once", text, texts_at_once));
     const std::vector<std::string> sizes = split_words(text, "x");
     const grid::Grid grid{std::stoll(sizes[0]), std::stoll(sizes[1]), std::stoll(sizes[2])};
-    const std::vector<Generated> found = generate(run, grid);
+    const std::vector<Generated> found = generate_on(run, grid, texts_at_once);
+    texts_at_once = texts_at_once % 8 + 4;  // 1, 5, 9, 5
     for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
       const Generated& own = found[static_cast<std::size_t>(rank)];
       const bool is_last = grid.coordinates_of(rank).pipeline == grid.pipeline - 1;

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import harness
-from harness import DATA, DONE, USAGE
+from harness import DATA, DONE, PEER, USAGE
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "io/python"
 sys.path.insert(0, str(SCRIPTS))
@@ -290,8 +290,8 @@ class Chat(harness.StrataTest):
         code, spoken, said = self.generated(*given)
         self.assertEqual(code, DONE, said)
         self.assertEqual([json.loads(line) for line in spoken.splitlines()], answers)
-        for grid in (None, (1, 2, 2), (4, 1, 1)):
-            code, spoken, said = self.generated(*given, "--output=answers.jsonl", "--samples=2", "--stop=l", grid=grid)
+        for grid, batch in ((None, 1), (None, 5), ((1, 2, 2), 2), ((4, 1, 1), 8)):
+            code, spoken, said = self.generated(*given, "--output=answers.jsonl", "--samples=2", "--stop=l", f"--batch={batch}", grid=grid)
             self.assertEqual((code, spoken), (DONE, ""), said)
             self.assertEqual([json.loads(line)["text"] for line in (self.directory / "answers.jsonl").read_text().splitlines()],
                              ["go", "go", "b", "b", "brown", "brown"])
@@ -343,6 +343,10 @@ class Chat(harness.StrataTest):
         for code, words, arguments in (
                 (USAGE, ["--output=prompts.jsonl is the file of --prompts"], [*given, "--output=prompts.jsonl"]),
                 (USAGE, ["cannot write none/a.jsonl", "choose another --output"], [*given, "--output=none/a.jsonl"]),
+                (USAGE, ["--chat and --batch exclude each other"], ["--chat", "--batch=2"]),
+                (USAGE, ['--batch is "0", it must be a whole number from 1'], [*given, "--batch=0"]),
+                (PEER, ["keys and values of 300,000,000 texts at once take", "are available; lower --batch (1 takes "],
+                 [*given, "--samples=100000000", "--batch=1000000000"]),
                 (USAGE, ["--system: message 1 has the role \"system\"", "gemma knows"], ["--chat", "--template=gemma", "--system=x"])):
             ended, spoken, said = self.generated(*arguments, said="Hi\n")
             self.assertEqual((ended, spoken), (code, ""), said)

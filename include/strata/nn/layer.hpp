@@ -95,13 +95,25 @@ struct SavedSpec {
   Keep keep = Keep::kKept;
 };
 
-/// The key-value cache of one attention layer, for generation.
+/// The sequences of a pass during generation. Its rows are the new tokens of each, one sequence
+/// after the other, and then perhaps rows that nobody reads.
 struct Decoding {
-  /// Tokens in the cache; the pass's rows follow them.
-  std::int64_t past = 0;
-  /// As cache() lists them.
-  std::span<const TensorView> keys;
-  std::span<const TensorView> values;
+  /// A sequence with its key-value cache of one attention layer.
+  struct Sequence {
+    /// Tokens in the cache; the new ones follow them.
+    std::int64_t past = 0;
+    /// As cache() lists them.
+    std::span<const TensorView> keys;
+    std::span<const TensorView> values;
+  };
+  /// New tokens of each sequence.
+  std::int64_t tokens = 1;
+  std::span<const Sequence> sequences;
+
+  [[nodiscard]] grid::Range rows(std::size_t sequence) const {
+    const auto first = static_cast<std::int64_t>(sequence) * tokens;
+    return {first, first + tokens};
+  }
 };
 
 /// What the rows of a microbatch of tokens are, besides ids. Views are empty where no layer of the
@@ -152,9 +164,14 @@ struct LayerPass {
   TensorView input_gradient = {};
   std::vector<ParameterViews> weight_gradients = {};
   ops::Accumulate accumulate = ops::Accumulate::kOverwrite;
-  /// Null except during generation, where the input is the new tokens of one sequence and forward
-  /// saves nothing.
+  /// Null except during generation, where forward saves nothing.
   const Decoding* decoding = nullptr;
+
+  /// Sequences that are decoded together, by one token each, do not see each other in their bits.
+  [[nodiscard]] ops::RowBits row_bits() const {
+    return decoding != nullptr && decoding->tokens == 1 ? ops::RowBits::kOfRow
+                                                        : ops::RowBits::kOfShape;
+  }
 };
 
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.

@@ -168,14 +168,21 @@ class Stage {
     std::vector<TensorView> keys;
     std::vector<TensorView> values;
   };
-  /// The part of the receive buffers for the new tokens of one sequence, which decode() reads; none
-  /// on the first stage.
-  [[nodiscard]] std::vector<TensorView> decode_inputs(std::int64_t tokens) const;
-  /// Forward over the new tokens of one sequence, which follow `past` cached ones; caches[i] is
-  /// that of the stage's layer i. Returns: the tensors that cross the stage's end, of these tokens.
-  /// Shapes: ids (int64) 1 x tokens; only the first stage reads their values.
-  [[nodiscard]] std::vector<ConstTensorView> decode(const ConstTensorView& ids, std::int64_t past,
-                                                    const std::vector<LayerCache>& caches);
+  /// A sequence of decode(); caches[i] is that of the stage's layer i.
+  struct CachedSequence {
+    std::int64_t past = 0;  ///< tokens in the caches
+    std::span<const LayerCache> caches;
+  };
+  /// The part of the receive buffers for so many new tokens, which decode() reads; none on the
+  /// first stage.
+  [[nodiscard]] std::vector<TensorView> decode_inputs(std::int64_t rows) const;
+  /// Forward over the new tokens of sequences, each of which follow its cached ones. With one token
+  /// of each sequence, the bits of a sequence depend on no other, nor on their number. Returns: the
+  /// tensors that cross the stage's end, of all rows. Shapes: ids (int64) 1 x rows, `tokens` of
+  /// each sequence and then perhaps ids that do not count; only the first stage reads their values.
+  /// Pre: on a GPU rows is a multiple of ops::kRowTile where `tokens` is 1.
+  [[nodiscard]] std::vector<ConstTensorView> decode(const ConstTensorView& ids, std::int64_t tokens,
+                                                    std::span<const CachedSequence> sequences);
 
  private:
   struct ActivationSlot {

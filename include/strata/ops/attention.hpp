@@ -3,6 +3,7 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <span>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
@@ -84,18 +85,26 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
 /// shapes and dtypes that own kernels run.
 [[nodiscard]] std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype);
 
-/// Causal attention of one sequence's new tokens over a key-value cache, for generation. Pre:
-/// shape.sequences == 1; shape.tokens new tokens follow `past` cached ones; append_to_cache() has
-/// stored the new tokens' keys and values. `window` as AttentionMask's.
-/// Shapes: qkv new x qkv_width; keys, values kv_heads x capacity x head_size; y new x width.
-void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      std::int64_t window, const TensorView& y);
+/// A sequence's keys and values of one layer, for generation. Shapes: kv_heads x capacity x
+/// head_size.
+struct KeyValueCache {
+  TensorView keys;
+  TensorView values;
+  std::int64_t past = 0;  ///< the tokens in it
+};
 
-/// Appends the new tokens' keys and values to the caches after the `past` ones. Shapes: as
+/// Causal attention of each sequence's new tokens over its key-value cache, for generation. A
+/// sequence's bits depend on no other. Pre: a cache for each of shape.sequences; shape.tokens new
+/// tokens follow the `past` ones; append_to_cache() has stored the new tokens' keys and values.
+/// `window` as AttentionMask's. Shapes: qkv rows x qkv_width; y rows x width.
+void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                      std::span<const KeyValueCache> caches, std::int64_t window,
+                      const TensorView& y);
+
+/// Appends each sequence's new keys and values to its cache after the `past` ones. Shapes: as
 /// cached_attention.
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                     std::int64_t past, const TensorView& keys, const TensorView& values);
+                     std::span<const KeyValueCache> caches);
 
 /// Direction of rotary().
 enum class Rotation { kForward, kBackward };

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -54,38 +55,68 @@ void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> p
 /// text before begin. Logits then differ in the last bits from those of the whole prompt at once.
 enum class PastTokens { kDropped, kKept };
 
-/// A rank's part of a language model that continues sequences of tokens, with a key-value cache of
+/// A text to generate.
+struct Continuation {
+  std::vector<std::int64_t> prompt;
+  /// Tokens, at most.
+  std::int64_t count = 0;
+  SamplingOptions options = {};
+  /// Takes each token; returns whether to continue.
+  std::function<bool(std::int64_t)> take;
+  PastTokens past = PastTokens::kDropped;
+};
+
+/// The most texts at once where the user does not say: as many as products compute for about the
+/// time of one, and as keys and values fit into as much memory as the weights take.
+[[nodiscard]] std::int64_t default_texts_at_once(const plan::Plan& plan);
+
+/// A rank's part of a language model that continues sequences of tokens, with key-value caches of
 /// its own layers and heads. The ranks of a replica make the same calls, and get the same tokens,
 /// on every grid: each stage passes the new tokens on, and the last one samples.
 class Generator {
  public:
-  /// Pre: the plan is for a language model, with whole rows on each tensor rank and one chunk a
-  /// stage. Throws: Error(kCheckpoint) where the checkpoint's weights are not the plan's.
+  /// A generator of up to `most_texts` texts at once. Pre: the plan is for a language model, with
+  /// whole rows on each tensor rank and one chunk a stage. Throws: Error(kCheckpoint) where the
+  /// checkpoint's weights are not the plan's; Error(kPeer) where memory lacks.
   Generator(ops::Context& context, const plan::Plan& plan, comm::Groups& groups,
-            const io::Checkpoint& checkpoint);
+            const io::Checkpoint& checkpoint, std::int64_t most_texts = 1);
 
-  /// Continues `prompt` by up to `count` tokens. Calls `take` with each token; it returns whether
-  /// to continue. The penalty is for the tokens of prompt and text so far. When the text exceeds
-  /// the context, generation continues from its second half. Communication: per token, messages of
-  /// a forward pass, one all-gather over the last stage's tensor group, and one broadcast over the
-  /// pipeline group. Throws on all ranks of the replica: Error(kUsage) as require_prompt_fits();
-  /// Error(kDiverged) as sample_token().
-  void generate(std::span<const std::int64_t> prompt, std::int64_t count,
-                const SamplingOptions& options, const std::function<bool(std::int64_t)>& take,
-                PastTokens past = PastTokens::kDropped);
+  /// Generates the texts that next() returns until it returns nothing. It is called whenever fewer
+  /// than most_texts are being generated; one pass decodes the next token of each. A text's tokens
+  /// do not depend on the others. The penalty is for the tokens of prompt and text so far. When a
+  /// text exceeds the context, it continues from its second half. Communication: per pass, messages
+  /// of a forward pass, one all-gather over the last stage's tensor group, and one broadcast over
+  /// the pipeline group; a prompt has a pass of its own. Throws on all ranks of the replica:
+  /// Error(kUsage) as require_prompt_fits(); Error(kDiverged) as sample_token().
+  void generate(const std::function<std::optional<Continuation>()>& next);
+  /// Generates one text.
+  void generate(Continuation text);
 
   /// The logits after each token of a text on the last stage, else nothing. Shapes: tokens x
   /// vocabulary. Throws: Error(kUsage) as require_prompt_fits().
   [[nodiscard]] std::vector<double> logits(std::span<const std::int64_t> tokens);
 
+  /// Bytes of all key-value caches of this rank.
+  [[nodiscard]] std::int64_t cache_bytes() const { return cache_memory_.bytes(); }
+
  private:
-  /// Appends tokens to the sequence. Returns: the logits after the last `rows` of them, as
-  /// logits().
-  [[nodiscard]] std::vector<double> append(std::span<const std::int64_t> tokens, std::int64_t rows);
-  /// Appends tokens to the sequence and samples the next one, `used` being those to penalize.
-  [[nodiscard]] std::int64_t next_token(std::span<const std::int64_t> tokens,
-                                        const std::set<std::int64_t>& used,
-                                        const SamplingOptions& options, std::int64_t position);
+  /// Caches, and the text that is generated with them.
+  struct Slot {
+    std::vector<nn::Stage::LayerCache> caches;
+    std::vector<std::int64_t> past;  ///< the tokens whose keys and values are in the caches
+    std::optional<Continuation> text;
+    std::vector<std::int64_t> tokens;  ///< of prompt and text
+    std::set<std::int64_t> used;       ///< those to penalize
+    std::int64_t sampled = 0;
+  };
+
+  /// Appends new tokens to sequences, as many to each. Returns: the logits after the last `rows` of
+  /// all of them, as logits(). Pre: several sequences get one token each.
+  [[nodiscard]] std::vector<double> append(std::span<Slot* const> slots,
+                                           std::span<const std::int64_t> tokens, std::int64_t rows);
+  /// Appends new tokens to texts and samples the next one of each.
+  void advance(std::span<Slot* const> slots, std::span<const std::int64_t> tokens);
+  void begin(Slot& slot, Continuation text);
 
   ops::Context& context_;
   const plan::Plan& plan_;
@@ -93,8 +124,7 @@ class Generator {
   plan::RankPlan rank_;
   StageState state_;
   device::Buffer cache_memory_;
-  std::vector<nn::Stage::LayerCache> caches_;
-  std::vector<std::int64_t> past_;  ///< the tokens whose keys and values are in the caches
+  std::vector<Slot> slots_;
 };
 
 }  // namespace strata::train

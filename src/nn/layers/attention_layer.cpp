@@ -100,26 +100,20 @@ class Attention final : public Sublayer {
 
   void inner_forward(const Inner& inner) const override {
     const ops::AttentionShape shape = shape_of(inner);
-    const Decoding* decoding = inner.pass.decoding;
     const TensorView qkv = heads_of(inner);
     if (norms_heads()) {
       ops::head_norm_forward(inner.pass.context, shape, inner.product(Product::kQkv),
                              inner.weights[0], inner.weights[1], qk_norm_, qkv, sums_of(inner));
     }
-    if (attention_.rotary) {
-      ops::rotary(inner.pass.context, shape, *attention_.rotary,
-                  decoding != nullptr ? decoding->past : 0, ops::Rotation::kForward, qkv);
-    }
-    if (decoding == nullptr) {
-      ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result,
-                                    inner.extras.at(Extra::kLogSums), mask_of(inner.pass));
+    if (inner.pass.decoding != nullptr) {
+      attend_to_past(inner, *inner.pass.decoding, qkv);
       return;
     }
-    const auto local = static_cast<std::size_t>(inner.shard - inner.pass.shards.own().begin);
-    ops::append_to_cache(inner.pass.context, shape, qkv, decoding->past, decoding->keys[local],
-                         decoding->values[local]);
-    ops::cached_attention(inner.pass.context, shape, qkv, decoding->keys[local],
-                          decoding->values[local], decoding->past, attention_.window, inner.result);
+    if (attention_.rotary) {
+      ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kForward, qkv);
+    }
+    ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result,
+                                  inner.extras.at(Extra::kLogSums), mask_of(inner.pass));
   }
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
@@ -191,6 +185,28 @@ class Attention final : public Sublayer {
             .window = attention_.window < tokens_ ? attention_.window : 0};
   }
 
+  /// Attends each sequence's new tokens to it, and to its past.
+  void attend_to_past(const Inner& inner, const Decoding& decoding, const TensorView& qkv) const {
+    ops::Context& context = inner.pass.context;
+    const auto local = static_cast<std::size_t>(inner.shard - inner.pass.shards.own().begin);
+    const auto shape_of_sequences = [&](std::int64_t sequences) {
+      return shape_of(sequences, decoding.tokens, inner.pass.shards.shards(), inner.shard);
+    };
+    std::vector<ops::KeyValueCache> caches;
+    for (const Decoding::Sequence& sequence : decoding.sequences) {
+      caches.push_back({sequence.keys[local], sequence.values[local], sequence.past});
+    }
+    for (std::size_t i = 0; attention_.rotary && i < caches.size(); ++i) {
+      ops::rotary(context, shape_of_sequences(1), *attention_.rotary, caches[i].past,
+                  ops::Rotation::kForward, row_range(qkv, decoding.rows(i)));
+    }
+    const grid::Range rows{0, std::ssize(caches) * decoding.tokens};
+    const ops::AttentionShape shape = shape_of_sequences(std::ssize(caches));
+    ops::append_to_cache(context, shape, row_range(qkv, rows), caches);
+    ops::cached_attention(context, shape, row_range(qkv, rows), caches, attention_.window,
+                          row_range(inner.result, rows));
+  }
+
   /// Computes the gradient of what attention reads, turned back to before rotary positions.
   void heads_backward(const Inner& inner, const TensorView& result_gradient,
                       const TensorSlots& product_gradients) const {
@@ -233,7 +249,8 @@ class Attention final : public Sublayer {
             .softcap = attention_.softcap};
   }
   ops::AttentionShape shape_of(const Inner& inner) const {
-    const std::int64_t tokens = inner.pass.decoding != nullptr ? inner.rows : tokens_;
+    const std::int64_t tokens =
+        inner.pass.decoding != nullptr ? inner.pass.decoding->tokens : tokens_;
     return shape_of(inner.rows / tokens, tokens, inner.pass.shards.shards(), inner.shard);
   }
 

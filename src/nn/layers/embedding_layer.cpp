@@ -78,6 +78,10 @@ class Embedding final : public Layer {
     if (scales()) {
       ops::scaled(pass.context, options_.scale, rows, rows, ops::Accumulate::kOverwrite);
     }
+    if (pass.decoding != nullptr) {
+      add_positions_behind_past(pass, *pass.decoding, rows);
+      return;
+    }
     for (const RowPiece& piece : pieces(pass)) {
       const TensorView y = row_range(rows, piece.local);
       const std::int64_t first = piece.own.begin;
@@ -85,9 +89,8 @@ class Embedding final : public Layer {
         ops::embedding_forward(pass.context, positions.flat_slice(first, piece.own.count()),
                                pass.weights[1][0], 0, y, ops::Accumulate::kAdd);
       } else if (options_.positions > 0) {
-        const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
         ops::add_positions(pass.context, y, pass.weights[1][0],
-                           {.tokens = tokens_of(pass), .first_row = first, .offset = past}, y);
+                           {.tokens = input_shape()[0], .first_row = first}, y);
       }
       if (drops() && pass.mode == Mode::kTraining) {
         ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
@@ -149,8 +152,13 @@ class Embedding final : public Layer {
     }
   }
 
-  std::int64_t tokens_of(const LayerPass& pass) const {
-    return pass.decoding != nullptr ? pass.input.count() : input_shape()[0];
+  void add_positions_behind_past(const LayerPass& pass, const Decoding& decoding,
+                                 const TensorView& rows) const {
+    for (std::size_t i = 0; options_.positions > 0 && i < decoding.sequences.size(); ++i) {
+      const TensorView y = row_range(rows, decoding.rows(i));
+      ops::add_positions(pass.context, y, pass.weights[1][0],
+                         {.tokens = decoding.tokens, .offset = decoding.sequences[i].past}, y);
+    }
   }
 
   std::int64_t first_id(const LayerPass& pass, std::int64_t shard) const {

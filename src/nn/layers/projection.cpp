@@ -70,7 +70,9 @@ TensorView Projection::bias(const LayerPass& pass, std::int64_t shard) const {
 ConstTensorView Projection::scaled_product(const LayerPass& pass, const ConstTensorView& x,
                                            const TensorView& matrix, ops::Transpose transpose,
                                            const TensorView& low) const {
-  ops::matmul(pass.context, x, matrix, low, {.transpose_b = transpose});
+  ops::MatmulOptions options{.transpose_b = transpose};
+  options.row_bits = pass.row_bits();
+  ops::matmul(pass.context, x, matrix, low, options);
   if (factor_ != 1.0) {
     ops::scaled(pass.context, factor_, low, low, ops::Accumulate::kOverwrite);
   }
@@ -94,10 +96,13 @@ void Projection::forward(const LayerPass& pass, std::int64_t shard, const ConstT
                          ops::MatmulOptions options) const {
   options.transpose_b = ops::Transpose::kYes;
   options.padded_rows = options_.padded_rows;
+  options.row_bits = pass.row_bits();
   ops::matmul(pass.context, x, weight(pass, shard), y, options);
   if (is_adapted()) {
     ops::matmul(pass.context, lower, b(pass, shard), y,
-                {.transpose_b = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
+                {.transpose_b = ops::Transpose::kYes,
+                 .accumulate = ops::Accumulate::kAdd,
+                 .row_bits = pass.row_bits()});
   }
 }
 

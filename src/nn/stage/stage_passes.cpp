@@ -292,18 +292,20 @@ TensorView Stage::part_of_tokens(const TensorView& whole, const Port& port,
              : part.reshaped(port.shape.tail().prepended(tokens).prepended(1));
 }
 
-std::vector<TensorView> Stage::decode_inputs(std::int64_t tokens) const {
+std::vector<TensorView> Stage::decode_inputs(std::int64_t rows) const {
   std::vector<TensorView> inputs;
   for (std::size_t i = 0; i < input_tensors_.size() && !is_first(); ++i) {
-    inputs.push_back(part_of_tokens(inputs_of(0)[i], model_.port_of(input_tensors_[i]), tokens));
+    inputs.push_back(part_of_tokens(inputs_of(0)[i], model_.port_of(input_tensors_[i]), rows));
   }
   return inputs;
 }
 
-std::vector<ConstTensorView> Stage::decode(const ConstTensorView& ids, std::int64_t past,
-                                           const std::vector<LayerCache>& caches) {
-  const std::int64_t tokens = ids.count();
-  const std::vector<TensorView> inputs = decode_inputs(tokens);
+std::vector<ConstTensorView> Stage::decode(const ConstTensorView& ids, std::int64_t tokens,
+                                           std::span<const CachedSequence> sequences) {
+  const std::int64_t rows = ids.count();
+  const std::vector<TensorView> inputs = decode_inputs(rows);
+  std::vector<Decoding::Sequence> of_layer(sequences.size());
+  const Decoding decoding{.tokens = tokens, .sequences = of_layer};
   std::vector<ConstTensorView> made;
   const auto read = [&](std::int64_t tensor) -> ConstTensorView {
     if (tensor >= spec_.layers.begin) {
@@ -319,9 +321,11 @@ std::vector<ConstTensorView> Stage::decode(const ConstTensorView& ids, std::int6
     if (const auto added = model_.sources(i).added) {
       pass.added = read(*added);
     }
-    pass.output = part_of_tokens(pass.output, layer.output(), tokens);
-    const Decoding decoding{
-        .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
+    pass.output = part_of_tokens(pass.output, layer.output(), rows);
+    std::ranges::transform(sequences, of_layer.begin(), [&](const CachedSequence& sequence) {
+      const LayerCache& cache = sequence.caches[local(i)];
+      return Decoding::Sequence{sequence.past, cache.keys, cache.values};
+    });
     pass.decoding = &decoding;
     layer.forward(pass);
     made.emplace_back(pass.output);

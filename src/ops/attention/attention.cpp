@@ -239,17 +239,31 @@ void forward(Context& context, const AttentionShape& shape, const AttentionMask&
   });
 }
 
-/// Returns the capacity of a key or value cache. Pre: the new tokens fit.
-std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& qkv,
-                           std::int64_t past, const ConstTensorView& cache) {
-  require(shape.sequences == 1, "a cache for {} sequences", shape.sequences);
-  require(cache.shape().rank() == 3, "a cache of {}", cache.shape().text());
-  const std::int64_t capacity = cache.shape()[1];
-  require_like(cache, qkv.dtype(), Shape{shape.kv_heads, capacity, shape.head_size},
-               "attention's cache");
-  require(past >= 0 && past + shape.tokens <= capacity, "{} tokens behind {} in a cache for {}",
-          shape.tokens, past, capacity);
-  return capacity;
+/// Pre: a cache for each sequence, in which its new tokens fit.
+void require_caches(const AttentionShape& shape, const ConstTensorView& qkv,
+                    std::span<const KeyValueCache> caches) {
+  require(std::ssize(caches) == shape.sequences, "{} caches for {} sequences", caches.size(),
+          shape.sequences);
+  for (const KeyValueCache& cache : caches) {
+    require(cache.keys.shape().rank() == 3, "a cache of {}", cache.keys.shape().text());
+    const std::int64_t capacity = cache.keys.shape()[1];
+    const Shape whole{shape.kv_heads, capacity, shape.head_size};
+    require_like(cache.keys, qkv.dtype(), whole, "attention's cache");
+    require_like(cache.values, qkv.dtype(), whole, "attention's values");
+    require(cache.past >= 0 && cache.past + shape.tokens <= capacity,
+            "{} tokens behind {} in a cache for {}", shape.tokens, cache.past, capacity);
+  }
+}
+
+/// Calls function(a sequence, its cache, a key-value head) for each on the context's threads.
+template <typename Function>
+void for_each_head(Context& context, const AttentionShape& shape,
+                   std::span<const KeyValueCache> caches, const Function& function) {
+  const std::int64_t items = shape.sequences * shape.kv_heads;
+  parallel_for(context, items, 1, [&](std::int64_t item, std::int64_t, int thread) {
+    const std::int64_t sequence = item / shape.kv_heads;
+    function(sequence, caches[static_cast<std::size_t>(sequence)], item % shape.kv_heads, thread);
+  });
 }
 
 }  // namespace
@@ -286,64 +300,66 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
 }
 
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      std::int64_t window, const TensorView& y) {
-  const Observed observed(context, "cached_attention", qkv, keys, values, y);
+                      std::span<const KeyValueCache> caches, std::int64_t window,
+                      const TensorView& y) {
+  const Observed observed(context, "cached_attention", qkv, y);
   require_qkv(shape, qkv);
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
-  const std::int64_t capacity = require_cache(shape, qkv, past, keys);
-  require_like(values, keys.dtype(), keys.shape(), "attention's values");
+  require_caches(shape, qkv, caches);
   require(window >= 0, "an attention window of {} tokens", window);
-  if (observed.handled_by<cuda::cached_attention>(shape, qkv, keys, values, past, window, y)) {
+  if (observed.handled_by<cuda::cached_attention>(shape, qkv, caches, window, y)) {
     return;
   }
   const std::int64_t size = shape.head_size;
-  const std::int64_t total = past + shape.tokens;
+  const std::int64_t most = shape.tokens + std::ranges::max(caches, {}, &KeyValueCache::past).past;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     const Stored* from = qkv.host<Stored>().data();
-    const Stored* key = keys.host<Stored>().data();
-    const Stored* value = values.host<Stored>().data();
     Stored* to = y.host<Stored>().data();
-    const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(total, size));
-    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t, int thread) {
-      const ForwardScratch<T> scratch(memory.of(thread), total, size);
-      const std::int64_t begin = kv_head * capacity * size;
-      gather_keys<T, Stored>({key + begin, size}, {value + begin, size}, total, size, scratch);
-      for (std::int64_t query = 0; query < shape.queries; ++query) {
-        forward_head<T, Stored>(
-            {qkv_head(shape, from, 0, kv_head, query), shape.tokens, past, size,
-             static_cast<T>(shape.score_scale()), shape.softcap,
-             output_head(shape, to, 0, kv_head * shape.queries + query), SeenKeys(window)},
-            scratch);
-      }
-    });
+    const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(most, size));
+    for_each_head(
+        context, shape, caches,
+        [&](std::int64_t sequence, const KeyValueCache& cache, std::int64_t kv_head, int thread) {
+          const ForwardScratch<T> scratch(memory.of(thread), most, size);
+          const std::int64_t begin = kv_head * cache.keys.shape()[1] * size;
+          gather_keys<T, Stored>({cache.keys.host<Stored>().data() + begin, size},
+                                 {cache.values.host<Stored>().data() + begin, size},
+                                 cache.past + shape.tokens, size, scratch);
+          for (std::int64_t query = 0; query < shape.queries; ++query) {
+            const std::int64_t head = kv_head * shape.queries + query;
+            forward_head<T, Stored>(
+                {qkv_head(shape, from, sequence, kv_head, query), shape.tokens, cache.past, size,
+                 static_cast<T>(shape.score_scale()), shape.softcap,
+                 output_head(shape, to, sequence, head), SeenKeys(window)},
+                scratch);
+          }
+        });
   });
 }
 
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                     std::int64_t past, const TensorView& keys, const TensorView& values) {
-  const Observed observed(context, "append_to_cache", qkv, keys, values);
+                     std::span<const KeyValueCache> caches) {
+  const Observed observed(context, "append_to_cache", qkv);
   require_qkv(shape, qkv);
-  const std::int64_t capacity = require_cache(shape, qkv, past, keys);
-  require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if (observed.handled_by<cuda::append_to_cache>(shape, qkv, past, keys, values)) {
+  require_caches(shape, qkv, caches);
+  if (observed.handled_by<cuda::append_to_cache>(shape, qkv, caches)) {
     return;
   }
   const std::int64_t size = shape.head_size;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     const Stored* from = qkv.host<Stored>().data();
-    Stored* key = keys.host<Stored>().data();
-    Stored* value = values.host<Stored>().data();
-    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t) {
-      const auto new_keys = qkv_head(shape, from, 0, kv_head, shape.queries);
-      const auto new_values = qkv_head(shape, from, 0, kv_head, shape.queries + 1);
-      for (std::int64_t token = 0; token < shape.tokens; ++token) {
-        const std::int64_t at = (kv_head * capacity + past + token) * size;
-        std::copy_n(new_keys.from(token).data, size, key + at);
-        std::copy_n(new_values.from(token).data, size, value + at);
-      }
-    });
+    for_each_head(
+        context, shape, caches,
+        [&](std::int64_t sequence, const KeyValueCache& cache, std::int64_t kv_head, int) {
+          const auto new_keys = qkv_head(shape, from, sequence, kv_head, shape.queries);
+          const auto new_values = qkv_head(shape, from, sequence, kv_head, shape.queries + 1);
+          const std::int64_t capacity = cache.keys.shape()[1];
+          for (std::int64_t token = 0; token < shape.tokens; ++token) {
+            const std::int64_t at = (kv_head * capacity + cache.past + token) * size;
+            std::copy_n(new_keys.from(token).data, size, cache.keys.host<Stored>().data() + at);
+            std::copy_n(new_values.from(token).data, size, cache.values.host<Stored>().data() + at);
+          }
+        });
   });
 }
 

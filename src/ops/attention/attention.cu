@@ -157,6 +157,12 @@ __global__ void append_kernel(std::int64_t count, AttentionShape shape, const St
   values[target] = from.data[source + shape.head_size];
 }
 
+/// Each sequence of a batch during generation is launched by itself.
+AttentionShape of_one_sequence(AttentionShape shape) {
+  shape.sequences = 1;
+  return shape;
+}
+
 }  // namespace
 
 void causal_attention_forward(Context& context, const AttentionShape& shape,
@@ -173,23 +179,34 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
 }
 
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      std::int64_t window, const TensorView& y) {
+                      std::span<const KeyValueCache> caches, std::int64_t window,
+                      const TensorView& y) {
+  const AttentionShape one = of_one_sequence(shape);
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
-    forward<Stored>(
-        context, "cached_attention", shape,
-        {qkv.device<Stored>(), keys.device<Stored>(), values.device<Stored>(), keys.shape()[1],
-         past, y.device<Stored>(), nullptr, seen_keys(shape, {.window = window})});
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const KeyValueCache& cache = caches[i];
+      const auto row = static_cast<std::int64_t>(i) * shape.tokens;
+      forward<Stored>(
+          context, "cached_attention", one,
+          {qkv.device<Stored>() + row * shape.qkv_width(), cache.keys.device<Stored>(),
+           cache.values.device<Stored>(), cache.keys.shape()[1], cache.past,
+           y.device<Stored>() + row * shape.width(), nullptr, seen_keys(one, {.window = window})});
+    }
   });
 }
 
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                     std::int64_t past, const TensorView& keys, const TensorView& values) {
-  const std::int64_t count = shape.kv_heads * shape.tokens * shape.head_size;
+                     std::span<const KeyValueCache> caches) {
+  const AttentionShape one = of_one_sequence(shape);
+  const std::int64_t count = one.kv_heads * one.tokens * one.head_size;
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
-    launch(context, "append_to_cache", grid_of(count), append_kernel<Stored>, count, shape,
-           qkv.device<Stored>(), past, keys.shape()[1], keys.device<Stored>(),
-           values.device<Stored>());
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const KeyValueCache& cache = caches[i];
+      launch(context, "append_to_cache", grid_of(count), append_kernel<Stored>, count, one,
+             qkv.device<Stored>() + static_cast<std::int64_t>(i) * one.tokens * one.qkv_width(),
+             cache.past, cache.keys.shape()[1], cache.keys.device<Stored>(),
+             cache.values.device<Stored>());
+    }
   });
 }
 

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
+#include "strata/core/text.hpp"
+#include "strata/ops/matmul.hpp"
 
 #include "loop/row_logits.hpp"
 
@@ -55,18 +61,70 @@ void refuse(const BadLogit& bad) {
   }
 }
 
-/// The plan of a rank with memory for one sequence and no backward pass.
-plan::RankPlan generating_rank(const plan::Plan& plan, std::int64_t number) {
+std::int64_t aligned_bytes(const nn::TensorSpec& spec) {
+  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
+  return (spec.shape.count() * size_bytes(spec.dtype) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Of one sequence's caches in some layers.
+std::int64_t cache_bytes_of(const plan::Plan& plan, const nn::PassShape& pass,
+                            const grid::Range& layers) {
+  std::int64_t bytes = 0;
+  for (std::int64_t i = layers.begin; i < layers.end; ++i) {
+    for (const nn::TensorSpec& spec :
+         plan.model->layer(i).cache(pass, plan.model->input_shape()[0])) {
+      bytes += 2 * aligned_bytes(spec);  // keys and values
+    }
+  }
+  return bytes;
+}
+
+/// Host memory that Linux can give without swapping; nothing where it does not say.
+std::optional<std::int64_t> available_host_bytes() {
+  std::ifstream info("/proc/meminfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    const std::vector<std::string> words = split_words(line);
+    if (words.size() > 1 && words[0] == "MemAvailable:") {
+      return std::stoll(words[1]) * 1024;
+    }
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_texts_at_once(std::int64_t of_text, std::int64_t most_texts,
+                                       const std::string& available) {
+  fail(ExitCode::kPeer,
+       "the keys and values of {} texts at once take {} on a rank, {}; lower --batch (1 takes {}), "
+       "or use more pipeline stages or tensor ranks",
+       most_texts, bytes_text(of_text * most_texts), available, bytes_text(of_text));
+}
+
+/// The plan of a rank without a backward pass, with memory for a sequence or for a token of each of
+/// `most_texts`. Throws: Error(kPeer) where the host's memory is too small for their caches.
+plan::RankPlan generating_rank(const device::Device& device, const plan::Plan& plan,
+                               std::int64_t number, std::int64_t most_texts) {
   plan::RankPlan rank = rank_plan(plan, number);
   require(rank.chunks.size() == 1, "generation by a stage of {} chunks", rank.chunks.size());
+  require(most_texts >= 1, "a generator of {} texts at once", most_texts);
+  const std::int64_t context = plan.model->input_shape()[0];
+  const std::int64_t rows = ops::padded_row(most_texts, ops::kRowTile);
   nn::StageSpec& stage = rank.chunks.front();
-  stage.pass.microbatch = 1;
+  stage.pass.microbatch = (rows + context - 1) / context;
   stage.pass.concurrent_lanes = 1;
   stage.pass.loss_pieces = 1;
   stage.pass.row_pieces = 1;
   stage.slots = {
       .activations = 1, .inputs = stage.layers.begin == 0 ? 0 : 1, .gradients = 0, .losses = 0};
   stage.order = nn::BackwardOrder::kSplit;
+  const std::int64_t of_text = cache_bytes_of(plan, stage.pass, stage.layers);
+  // Linux gives more memory than there is, and ends processes later.
+  if (const auto available = available_host_bytes();
+      most_texts > 1 && device.memory_space() == MemorySpace::kHost && available &&
+      *available / most_texts < of_text) {
+    refuse_texts_at_once(of_text, most_texts,
+                         fmt::format("but {} are available", bytes_text(*available)));
+  }
   return rank;
 }
 
@@ -127,63 +185,86 @@ void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> p
   }
 }
 
+std::int64_t default_texts_at_once(const plan::Plan& plan) {
+  nn::PassShape pass = rank_plan(plan, 0).chunks.front().pass;
+  pass.shards.own = {0, pass.shards.count};
+  const std::int64_t of_text = cache_bytes_of(plan, pass, {0, plan.model->layer_count()});
+  const std::int64_t weights = plan.model->parameter_count() * size_bytes(pass.dtype);
+  return std::clamp<std::int64_t>(weights / std::max<std::int64_t>(1, of_text), 1, ops::kRowTile);
+}
+
 Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups& groups,
-                     const io::Checkpoint& checkpoint)
+                     const io::Checkpoint& checkpoint, std::int64_t most_texts)
     : context_(context),
       plan_(plan),
       groups_(groups),
-      rank_(generating_rank(plan, groups.world->rank())),
-      state_(context, plan, rank_, groups) {
+      rank_(generating_rank(context.device(), plan, groups.world->rank(), most_texts)),
+      state_(context, plan, rank_, groups),
+      slots_(static_cast<std::size_t>(most_texts)) {
   require(
       is_language_model(plan) && plan.token_rows == nn::Placement::kReplicated, "generation by {}",
       is_language_model(plan) ? "ranks that share rows" : "a model that is not a language model");
   state_.load_weights(checkpoint);
-  const std::int64_t capacity = plan.model->input_shape()[0];
   const nn::StageSpec& stage = rank_.chunks.front();
-  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
-  const auto padded = [](const nn::TensorSpec& spec) {
-    return (spec.shape.count() * size_bytes(spec.dtype) + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  std::int64_t bytes = 0;
-  for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
-    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(stage.pass, capacity)) {
-      bytes += 2 * padded(spec);
+  const std::int64_t of_text = cache_bytes_of(plan, stage.pass, stage.layers);
+  try {
+    cache_memory_ = device::Buffer(context.device(), of_text * most_texts);
+  } catch (const Error&) {
+    if (most_texts > 1) {
+      refuse_texts_at_once(of_text, most_texts, "more than is free");
     }
+    throw;
   }
-  cache_memory_ = device::Buffer(context.device(), bytes);
   std::int64_t offset = 0;
   const auto place = [&](const nn::TensorSpec& spec) {
     const TensorView view = cache_memory_.view(offset, spec.shape, spec.dtype);
-    offset += padded(spec);
+    offset += aligned_bytes(spec);
     return view;
   };
-  for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
-    nn::Stage::LayerCache& cache = caches_.emplace_back();
-    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(stage.pass, capacity)) {
-      cache.keys.push_back(place(spec));
-      cache.values.push_back(place(spec));
+  for (Slot& slot : slots_) {
+    for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
+      nn::Stage::LayerCache& cache = slot.caches.emplace_back();
+      for (const nn::TensorSpec& spec :
+           plan.model->layer(i).cache(stage.pass, plan.model->input_shape()[0])) {
+        cache.keys.push_back(place(spec));
+        cache.values.push_back(place(spec));
+      }
     }
   }
 }
 
-std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std::int64_t rows) {
-  const auto count = static_cast<std::int64_t>(tokens.size());
+std::vector<double> Generator::append(std::span<Slot* const> slots,
+                                      std::span<const std::int64_t> tokens, std::int64_t rows) {
+  const auto each = static_cast<std::int64_t>(tokens.size() / slots.size());
+  require(each == 1 || slots.size() == 1, "{} tokens of {} sequences", tokens.size(), slots.size());
+  const bool on_host = context_.device().memory_space() == MemorySpace::kHost;
+  std::vector<std::int64_t> given(tokens.begin(), tokens.end());
+  if (each == 1 && !on_host) {
+    given.resize(static_cast<std::size_t>(ops::padded_row(std::ssize(given), ops::kRowTile)));
+  }
   nn::Stage& stage = *state_.chunks().front();
   comm::Communicator& pipeline = groups_.along(grid::Axis::kPipeline);
-  const ConstTensorView ids(tokens, Shape{1, count});
+  const ConstTensorView ids(std::span<const std::int64_t>(given), Shape{1, std::ssize(given)});
   device::Buffer memory;
   ConstTensorView input = ids;
-  if (stage.is_first() && context_.device().memory_space() != MemorySpace::kHost) {
+  if (stage.is_first() && !on_host) {
     memory = device::Buffer(context_.device(), ids.bytes());
     const TensorView copy = memory.view(0, ids.shape(), ids.dtype());
     device::copy_tensor(ids, copy);
     input = copy;
   }
-  for (const TensorView& received : stage.decode_inputs(count)) {
+  for (const TensorView& received : stage.decode_inputs(ids.count())) {
     pipeline.receive(received, pipeline.rank() - 1, comm::Tag::kActivation).wait();
   }
-  const std::vector<ConstTensorView> outputs = stage.decode(input, std::ssize(past_), caches_);
-  past_.insert(past_.end(), tokens.begin(), tokens.end());
+  std::vector<nn::Stage::CachedSequence> sequences;
+  for (const Slot* slot : slots) {
+    sequences.push_back({std::ssize(slot->past), slot->caches});
+  }
+  const std::vector<ConstTensorView> outputs = stage.decode(input, each, sequences);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto own = tokens.subspan(i * static_cast<std::size_t>(each)).first(each);
+    slots[i]->past.insert(slots[i]->past.end(), own.begin(), own.end());
+  }
   if (!stage.is_last()) {
     for (const ConstTensorView& output : outputs) {
       pipeline.send(output, pipeline.rank() + 1, comm::Tag::kActivation).wait();
@@ -192,70 +273,109 @@ std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std:
   }
   groups_.engine->drain();
   nn::LogitBlocks blocks = nn::logit_blocks(plan_.model->output(), rank_.chunks.front().pass);
-  blocks.rows = count;
-  return row_logits(outputs.front(), {count - rows, count}, blocks,
-                    groups_.along(grid::Axis::kTensor), context_.stream());
+  blocks.rows = ids.count();
+  const std::int64_t end = std::ssize(tokens);
+  return row_logits(outputs.front(), {end - rows, end}, blocks, groups_.along(grid::Axis::kTensor),
+                    context_.stream());
 }
 
 std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
   require_prompt_fits(plan_, tokens);
-  past_.clear();
-  return append(tokens, std::ssize(tokens));
+  Slot* const slot = &slots_.front();
+  slot->past.clear();
+  return append({&slot, 1}, tokens, std::ssize(tokens));
 }
 
-std::int64_t Generator::next_token(std::span<const std::int64_t> tokens,
-                                   const std::set<std::int64_t>& used,
-                                   const SamplingOptions& options, std::int64_t position) {
+void Generator::advance(std::span<Slot* const> slots, std::span<const std::int64_t> tokens) {
   struct Next {
     std::int64_t token = 0;
     BadLogit bad;
-  } next;
-  const std::vector<double> last = append(tokens, 1);
-  if (!last.empty()) {
+  };
+  std::vector<Next> next(slots.size());
+  const std::vector<double> logits = append(slots, tokens, std::ssize(slots));
+  const std::size_t width = logits.size() / slots.size();
+  for (std::size_t i = 0; i < slots.size() && !logits.empty(); ++i) {
     const std::int64_t vocabulary = plan_.train_data.classes;
-    std::vector<float> logits(last.begin(), last.end());
-    penalize_repetitions(logits, used, options.repetition_penalty);
-    next.bad = bad_logit(std::span(logits).first(static_cast<std::size_t>(vocabulary)));
-    if (next.bad.token < 0) {
-      next.token = sample_token(logits, vocabulary, options, position);
+    const SamplingOptions& options = slots[i]->text->options;
+    const auto first = logits.begin() + static_cast<std::ptrdiff_t>(i * width);
+    std::vector<float> own(first, first + static_cast<std::ptrdiff_t>(width));
+    penalize_repetitions(own, slots[i]->used, options.repetition_penalty);
+    next[i].bad = bad_logit(std::span(own).first(static_cast<std::size_t>(vocabulary)));
+    if (next[i].bad.token < 0) {
+      next[i].token = sample_token(own, vocabulary, options, slots[i]->sampled);
     }
   }
-  next = comm::broadcast_from(groups_.along(grid::Axis::kPipeline), next, plan_.grid.pipeline - 1);
-  refuse(next.bad);
-  return next.token;
+  groups_.along(grid::Axis::kPipeline)
+      .broadcast(comm::payload_of(std::span(next)), plan_.grid.pipeline - 1);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    refuse(next[i].bad);
+    Slot& slot = *slots[i];
+    slot.tokens.push_back(next[i].token);
+    if (slot.text->options.repetition_penalty != 1.0) {
+      slot.used.insert(next[i].token);
+    }
+    ++slot.sampled;
+    if (!slot.text->take(next[i].token) || slot.sampled == slot.text->count) {
+      slot.text.reset();
+    }
+  }
 }
 
-void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,
-                         const SamplingOptions& options,
-                         const std::function<bool(std::int64_t)>& take, PastTokens past) {
-  require_prompt_fits(plan_, prompt);
-  const std::int64_t context = plan_.model->input_shape()[0];
+void Generator::begin(Slot& slot, Continuation text) {
+  require_prompt_fits(plan_, text.prompt);
   // The last token gives the first logits.
-  const auto same = std::ranges::mismatch(past_, prompt.first(prompt.size() - 1)).in1;
-  past_.erase(past == PastTokens::kKept ? same : past_.begin(), past_.end());
-  std::vector<std::int64_t> text(prompt.begin(), prompt.end());
-  std::set<std::int64_t> used;
-  if (options.repetition_penalty != 1.0) {
-    used.insert(text.begin(), text.end());
+  const auto same =
+      std::ranges::mismatch(slot.past, std::span(text.prompt).first(text.prompt.size() - 1)).in1;
+  slot.past.erase(text.past == PastTokens::kKept ? same : slot.past.begin(), slot.past.end());
+  slot.tokens = text.prompt;
+  slot.used.clear();
+  if (text.options.repetition_penalty != 1.0) {
+    slot.used.insert(slot.tokens.begin(), slot.tokens.end());
   }
-  std::span<const std::int64_t> added = std::span(text).subspan(past_.size());
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t token = next_token(added, used, options, i);
-    text.push_back(token);
-    if (options.repetition_penalty != 1.0) {
-      used.insert(token);
+  slot.sampled = 0;
+  slot.text = std::move(text);
+  Slot* const one = &slot;
+  advance({&one, 1}, std::span(std::as_const(slot.tokens)).subspan(slot.past.size()));
+}
+
+void Generator::generate(const std::function<std::optional<Continuation>()>& next) {
+  const std::int64_t context = plan_.model->input_shape()[0];
+  for (Slot& slot : slots_) {
+    slot.text.reset();  // perhaps of a call that threw
+  }
+  bool are_more = true;
+  const auto is_busy = [](const Slot& slot) { return slot.text.has_value(); };
+  while (are_more || std::ranges::any_of(slots_, is_busy)) {
+    std::vector<Slot*> running;
+    std::vector<std::int64_t> last;
+    for (Slot& slot : slots_) {
+      while (are_more && !slot.text) {
+        std::optional<Continuation> text = next();
+        are_more = text.has_value();
+        if (text) {
+          begin(slot, std::move(*text));
+        }
+      }
+      if (slot.text && std::ssize(slot.past) == context) {
+        // Restart the positions with the second half of the text.
+        slot.past.clear();
+        const auto half = static_cast<std::size_t>(std::max<std::int64_t>(1, context / 2));
+        Slot* const one = &slot;
+        advance({&one, 1}, std::span(std::as_const(slot.tokens)).last(half));
+      } else if (slot.text) {
+        running.push_back(&slot);
+        last.push_back(slot.tokens.back());
+      }
     }
-    if (!take(token) || i + 1 == count) {
-      return;
-    }
-    added = std::span(text).last(1);
-    if (std::ssize(past_) == context) {
-      // Restart the positions with the second half of the text.
-      past_.clear();
-      added =
-          std::span(text).last(static_cast<std::size_t>(std::max<std::int64_t>(1, context / 2)));
+    if (!running.empty()) {
+      advance(running, last);
     }
   }
+}
+
+void Generator::generate(Continuation text) {
+  std::optional<Continuation> one = std::move(text);
+  generate([&] { return std::exchange(one, std::nullopt); });
 }
 
 }  // namespace strata::train

@@ -218,7 +218,8 @@ TEST(CudaContext, HeadsOfMoreThan256ElementsAreRefused) {
   };
   refuses([&] { causal_attention_forward(context, kShape, qkv, y, sums); });
   refuses([&] { causal_attention_backward(context, kShape, qkv, y, sums, y, qkv); });
-  refuses([&] { cached_attention(context, kShape, qkv, cache, cache, 0, 0, y); });
+  const std::array<KeyValueCache, 1> caches{{{cache, cache, 0}}};
+  refuses([&] { cached_attention(context, kShape, qkv, caches, 0, y); });
 }
 
 TEST(CudaContext, MovesWithItsStreamAndLibraries) {

@@ -1,3 +1,4 @@
+#include <array>
 #include <string>
 
 #include "strata/ops/attention.hpp"
@@ -145,13 +146,16 @@ void add_head_norms(std::vector<Case>& cases, const AttentionShape& shape, Weigh
 void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past,
                 std::int64_t head_size, std::int64_t window = 0, double scale = 0.0,
                 double softcap = 0.0) {
-  const AttentionShape shape{.sequences = 1,
+  const AttentionShape shape{.sequences = 2,
                              .tokens = tokens,
                              .kv_heads = 2,
                              .queries = 3,
                              .head_size = head_size,
                              .scale = scale,
                              .softcap = softcap};
+  const auto caches = [past](const TensorView* of) {
+    return std::array<KeyValueCache, 2>{{{of[0], of[1], past}, {of[2], of[3], past / 2}}};
+  };
   const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past) + "x" +
                          std::to_string(head_size) +
                          (window > 0 ? "_window_" + std::to_string(window) : "") +
@@ -159,14 +163,16 @@ void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
   add_case(cases, "cached_attention" + of,
-           {read(qkv), read(cache), read(cache), written({shape.rows(), shape.width()})},
+           {read(qkv), read(cache), read(cache), read(cache), read(cache),
+            written({shape.rows(), shape.width()})},
            [=](Context& context, const Tensors& t) {
-             cached_attention(context, shape, t[0], t[1], t[2], past, window, t[3]);
+             cached_attention(context, shape, t[0], caches(&t[1]), window, t[5]);
            });
   add_case(
-      cases, "append_to_cache" + of, {read(qkv), updated(cache), updated(cache)},
+      cases, "append_to_cache" + of,
+      {read(qkv), updated(cache), updated(cache), updated(cache), updated(cache)},
       [=](Context& context, const Tensors& t) {
-        append_to_cache(context, shape, t[0], past, t[1], t[2]);
+        append_to_cache(context, shape, t[0], caches(&t[1]));
       },
       Nearness::kSameBits);
 }

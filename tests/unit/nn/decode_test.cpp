@@ -1,8 +1,11 @@
 // Generation: tokens fed one by one or in pieces, with the keys and values of those before in
 // caches, give the logits of one pass over the whole sequence.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,7 +58,7 @@ std::vector<double> whole_logits(const ConstTensorView& split, std::int64_t rows
     const std::span<const T> values = block.template host<T>();
     for (std::int64_t i = 0; i < block.count(); ++i) {
       whole[static_cast<std::size_t>(i / columns * kVocabulary + first + i % columns)] =
-          static_cast<double>(values[static_cast<std::size_t>(i)]);
+          static_cast<double>(static_cast<Compute<T>>(values[static_cast<std::size_t>(i)]));
     }
   }
   return whole;
@@ -91,7 +94,8 @@ void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, doub
     std::int64_t past = 0;
     for (const std::int64_t tokens : pieces) {
       const ConstTensorView piece = sequence.flat_slice(past, tokens).reshaped(Shape{1, tokens});
-      const ConstTensorView output = bench.stage().decode(piece, past, caches.layers()).front();
+      const std::array<Stage::CachedSequence, 1> at{{{past, caches.layers()}}};
+      const ConstTensorView output = bench.stage().decode(piece, tokens, at).front();
       ASSERT_EQ(output.count(), tokens * kVocabulary);
       const std::vector<double> found = whole_logits<T>(output, tokens, shards);
       for (std::size_t i = 0; i < found.size(); ++i) {
@@ -105,7 +109,64 @@ void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, doub
   }
 }
 
+/// The logits of `rows` rows that are decoded together, one token of each of as many sequences, of
+/// which sequence i has i * 2 % 5 tokens before.
+template <typename T>
+std::vector<double> logits_of_sequences(StageBench<T>& bench, const Model& model,
+                                        std::int64_t shards,
+                                        std::span<const std::int64_t> numbers) {
+  std::vector<Caches<T>> caches;
+  caches.reserve(numbers.size());
+  std::vector<Stage::CachedSequence> sequences;
+  std::vector<std::int64_t> next;
+  for (const std::int64_t number : numbers) {
+    caches.emplace_back(model, bench.spec().pass);
+    const std::int64_t past = number * 2 % 5;
+    const std::vector<std::int64_t> ids = token_ids(past + 1, kVocabulary, 20 + number);
+    if (past > 0) {
+      const std::array<Stage::CachedSequence, 1> alone{{{0, caches.back().layers()}}};
+      static_cast<void>(bench.stage().decode(
+          {std::span(ids).first(static_cast<std::size_t>(past)), Shape{1, past}}, past, alone));
+    }
+    sequences.push_back({past, caches.back().layers()});
+    next.push_back(ids.back());
+  }
+  const auto rows = std::ssize(numbers);
+  const ConstTensorView output =
+      bench.stage()
+          .decode({std::span<const std::int64_t>(next), Shape{1, rows}}, 1, sequences)
+          .front();
+  return whole_logits<T>(output, rows, shards);
+}
+
+template <typename T>
+void expect_same_bits_together(const DecodeCase& c, std::int64_t shards) {
+  const Model model = language_model(c.layers, kContext, kVocabulary, shards);
+  StageBench<T> bench(model, spec_of<T>({0, model.layer_count()}, 1));
+  std::vector<std::int64_t> all(kContext);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<double> alone;
+  for (const std::int64_t& number : all) {
+    const std::vector<double> logits = logits_of_sequences(bench, model, shards, {&number, 1});
+    alone.insert(alone.end(), logits.begin(), logits.end());
+  }
+  for (const std::size_t count : {2U, 5U, 8U, 9U}) {
+    const std::vector<double> found =
+        logits_of_sequences(bench, model, shards, std::span(all).last(count));
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), alone.end() - std::ssize(found)))
+        << count << " sequences, " << shards << " shards";
+  }
+}
+
 class Decode : public testing::TestWithParam<DecodeCase> {};
+
+TEST_P(Decode, GivesASequenceTheSameBitsAloneAndWithOthers) {
+  for (const std::int64_t shards : GetParam().shards) {
+    expect_same_bits_together<float>(GetParam(), shards);
+    expect_same_bits_together<double>(GetParam(), shards);
+    expect_same_bits_together<BFloat16>(GetParam(), shards);
+  }
+}
 
 TEST_P(Decode, InPiecesGivesTheLogitsOfTheWhole) {
   for (const std::int64_t shards : GetParam().shards) {

@@ -1,6 +1,7 @@
 #include "strata/ops/attention.hpp"
 
 #include <algorithm>
+#include <array>
 #include <ostream>
 
 #include "tensors.hpp"
@@ -471,8 +472,9 @@ TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
       const auto qkv = whole.qkv.view()
                            .flat_slice(past * shape.qkv_width(), tokens * shape.qkv_width())
                            .reshaped({tokens, shape.qkv_width()});
-      append_to_cache(context, step, qkv, past, keys.view(), values.view());
-      cached_attention(context, step, qkv, keys.view(), values.view(), past, window,
+      const std::array<KeyValueCache, 1> cache{{{keys.view(), values.view(), past}}};
+      append_to_cache(context, step, qkv, cache);
+      cached_attention(context, step, qkv, cache, window,
                        y.view()
                            .flat_slice(past * shape.width(), tokens * shape.width())
                            .reshaped({tokens, shape.width()}));
@@ -501,12 +503,14 @@ TEST(Attention, ChecksWhatItIsGiven) {
                  std::logic_error);
   }
   Tensor<float> cache({2, 6, 8});
-  EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), 2, cache.view(), cache.view()));
-  EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), 3, cache.view(), cache.view()),
+  const auto behind = [&](std::int64_t past) {
+    return std::array<KeyValueCache, 1>{{{cache.view(), cache.view(), past}}};
+  };
+  EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), behind(2)));
+  EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), behind(3)), std::logic_error);
+  EXPECT_THROW(cached_attention(context, shape, layer.qkv.view(), behind(3), 0, layer.y.view()),
                std::logic_error);
-  EXPECT_THROW(cached_attention(context, shape, layer.qkv.view(), cache.view(), cache.view(), 3, 0,
-                                layer.y.view()),
-               std::logic_error);
+  EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), {}), std::logic_error);
   const Tensor<std::uint32_t> starts({1, 3});
   EXPECT_THROW(causal_attention_forward(context, shape, layer.qkv.view(), layer.y.view(),
                                         layer.log_sums.view(), {.document_starts = starts.view()}),

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <optional>
@@ -57,6 +58,15 @@ Elements broadcast_whole(comm::Communicator& world, Elements elements) {
   return elements;
 }
 
+/// As comm::agree_on_first(), of errors that name the file, not rank 0.
+void agree_on_file(comm::Communicator& world, const std::function<void()>& step) {
+  try {
+    comm::agree_on_first(world, step);
+  } catch (const comm::AgreedError& error) {
+    throw comm::AgreedError(error.code(), error.by_rank().front(), error.by_rank());
+  }
+}
+
 nlohmann::json message_of(std::string_view role, std::string_view said) {
   if (utf8_prefix(said).bytes != said.size()) {
     fail(ExitCode::kData, "the message of the {} is no UTF-8 text: {}", role, printable(said));
@@ -86,7 +96,7 @@ std::optional<std::string> next_line(comm::Communicator& world) {
 }  // namespace
 
 void TextOutput::open(const std::string& path, const std::string& other) {
-  comm::agree_on_first(world_, [&] {
+  agree_on_file(world_, [&] {
     std::error_code ignored;
     if (std::filesystem::equivalent(path, other, ignored)) {
       fail(ExitCode::kUsage, "--output={} is the file of --prompts; choose another file", path);
@@ -118,7 +128,7 @@ Prompts::Prompts(const config::CommandLine& line, comm::Communicator& world, con
                  const io::PromptEncoder& encoder) {
   // Of each prompt whether it is a text, the number of its tokens, and these.
   std::vector<std::int64_t> numbers;
-  comm::agree_on_first(world, [&] {
+  agree_on_file(world, [&] {
     for (io::Prompt& prompt : read_answerable(line.required("prompts"), plan, encoder)) {
       numbers.push_back(prompt.object.contains("prompt") ? 1 : 0);
       numbers.push_back(std::ssize(prompt.ids));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,72 +16,101 @@ namespace strata::app {
 
 Author::Author(comm::Groups& groups, train::Generator* generator, const io::Tokenizer& tokenizer,
                std::set<std::int64_t> ends, std::vector<std::string> stops,
-               std::int64_t most_tokens)
+               std::int64_t most_tokens, std::int64_t texts_at_once)
     : groups_(groups),
       generator_(generator),
       tokenizer_(tokenizer),
       ends_(std::move(ends)),
       stops_(std::move(stops)),
-      most_tokens_(most_tokens) {}
+      most_tokens_(most_tokens),
+      texts_at_once_(texts_at_once) {}
 
-std::int64_t Author::write_one(const TextOrder& order,
-                               const std::function<void(const std::string&)>& take) {
-  io::Continues continues = order.continues;
-  std::int64_t tokens = 0;
-  generator_->generate(
-      order.prompt, most_tokens_, order.sampling,
-      [&](std::int64_t token) {
-        ++tokens;
-        if (ends_.contains(token)) {
-          return false;
-        }
-        take(stops_.take(tokenizer_.decode(std::span(&token, 1),
-                                           std::exchange(continues, io::Continues::kYes))));
-        return !stops_.reached();
-      },
-      order.past);
-  take(stops_.finish());
-  return tokens;
+void Author::write_range(
+    const grid::Range& range, const Order& order, std::span<Draft> drafts,
+    const std::function<void(std::size_t i, const std::string& piece)>& grown) {
+  std::int64_t next = range.begin;
+  const auto begin_text = [&]() -> std::optional<train::Continuation> {
+    if (next == range.end) {
+      return std::nullopt;
+    }
+    const auto i = static_cast<std::size_t>(next - range.begin);
+    const TextOrder given = order(next);
+    ++next;
+    const auto take = [&, i, continues = given.continues,
+                       stops = train::StopTexts(stops_)](std::int64_t token) mutable {
+      Draft& draft = drafts[i];
+      ++draft.tokens;
+      std::string piece;
+      bool ends = ends_.contains(token);
+      if (!ends) {
+        piece = stops.take(
+            tokenizer_.decode(std::span(&token, 1), std::exchange(continues, io::Continues::kYes)));
+        ends = stops.reached() || draft.tokens == most_tokens_;
+      }
+      if (ends) {
+        piece += stops.finish();
+      }
+      draft.written += piece;
+      draft.is_whole = ends;
+      grown(i, piece);
+      return !ends;
+    };
+    return train::Continuation{.prompt = {given.prompt.begin(), given.prompt.end()},
+                               .count = most_tokens_,
+                               .options = given.sampling,
+                               .take = take,
+                               .past = given.past};
+  };
+  if (range.count() > 0) {
+    generator_->generate(begin_text);
+  }
 }
 
-void Author::write(std::int64_t texts, const std::function<TextOrder(std::int64_t text)>& order,
+void Author::write(std::int64_t texts, const Order& order,
                    const std::function<void(std::int64_t text, const std::string& piece)>& take,
                    const std::function<void(std::int64_t text, std::int64_t tokens)>& end) {
   // Replicas wait for each other after so many texts, which are of unlike lengths.
-  constexpr std::int64_t kMostOfRound = 8;
+  const std::int64_t most_of_round = 8 * texts_at_once_;
   const std::int64_t replicas = groups_.grid.data;
   const std::int64_t own = groups_.coordinates.data;
   comm::Communicator& peers = groups_.along(grid::Axis::kData);
   const double start = now_seconds();
   for (std::int64_t first = 0; first < texts;) {
-    const std::int64_t each = std::min(kMostOfRound, (texts - first + replicas - 1) / replicas);
+    const std::int64_t each = std::min(most_of_round, (texts - first + replicas - 1) / replicas);
     const auto part_of = [&](std::int64_t replica) {
       const auto bound = [&](std::int64_t part) { return std::min(first + part * each, texts); };
       return grid::Range{bound(replica), bound(replica + 1)};
     };
-    std::vector<std::string> written(static_cast<std::size_t>(each));
-    std::vector<std::int64_t> tokens(static_cast<std::size_t>(each));
-    comm::agree_on_parts(*groups_.world, [&] {
-      for (std::int64_t text = part_of(own).begin; text < part_of(own).end; ++text) {
-        const auto slot = static_cast<std::size_t>(text - part_of(own).begin);
-        tokens[slot] = write_one(order(text), [&](const std::string& piece) {
-          written[slot] += piece;
-          if (own == 0) {
-            take(text, piece);
-          }
-        });
-        if (own == 0) {
-          end(text, tokens[slot]);
-        }
+    const grid::Range part = part_of(own);
+    std::vector<Draft> drafts(static_cast<std::size_t>(each));
+    std::size_t current = 0;  // of replica 0's drafts, the one that is passed on as it grows
+    const auto pass_on = [&](std::size_t i, const std::string& piece) {
+      const auto text_of = [&](std::size_t draft) {
+        return part.begin + static_cast<std::int64_t>(draft);
+      };
+      if (own != 0 || i != current) {
+        return;
       }
-    });
+      take(text_of(i), piece);
+      while (drafts[current].is_whole) {
+        end(text_of(current), drafts[current].tokens);
+        ++current;
+        if (current == static_cast<std::size_t>(part.count())) {
+          return;
+        }
+        take(text_of(current), drafts[current].written);
+      }
+    };
+    comm::agree_on_parts(*groups_.world, [&] { write_range(part, order, drafts, pass_on); });
+    std::vector<std::int64_t> tokens;
+    std::vector<std::vector<std::string>> all_written;
+    for (const Draft& draft : drafts) {
+      tokens.push_back(draft.tokens);
+      all_written.push_back(replicas > 1 ? peers.all_gather_texts(draft.written)
+                                         : std::vector<std::string>());
+    }
     const std::vector<std::int64_t> all_tokens =
         comm::gathered_rows(peers, std::span<const std::int64_t>(tokens));
-    std::vector<std::vector<std::string>> all_written;
-    all_written.reserve(written.size());
-    for (const std::string& text : written) {
-      all_written.push_back(replicas > 1 ? peers.all_gather_texts(text) : std::vector{text});
-    }
     for (std::int64_t replica = own == 0 ? 1 : 0; replica < replicas; ++replica) {
       for (std::int64_t text = part_of(replica).begin; text < part_of(replica).end; ++text) {
         const std::int64_t slot = text - part_of(replica).begin;
@@ -95,10 +125,15 @@ void Author::write(std::int64_t texts, const std::function<TextOrder(std::int64_
 }
 
 std::string Author::rate_text() const {
-  return fmt::format(
+  std::string text = fmt::format(
       "{} tokens, {} tokens/s{}", count_text(tokens_),
       count_text(tokens_ == 0 ? 0 : std::llround(static_cast<double>(tokens_) / seconds_)),
       groups_.grid.ranks() == 1 ? "" : " on " + groups_.grid.text());
+  if (texts_at_once_ > 1 && generator_ != nullptr) {
+    text += fmt::format(", {} texts at once (keys and values: {} a rank)",
+                        count_text(texts_at_once_), bytes_text(generator_->cache_bytes()));
+  }
+  return text;
 }
 
 }  // namespace strata::app

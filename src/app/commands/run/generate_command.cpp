@@ -82,8 +82,11 @@ std::vector<std::string> stops_of(const config::CommandLine& line) {
 }
 
 void refuse_contradictions(const config::CommandLine& line) {
-  constexpr std::array<std::array<const char*, 2>, 4> kExclusive{
-      {{"chat", "prompt"}, {"chat", "prompts"}, {"chat", "samples"}, {"prompts", "prompt"}}};
+  constexpr std::array<std::array<const char*, 2>, 5> kExclusive{{{"chat", "prompt"},
+                                                                  {"chat", "prompts"},
+                                                                  {"chat", "samples"},
+                                                                  {"chat", "batch"},
+                                                                  {"prompts", "prompt"}}};
   for (const auto& [one, other] : kExclusive) {
     if (line.has(one) && line.has(other)) {
       fail(ExitCode::kUsage, "--{} and --{} exclude each other; give one of them", one, other);
@@ -152,6 +155,7 @@ struct Request {
   std::optional<std::string> prompt;
   std::int64_t tokens = 0;
   std::int64_t samples = 1;
+  std::int64_t batch = 0;  ///< 0: the default
   train::SamplingOptions sampling;
   std::vector<std::string> stops;
 };
@@ -161,6 +165,7 @@ Request request_of(const config::CommandLine& line) {
   return {.prompt = prompt_of(line),
           .tokens = line.count("tokens", 200, 1, kMostGenerated),
           .samples = line.count("samples", 1, 1, kMostGenerated),
+          .batch = line.has("batch") ? line.count("batch", 0, 1, kMostGenerated) : 0,
           .sampling = sampling_of(line),
           .stops = stops_of(line)};
 }
@@ -221,13 +226,16 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
   comm::Groups& groups = environment.groups();
   std::optional<train::Generator> generator;
+  const std::int64_t texts =
+      line.has("chat") ? 1 : request.samples * (prompts ? prompts->size() : 1);
+  const std::int64_t texts_at_once =
+      std::min(request.batch > 0 ? request.batch : train::default_texts_at_once(plan),
+               (texts + groups.grid.data - 1) / groups.grid.data);
   {
     const train::FileTimeout timeout(world);
     comm::agree(world, [&] {
-      const std::int64_t texts =
-          line.has("chat") ? 1 : request.samples * (prompts ? prompts->size() : 1);
       if (groups.coordinates.data < texts) {
-        generator.emplace(environment.context(), plan, groups, *inputs.checkpoint);
+        generator.emplace(environment.context(), plan, groups, *inputs.checkpoint, texts_at_once);
       }
     });
   }
@@ -238,7 +246,7 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
   std::set<std::int64_t> ends = exchange::end_tokens(*inputs.checkpoint, *tokenizer);
   ends.insert(encoder->answer_end());
   Author author(groups, generator ? &*generator : nullptr, *tokenizer, std::move(ends),
-                std::move(request.stops), request.tokens);
+                std::move(request.stops), request.tokens, texts_at_once);
   if (prompts) {
     prompts->answer(author, sampling, request.samples, output);
   } else if (line.has("chat")) {
@@ -300,6 +308,9 @@ with "text", the text after it, and "tokens", how many were generated)"},
             {"system", "TEXT", "with --chat: a message of the system at the begin"},
             {"tokens", "N", "tokens to generate for a text, at most (default 200)"},
             {"samples", "N", "texts to generate, for each prompt (default 1)"},
+            {"batch", "N",
+             R"(texts that a replica decodes at once, with the same results: more tokens a second, and more memory
+(default: 8, or fewer where their keys and values would take more memory than the weights))"},
             {"stop", "TEXT",
              R"(a text ends before TEXT; may be given several times, or as a list in JSON, as in '["\n", "###"]')",
              config::OptionRepeats::kAllCount},
