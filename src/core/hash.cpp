@@ -10,36 +10,19 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "strata/core/digest_terms.hpp"
+
 namespace strata {
 namespace {
-
-/// A bijection after which all bits depend on each.
-/// Source: S. Vigna, splitmix64, https://prng.di.unimi.it/splitmix64.c
-std::uint64_t mixed(std::uint64_t bits) {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// The number of a tensor in Digest::place; odd, so that no difference of sums is lost.
-std::uint64_t place_of(std::uint64_t name) {
-  return mixed(name) | 1U;
-}
 
 template <typename Bits>
 Digest digest_of_bits(std::string_view name, std::int64_t first, std::span<const Bits> bits) {
   const std::uint64_t tensor = hash_of(name);
-  Digest digest;
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    const std::uint64_t key = mixed(tensor ^ (static_cast<std::uint64_t>(first) + i));
-    const std::uint64_t element = mixed(key ^ bits[i]);
-    digest.sum += element;
-    // A multiple of the key's other half: independent of the sum, without a third mixing.
-    digest.check += (element ^ (element >> 32U)) * (key | 1U);
+  DigestTerms terms;
+  for (const Bits element : bits) {
+    terms.add(tensor, first++, element);
   }
-  digest.place = digest.sum * place_of(tensor);
-  return digest;
+  return {.sum = terms.sum, .check = terms.check, .place = terms.sum * place_of(tensor)};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/random.hpp"
 #include "strata/train/rank_state.hpp"
+#include "strata/train/receipts.hpp"
 
 #include "harness.hpp"
 
@@ -251,6 +253,105 @@ TEST(Flips, AreFoundOrChangeNothingWhereEachStepIsChecked) {
       fmt::print("{}\n", line);
     }
   }
+}
+
+/// What receipts have digests of.
+enum class DigestedPlace { kWeights, kState, kGradients };
+
+constexpr auto enum_names(DigestedPlace) {
+  return names_in_order("weights", "state", "gradients");
+}
+
+/// Flips a bit of what a rank owns. Returns: the tensor's name in receipts.
+std::string flip_owned(DigestedPlace place, std::uint64_t draw, train::RankState& state) {
+  state.drain();
+  const optim::Optimizer& optimizer = state.optimizer();
+  const optim::OwnedPiece& piece = optimizer.pieces().at((draw >> 16U) % optimizer.pieces().size());
+  const std::string& name = state.spec_of(piece).name;
+  switch (place) {
+    case DigestedPlace::kWeights:
+      flip_bit(optimizer.master(piece), draw);
+      return "weights/" + name;
+    case DigestedPlace::kState: {
+      const std::size_t moment = (draw >> 24U) % 2;
+      flip_bit(optimizer.state(moment, piece), draw);
+      return (moment == 0 ? "optimizer/adam_m/" : "optimizer/adam_v/") + name;
+    }
+    case DigestedPlace::kGradients:
+      break;
+  }
+  flip_bit(state.reducer().sums().flat_slice(piece.arena_offset, piece.range.count()), draw);
+  return "gradients/" + name;
+}
+
+/// The first receipt that differs is that of the flip's step, and names its tensor.
+/// STRATA_TEST_LONG=1 takes 1,000 flips.
+TEST(Flips, AreInTheReceiptOfTheirStep) {
+  const std::int64_t count = std::getenv("STRATA_TEST_LONG") != nullptr ? 1000 : 6;
+  const Settings network =
+      R"(model.layer=flatten & model.layer=dense 64 relu & model.layer=dense 5 & run.threads=1
+& data.train=classes/train.h5 & batch.global=8 & batch.micro=2 & numerics.lanes=4
+& optimizer.kind=adam & checkpoint.minutes=0 & train.check=off & run.sniff=off
+& train.nonfinite=skip)";
+  const auto receipts_of = [](const std::string& run) {
+    return train::Receipts::read(run + "/" + train::kReceiptsFile);
+  };
+  std::vector<std::string> tensors;
+  for (const auto& [name, tensor] :
+       train(network, fmt::format("2x2x1 train.steps={}", kSteps), "unflipped").tensors) {
+    tensors.push_back(name);
+    if (name.starts_with("weights/")) {
+      tensors.push_back("gradients/" + name.substr(name.find('/') + 1));
+    }
+  }
+  const train::Receipts expected = receipts_of("unflipped");
+  const RandomStream random(1, RandomPurpose::kSynthesise, subject_of("flips in receipts"));
+  std::int64_t named = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto drawn = [&](std::uint64_t which, std::int64_t below) {
+      return static_cast<std::int64_t>(random.words(4 * static_cast<std::uint64_t>(i) + which)[0] %
+                                       static_cast<std::uint64_t>(below));
+    };
+    const auto place = static_cast<DigestedPlace>(i % 3);
+    const std::int64_t step = 1 + drawn(0, kSteps);
+    const std::int64_t rank = drawn(1, kRanks);
+    const auto draw = static_cast<std::uint64_t>(drawn(2, std::int64_t{1} << 31));
+    const auto point = place == DigestedPlace::kGradients ? train::StepPoint::kReduced
+                                                          : train::StepPoint::kComputing;
+    std::string tensor;
+    try {
+      static_cast<void>(train(
+          network, fmt::format("2x2x1 train.steps={}", step), "flipped", [&](std::int64_t one) {
+            train::TrainerHooks hooks;
+            if (one == rank) {
+              hooks.step = [&](train::StepPoint at, std::int64_t now, train::RankState& state) {
+                if (at == point && now == step) {
+                  tensor = flip_owned(place, draw, state);
+                }
+              };
+            }
+            return hooks;
+          }));
+    } catch (const Error& error) {
+      // The step is done; its weights need not be finite.
+      EXPECT_EQ(finder_of(error.what()), "train.nonfinite") << error.what();
+    }
+    const train::Receipts found = receipts_of("flipped");
+    std::filesystem::remove_all("flipped");
+    std::int64_t first = 1;
+    while (first < step &&
+           train::differing_field(expected.step(first), found.step(first)).empty()) {
+      ++first;
+    }
+    const nlohmann::json left = expected.step(first);
+    const nlohmann::json right = found.step(first);
+    const std::string field = train::differing_field(left, right);
+    const bool names_it = first == step && field == name_of(place) &&
+                          train::differing_tensor(field, left, right, tensors) == " in " + tensor;
+    EXPECT_TRUE(names_it) << tensor << " in step " << step << ": step " << first << ": " << field;
+    named += names_it ? 1 : 0;
+  }
+  fmt::print("{} of {} flips are named by the receipt of their step\n", named, count);
 }
 
 }  // namespace

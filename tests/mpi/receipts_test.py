@@ -4,7 +4,11 @@ import hashlib
 import json
 import shutil
 
+import h5py
+import numpy as np
+
 import harness
+import language
 from harness import CHECKPOINT, DATA, DONE, USAGE
 
 NETWORK = harness.config_text(
@@ -21,6 +25,16 @@ def chained(lines):
         before = hashlib.sha256((before + body).encode()).hexdigest()
         text += f'{body},"sha256":"{before}"}}\n'
     return text
+
+
+def read_tensors(path):
+    """The tensors of a file of safetensors."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    types = {"F32": np.float32, "F64": np.float64}
+    return {name: np.frombuffer(data[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]],
+                                types[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in json.loads(data[8:start]).items()}
 
 
 class Receipts(harness.StrataTest):
@@ -190,6 +204,108 @@ class Receipts(harness.StrataTest):
         self.assert_refused(self.launch(1, "train", self.config, "--run.dir=forged", "--run.resume=auto"), CHECKPOINT,
                             "the checkpoint of step 8 is not the one that the run wrote")
 
+    def test_tensors_of_a_step(self):
+        for number, (ranks, *grid) in enumerate([(1,), (2, "--parallel.tensor=2"), (2, "--parallel.pipeline=2"),
+                                                 (4, "--parallel.data=2", "--parallel.tensor=2")]):
+            found = self.launch(ranks, "replay", "run", "--steps=9-10", "--dump-step=9", "--dump=weights,gradients,state,activations",
+                                f"--output=dump-{number}", *grid, expect=DONE)
+            self.assertIn(f"tensors of step 9: dump-{number}/step-00000009.safetensors", found.text)
+            self.assertEqual([path.name for path in (self.directory / f"dump-{number}").iterdir()], ["step-00000009.safetensors"])
+        files = [(self.directory / f"dump-{number}/step-00000009.safetensors").read_bytes() for number in range(4)]
+        self.assertEqual(files[1:], files[:1] * 3)
+        found = read_tensors(self.directory / "dump-0/step-00000009.safetensors")
+        with h5py.File(self.directory / "run/checkpoints/step-00000008/checkpoint.h5") as checkpoint:
+            names = []
+            checkpoint.visititems(lambda name, item: names.append(name) if name.startswith(("weights/", "optimizer/"))
+                                  and isinstance(item, h5py.Dataset) else None)
+            for name in names:
+                np.testing.assert_array_equal(found.pop(name), checkpoint[name][()], name)
+        gradients = {name for name in found if name.startswith("gradients/")}
+        self.assertEqual(gradients, {f"gradients/{name[8:]}" for name in names if name.startswith("weights/")})
+        out = {name[12:]: found[name] for name in found if name.startswith("activations/")}
+        self.assertEqual({name: value.shape for name, value in out.items()},
+                         {"dense1": (16, 16), "dense2": (16, 12), "dropout1": (16, 12), "dense3": (16, 8), "dense4": (16, 4)})
+        weights = read_tensors(self.directory / "dump-0/step-00000009.safetensors")
+        for layer, source, relu in (("dense2", "dense1", True), ("dense3", "dropout1", True), ("dense4", "dense3", False)):
+            product = out[source] @ weights[f"weights/{layer}.weight"].T + weights[f"weights/{layer}.bias"]
+            np.testing.assert_allclose(out[layer], np.maximum(product, 0) if relu else product, rtol=1e-5, atol=1e-6)
+        # Of the mean loss: each bias has the sum over samples of what the layer's output has.
+        self.assertLess(abs(found["gradients/dense4.bias"].sum()), 1e-6)  # softmax minus one-hot
+        self.alone("replay", "run", "--steps=3", "--dump=gradients:*.bias,activations:dense[12]", expect=DONE)
+        self.assertEqual(list(read_tensors(self.directory / "dump/step-00000003.safetensors")),
+                         ["activations/dense1", "activations/dense2", *(f"gradients/dense{i}.bias" for i in (1, 2, 3, 4))])
+
+    def test_where_two_runs_parted(self):
+        for name, fault, settings in [("later", "flip-weights:7:0", []), ("summed", "flip-gradient:7:2", []),
+                                      ("seldom", "flip-weights:7:0", ["--run.receipts=5"])]:
+            with harness.rig(FAULT=fault):
+                self.train(self.config, (2, 2), name, "--train.check=off", *settings)
+        self.train(self.config, (1, 2), "sparse", "--run.receipts=5")
+        before = sorted(self.directory.rglob("*"))
+        for runs in (("run", "later"), ("later", "run")):
+            found = self.alone("replay", "--bisect", *runs)
+            self.assert_refused(found, CHECKPOINT, "later went wrong in the update of step 6, or in memory after it; run is what")
+            self.assertIn(f"{runs[0]} and {runs[1]} are equal up to step 6; step 7: weights differ in weights/", found.text)
+            self.assertIn("steps 5 to 7 computed again from the checkpoint of step 4 of", found.text)
+            self.assertIn("  run: equal", found.text)
+            self.assertIn("  later: step 7: weights differ in weights/", found.text)
+        found = self.launch(2, "replay", "--bisect", "run", "summed")
+        self.assert_refused(found, CHECKPOINT, "summed went wrong in step 7; run is what")
+        self.assertIn("step 7: gradients differ in gradients/", found.text)
+        self.assert_refused(self.alone("replay", "--bisect", "later", "summed"), CHECKPOINT, "both differ from what this machine computes")
+        # The loss or the checkpoint of step 8 differs; digests before are of step 5.
+        found = self.alone("replay", "--bisect", "seldom", "sparse")
+        self.assert_refused(found, CHECKPOINT, "seldom went wrong in one of the steps 5 to", "run.receipts = 1 would name one")
+        # Without the checkpoint of step 4, or all, earlier ones are used.
+        shutil.rmtree(self.directory / "later/checkpoints/step-00000004")
+        self.assert_refused(self.alone("replay", "--bisect", "later", "run"), CHECKPOINT, "went wrong in the update of step 6")
+        for name in ("run", "other-run"):
+            shutil.copytree(self.directory / "run", self.directory / "copy", dirs_exist_ok=True)
+        shutil.rmtree(self.directory / "copy/checkpoints")
+        shutil.rmtree(self.directory / "later/checkpoints")
+        found = self.alone("replay", "--bisect", "later", "copy")
+        self.assert_refused(found, CHECKPOINT, "went wrong in the update of step 6")
+        self.assertIn("steps 1 to 7 computed again from the initial weights", found.text)
+        self.assertIn("are equal up to step 12", self.alone("replay", "--bisect", "run", "sparse", expect=DONE).text)
+        self.assertEqual([path for path in sorted(self.directory.rglob("*")) if "copy" not in str(path)],
+                         [path for path in before if "later/checkpoints" not in str(path)])
+
+    def test_runs_that_cannot_be_compared(self):
+        for name, setting, words in [("rate", "--optimizer.learning_rate=0.01", ["optimizer.learning_rate: 0.005 -> 0.01"]),
+                                     ("seed", "--run.seed=5", ["run.seed: 1 -> 5"]),
+                                     ("lanes", "--numerics.lanes=2", ["lanes: 4 -> 2"]),
+                                     ("layers", "--model.layer=dense 4", ["model.layer"])]:
+            self.train(self.config, (1, 1), name, "--train.steps=4", setting)
+            self.assert_refused(self.alone("replay", "--bisect", "run", name), USAGE, "step 1 of run and", *words)
+        # The same settings from other weights.
+        self.train(self.config, (1, 1), "begun", "--train.steps=4", "--checkpoint.init=rate")
+        self.assert_refused(self.alone("replay", "--bisect", "run", "begun"), CHECKPOINT, "begin with other weights", "checkpoint.init")
+        shutil.rmtree(self.directory / "rate")
+
+    def test_refused_options(self):
+        (self.directory / "taken").mkdir()
+        (self.directory / "taken/step-00000002.safetensors").touch()
+        steps = ["run", "--steps=1-2"]
+        for arguments, words in [
+                ([*steps, "--dump=momentum"], ['--dump has "momentum"', "activations, gradients, state, weights"]),
+                ([*steps, "--dump=weights,weights:a"], ["--dump has weights twice"]),
+                ([*steps, "--dump=weights:"], ['no pattern after "weights:"']),
+                ([*steps, "--dump=,"], ["--dump is empty"]),
+                ([*steps, "--dump=gradients:dens1.*"], ["--dump=gradients", '"dens1.*"', "the nearest is"]),
+                ([*steps, "--dump=activations:flatten"], ["--dump=activations", "the nearest is"]),
+                ([*steps, "--dump=weights", "--dump-step=3"], ["--dump-step", "from 1 to 2"]),
+                ([*steps, "--dump=weights", "--output=taken"], ["taken/step-00000002.safetensors exists"]),
+                ([*steps, "--dump=weights", "--output=network.ini/a"], ["cannot make network.ini/a"]),
+                ([*steps, "--output=other"], ["--output says nothing without --dump"]),
+                (["run", "run", "--steps=1-2"], ["takes one run, not 2"]),
+                (["run", "--bisect"], ["compares two runs, not 1"]),
+                (["run", "run", "run", "--bisect"], ["compares two runs, not 3"]),
+                (["run", "run", "--bisect", "--steps=1-2"], ["leave --steps out"])]:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.alone("replay", *arguments), USAGE, *words)
+        self.assert_refused(self.alone("verify", "run", "run"), USAGE, "takes one run, not 2")
+        self.assert_refused(self.alone("replay", "run", "nowhere", "--bisect"), CHECKPOINT, "there is no nowhere/receipts.jsonl")
+
     def test_refusals(self):
         for steps in ("0-3", "4-2", "x", "-3", "3-", "1-13"):
             self.assert_refused(self.alone("replay", "run", f"--steps={steps}"), USAGE, "--steps")
@@ -198,6 +314,22 @@ class Receipts(harness.StrataTest):
                             "of another run than its config.ini")
         self.assert_refused(self.alone("replay", "run", "--steps=1-2", "--data.train=none.h5"), DATA,
                             "none.h5 does not exist; if the data set is elsewhere, give its place as --data.train=FILE")
+
+
+class LanguageReceipts(language.LanguageTest):
+    def test_tensors_of_a_transformer(self):
+        # Rows that lie piece by piece on the tensor ranks, and a vocabulary that the shards do not divide.
+        self.train(self.config, (1, 1), "lm", "--run.receipts=1", "--numerics.row_pieces=2")
+        files = []
+        for grid in ([], ["--parallel.tensor=2", "--parallel.sequence=on"], ["--parallel.pipeline=2", "--numerics.dtype=float32"]):
+            self.launch(2 if grid else 1, "replay", "lm", "--steps=2-3", "--dump=activations,gradients", f"--output=dump-{len(files)}",
+                        *grid, expect=DONE)
+            files.append((self.directory / f"dump-{len(files)}/step-00000003.safetensors").read_bytes())
+        self.assertEqual(files[1:], files[:1] * 2)
+        found = read_tensors(self.directory / "dump-0/step-00000003.safetensors")
+        self.assertEqual(found["activations/head"].shape, (16, 16, 27))
+        self.assertEqual({value.shape for name, value in found.items() if name.startswith("activations/") and name != "activations/head"},
+                         {(16, 16, 32)})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #   cluster.sh env           prints what a shell needs to use it: eval "$(cluster.sh env)"
 #   cluster.sh node-kill K   kills node K and all that runs there, as a power cut does
 #   cluster.sh node-down K   takes node K out of service; Slurm ends its jobs at once
+#   cluster.sh node-up K     takes node K back into service
 #   cluster.sh down          ends everything and removes the directory; may be repeated
 # STRATA_SLURM_DIR names the directory (default /tmp/strata-slurm), STRATA_SLURM_OWNER the process with which it ends.
 #
@@ -154,6 +155,7 @@ case "${1:-}" in
     ;;
   node-kill) kill_host "node$2" ;;
   node-down) scontrol update nodename="node$2" state=down reason=test ;;
+  node-up) scontrol update nodename="node$2" state=resume ;;
   down) down ;;
   *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

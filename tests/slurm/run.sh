@@ -102,18 +102,22 @@ cuts() {  # cuts LAUNCHER: three in one run
   last_steps "$way" "$job"
 }
 
-# A node is taken out of service: the replicas of the remaining one go on.
+# A node is taken out of service: the replicas of the remaining one go on. It comes back: both nodes train again.
 node() {
-  local job
+  local job lost
   job=$(submit node --nodes=1-2 --constraint=pair2 --time=30) || exit 1
   check node "two replicas" wait_until 100 grep -q "grid: 2 data x 2 pipeline" "strata-$job.log"
   goes_on_after node 600
-  "$cluster" node-down "$(squeue -h -j "$job" -o %N | sed 's/.*\([0-9]\).*/\1/')"
+  lost=$(squeue -h -j "$job" -o %N | sed 's/.*\([0-9]\).*/\1/')
+  "$cluster" node-down "$lost"
   check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 1
   goes_on_after node "$(step_of node)"
   check node "one replica" grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
+  "$cluster" node-up "$lost"
   scontrol requeue "$job"
   check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 2
+  goes_on_after node "$(step_of node)"
+  check node "two replicas again" test "$(grep -c "grid: 2 data x 2 pipeline" "strata-$job.log")" = 2
   last_steps node "$job"
 }
 
@@ -253,6 +257,7 @@ metrics_every = 1
 every = 500
 [run]
 threads = 1
+receipts = 100
 END
 printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
 "$cluster" up 10 || exit 1
@@ -268,5 +273,7 @@ for run in */metrics.jsonl; do
   "$strata" train net.ini --parallel.pipeline=1 --train.steps="$(step_of "$run")" --run.dir="undisturbed/$run" >"$run.plan" 2>&1
   check "$run" "the losses and gradient norms of a run that nothing disturbed" same_losses "$run"
   check "$run" "its weights and optimizer state" same_tensors "$run"
+  check "$run" "its receipts" "$strata" replay --bisect "$run" "undisturbed/$run"
+  check "$run" "steps of it computed again" "$strata" verify "$run" --stretches=1 --length=600
 done
 [ ! -e failures ]

@@ -141,6 +141,13 @@ class Stage {
   /// there. It outlives the stage's passes.
   void set_weight_source(WeightSource* source) { weight_source_ = source; }
 
+  /// Called with each layer and its pass after the layer's forward pass of training, on the host;
+  /// not for views, nor for a head that computes its logits in pieces. Pre: passes are not
+  /// recorded.
+  using OutputObserver = std::function<void(std::int64_t layer, const LayerPass& pass)>;
+  /// Empty: ends it.
+  void observe_outputs(OutputObserver observer) { output_observer_ = std::move(observer); }
+
   void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the first `valid` samples for losses(), and in training the output's
   /// gradient times gradient_scale. With several loss_pieces backward_input() does so in training,
@@ -300,6 +307,7 @@ class Stage {
   comm::ShardGroup& shards_;
   comm::PartitionedGroup* lanes_;
   WeightSource* weight_source_ = nullptr;
+  OutputObserver output_observer_;
   const Model& model_;
   StageSpec spec_;
   std::vector<LayerParameters> parameters_;

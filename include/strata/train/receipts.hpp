@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/plan/plan.hpp"
 
 /// Receipts of a run: one line for each step in receipts.jsonl, each with the SHA-256 of itself and
@@ -27,6 +29,8 @@ inline constexpr const char* kReceiptsFile = "receipts.jsonl";
 /// The digest of a slice's elements: summed over the slices of a tensor it does not depend on how
 /// the tensor is cut. Waits for the work on `stream`.
 [[nodiscard]] Digest digest_of(const io::TensorSlice& slice, device::Stream& stream);
+/// The same, where the slice is (ops::digest_of()).
+[[nodiscard]] Digest digest_of(const io::TensorSlice& slice, ops::Context& context);
 [[nodiscard]] Digest digest_of(std::span<const io::TensorSlice> slices, device::Stream& stream);
 
 /// Digests of what a step begins with and of its reduced gradients, over all ranks.
@@ -67,6 +71,9 @@ struct SaveReceipt {
   Digest tensors;
   std::string files;
 };
+
+/// Whether a setting determines a run's numbers; those of the virtual grid stand apart.
+[[nodiscard]] bool determines_numbers(std::string_view key);
 
 /// SHA-256 of the settings that determine a run's numbers, and of the checksum of its training
 /// data; the same on every grid, and in a run that is extended where the schedule is.
@@ -151,16 +158,29 @@ class Receipts {
 /// Throws: Error(kCheckpoint) where a checkpoint is not the one that the receipts have.
 void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkpoint);
 
+/// The first field, in the order in which a step computes them, in which two receipts of a step
+/// differ; empty: none. Digests that one of them lacks do not count.
+[[nodiscard]] std::string differing_field(const nlohmann::json& left, const nlohmann::json& right);
+/// As ", and not in one tensor alone", or " in" and the tensor; empty for fields without digests.
+/// `tensors`: names of the tensors of a step's digests, gradients included.
+[[nodiscard]] std::string differing_tensor(const std::string& field, const nlohmann::json& left,
+                                           const nlohmann::json& right,
+                                           const std::vector<std::string>& tensors);
+
 /// What a comparison of receipts found.
 struct Comparison {
   /// The first difference, as in "step 7: weights differ in weights/dense1.weight"; empty: none.
   std::string difference;
   /// Steps and saves whose digests were compared.
   std::int64_t digests = 0;
+  std::int64_t step = 0;  ///< of the difference
+  std::string field;      ///< of the difference; "tensors" of a checkpoint or a start
+  std::int64_t equal =
+      0;  ///< the last step before it that begins with a state of equal digests; 0: none
 };
 
 /// Compares a run's receipts with those of its replay: the state that the replay began with, and
-/// steps [first, last]. `tensors`: names of the tensors of a step's digests, gradients included.
+/// steps [first, last]. `tensors`: as of differing_tensor().
 [[nodiscard]] Comparison compare_receipts(const Receipts& run, const Receipts& replay,
                                           std::int64_t first, std::int64_t last,
                                           const std::vector<std::string>& tensors);

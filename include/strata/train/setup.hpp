@@ -23,6 +23,7 @@
 namespace strata::train {
 
 class RankState;
+class StepDump;
 
 /// Points of a step, for TrainerHooks.
 enum class StepPoint {
@@ -71,6 +72,7 @@ struct TrainerSetup {
   std::optional<StepForecast> forecast = {};  ///< of run.machine; rank 0's counts
   /// The run ends without a save at the first agreed point from this step on: of a replay.
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
+  StepDump* dump = nullptr;  ///< keeps tensors of its step; null: nobody does
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
   /// Whether this rank was requested to stop; asked once a step, and in evaluations. The default

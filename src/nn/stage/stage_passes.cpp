@@ -163,14 +163,19 @@ void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients
 void Stage::layer_forward(std::int64_t layer, std::span<const Microbatch> concurrent, Mode mode) {
   const Layer& of = model_.layer(layer);
   const std::vector<LayerPass> passes = passes_of(layer, concurrent, mode);
-  if (of.joined() != nullptr && mode == Mode::kTraining) {
+  const bool joined = of.joined() != nullptr && mode == Mode::kTraining;
+  if (joined) {
     of.joined()->forward_lanes(passes);
     progress();
-    return;
   }
   for (const LayerPass& pass : passes) {
-    of.forward(pass);
-    progress();
+    if (!joined) {
+      of.forward(pass);
+      progress();
+    }
+    if (output_observer_ && mode == Mode::kTraining) {
+      output_observer_(layer, pass);
+    }
   }
 }
 

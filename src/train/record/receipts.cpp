@@ -6,7 +6,6 @@
 #include <limits>
 #include <span>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 #include "strata/device/host_copy.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/sample_order.hpp"
+#include "strata/ops/digest.hpp"
 #include "strata/plan/replication.hpp"
 
 namespace strata::train {
@@ -173,46 +173,36 @@ void for_words(Digests& digests, const Use& use) {
   }
 }
 
+bool is_digest_field(std::string_view field) {
+  return field == "weights" || field == "state" || field == "gradients";
+}
+
+/// The elements of the shard's part that are consecutive in the tensor are a row.
+ops::DigestPlaces places_of(const io::TensorSlice& slice) {
+  const Shape& shape = slice.global_shape;
+  const std::int64_t all = std::max<std::int64_t>(1, shape.count());
+  if (slice.shard.dimension == io::ShardSlice::kNotSplit) {
+    return {.begin = slice.range.begin, .row = all, .stride = all};
+  }
+  std::int64_t inner = 1;
+  for (std::size_t d = shape.rank(); std::cmp_greater(d, slice.shard.dimension + 1); --d) {
+    inner *= shape[d - 1];
+  }
+  return {.begin = slice.range.begin,
+          .row = slice.shard.count * inner,
+          .stride = shape[static_cast<std::size_t>(slice.shard.dimension)] * inner,
+          .first = slice.shard.first * inner};
+}
+
 }  // namespace
 
 Digest digest_of(const io::TensorSlice& slice, device::Stream& stream) {
   const device::HostView host(slice.data, stream);
-  // Elements of the shard's part that are consecutive in the tensor too, and from one such row to
-  // the next in the tensor.
-  std::int64_t row = std::max<std::int64_t>(1, slice.global_shape.count());
-  std::int64_t stride = row;
-  std::int64_t first = 0;
-  if (slice.shard.dimension != io::ShardSlice::kNotSplit) {
-    std::int64_t inner = 1;
-    for (std::size_t d = slice.global_shape.rank(); std::cmp_greater(d, slice.shard.dimension + 1);
-         --d) {
-      inner *= slice.global_shape[d - 1];
-    }
-    row = slice.shard.count * inner;
-    stride = slice.global_shape[static_cast<std::size_t>(slice.shard.dimension)] * inner;
-    first = slice.shard.first * inner;
-  }
-  Digest digest;
-  with_floating(slice.data.dtype(), [&]<typename T>(T) {
-    using Bits =
-        std::conditional_t<sizeof(T) == sizeof(std::uint64_t), std::uint64_t, std::uint32_t>;
-    const std::span<const T> values = host.view().template host<T>();
-    std::vector<Bits> bits;
-    for (std::int64_t i = 0; i < std::ssize(values);) {
-      constexpr std::int64_t kMost = 4096;  // stays in the cache
-      const std::int64_t within = (slice.range.begin + i) % row;
-      const std::int64_t index = (slice.range.begin + i) / row * stride + first + within;
-      const std::int64_t count = std::min({std::ssize(values) - i, row - within, kMost});
-      bits.resize(static_cast<std::size_t>(count));
-      for (std::int64_t k = 0; k < count; ++k) {
-        bits[static_cast<std::size_t>(k)] =
-            std::bit_cast<Bits>(values[static_cast<std::size_t>(i + k)]);
-      }
-      digest += strata::digest_of(slice.name, index, std::span<const Bits>(bits));
-      i += count;
-    }
-  });
-  return digest;
+  return ops::digest_of(slice.name, host.view(), places_of(slice));
+}
+
+Digest digest_of(const io::TensorSlice& slice, ops::Context& context) {
+  return ops::digest_of(context, slice.name, slice.data, places_of(slice));
 }
 
 Digest digest_of(std::span<const io::TensorSlice> slices, device::Stream& stream) {
@@ -272,7 +262,7 @@ std::uint64_t samples_hash(const plan::Plan& plan, const io::Dataset& data, std:
   return hash_of(std::as_bytes(std::span(places)));
 }
 
-std::string identity_hash(const plan::Plan& plan) {
+bool determines_numbers(std::string_view key) {
   // Settings that change no number, or name files.
   constexpr std::string_view kLeftOut[]{
       "data.train",      "data.test",           "data.reader_threads",  "data.accept_change",
@@ -281,18 +271,21 @@ std::string identity_hash(const plan::Plan& plan) {
       "train.recompute", "train.epochs",        "train.steps"};
   constexpr std::string_view kSections[]{"model.",    "lora.",  "optimizer.", "schedule.", "batch.",
                                          "numerics.", "local.", "data.",      "train."};
+  const bool is_in = std::ranges::any_of(
+      kSections, [&](std::string_view section) { return key.starts_with(section); });
+  const bool is_grid = key == "numerics.lanes" || key == "numerics.shards" ||
+                       key == "batch.micro" || key == "numerics.loss_pieces";
+  return key == "run.seed" || (is_in && !is_grid && std::ranges::count(kLeftOut, key) == 0);
+}
+
+std::string identity_hash(const plan::Plan& plan) {
   std::string text = fmt::format("run.seed = {}\ndata = {}\n", plan.config.run.seed,
                                  hash_text(plan.train_data.checksum));
   if (plan.parts > 1) {  // else the resolved schedule has what follows from the number of steps
     text += fmt::format("steps = {}\n", plan.total_steps);
   }
   for (const config::Option& option : config::option_table()) {
-    const bool is_in = std::ranges::any_of(
-        kSections, [&](std::string_view section) { return option.key.starts_with(section); });
-    // The virtual grid stands beside this hash.
-    const bool is_grid = option.key == "numerics.lanes" || option.key == "numerics.shards" ||
-                         option.key == "batch.micro" || option.key == "numerics.loss_pieces";
-    if (is_in && !is_grid && std::ranges::count(kLeftOut, option.key) == 0) {
+    if (option.key != "run.seed" && determines_numbers(option.key)) {
       text += fmt::format("{} = {}\n", option.key, option.get(plan.config));
     }
   }
@@ -477,57 +470,73 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
   }
 }
 
+std::string differing_field(const nlohmann::json& left, const nlohmann::json& right) {
+  for (const char* const field :
+       {"samples", "weights", "state", "loss", "gradients", "norm", "skipped"}) {
+    // One of the two may have fewer digests.
+    if (is_digest_field(field) && (!left.contains(field) || !right.contains(field))) {
+      continue;
+    }
+    if (left.value(field, nlohmann::json()) != right.value(field, nlohmann::json())) {
+      return field;
+    }
+  }
+  return "";
+}
+
+std::string differing_tensor(const std::string& field, const nlohmann::json& left,
+                             const nlohmann::json& right, const std::vector<std::string>& tensors) {
+  if (!is_digest_field(field)) {
+    return "";
+  }
+  const Digest one = digest_in(left.at(field));
+  const Digest other = digest_in(right.at(field));
+  const auto tensor = std::ranges::find_if(
+      tensors, [&](const std::string& name) { return differ_in(name, one, other); });
+  return tensor != tensors.end() ? " in " + *tensor : ", and not in one tensor alone";
+}
+
 Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::int64_t first,
                             std::int64_t last, const std::vector<std::string>& tensors) {
+  const std::int64_t begun = replay.starts().front();
   Comparison found;
-  const auto differs = [&](std::string difference) {
+  const auto differs = [&](std::int64_t step, const std::string& field, std::string difference) {
+    found.step = step;
+    found.field = field;
     found.difference = std::move(difference);
     return found;
   };
-  const std::int64_t begun = replay.starts().front();
   nlohmann::json before = run.start(begun);
   before = before.is_null() ? run.save(begun) : before;
   if (!before.is_null() && before.at("tensors") != replay.start(begun).at("tensors")) {
-    return differs(fmt::format(
-        "the state before step {} differs: checkpoint.init or the checkpoint is not the "
-        "one that the run began with",
-        begun + 1));
+    return differs(
+        begun + 1, "tensors",
+        fmt::format(
+            "the state before step {} differs: checkpoint.init or the checkpoint is not the "
+            "one that the run began with",
+            begun + 1));
   }
+  found.equal = begun + 1;
   for (std::int64_t step = first; step <= last; ++step) {
     const nlohmann::json was = run.step(step);
     const nlohmann::json is = replay.step(step);
     if (was.is_null() || is.is_null()) {
       return differs(
+          step, "step",
           fmt::format("step {}: the {} has no receipt", step, was.is_null() ? "run" : "replay"));
     }
-    found.digests += was.contains("weights") && is.contains("weights") ? 1 : 0;
-    // In the order in which a step computes them.
-    for (const char* const field :
-         {"samples", "weights", "state", "loss", "gradients", "norm", "skipped"}) {
-      if (!was.contains(field) && !is.contains(field)) {
-        continue;
-      }
-      // A run with fewer digests than its replay.
-      const bool is_digest = std::string_view(field) == "weights" ||
-                             std::string_view(field) == "state" ||
-                             std::string_view(field) == "gradients";
-      if (is_digest && (!was.contains(field) || !is.contains(field))) {
-        continue;
-      }
-      const nlohmann::json in_run = was.value(field, nlohmann::json());
-      const nlohmann::json now = is.value(field, nlohmann::json());
-      if (in_run == now) {
-        continue;
-      }
-      std::string place;
-      if (is_digest) {
-        const auto tensor = std::ranges::find_if(tensors, [&](const std::string& name) {
-          return differ_in(name, digest_in(in_run), digest_in(now));
-        });
-        place = tensor != tensors.end() ? " in " + *tensor : ", and not in one tensor alone";
-      }
-      return differs(fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field,
-                                 place, in_run.dump(), now.dump()));
+    const bool has_digests = was.contains("weights") && is.contains("weights");
+    found.digests += has_digests ? 1 : 0;
+    const std::string field = differing_field(was, is);
+    if (has_digests && field != "samples" && field != "weights" && field != "state") {
+      found.equal = step;
+    }
+    if (!field.empty()) {
+      return differs(step, field,
+                     fmt::format("step {}: {} differ{}: the run has {}, the replay {}", step, field,
+                                 differing_tensor(field, was, is, tensors),
+                                 was.value(field, nlohmann::json()).dump(),
+                                 is.value(field, nlohmann::json()).dump()));
     }
   }
   const nlohmann::json was = run.save(last);
@@ -536,6 +545,7 @@ Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::in
     ++found.digests;
     if (was.at("tensors") != is.at("tensors")) {
       return differs(
+          last, "tensors",
           fmt::format("the checkpoint of step {} differs: its tensors have the digest {}, those of "
                       "the replay {}",
                       last, was.at("tensors").dump(), is.at("tensors").dump()));

@@ -12,6 +12,7 @@
 #include "strata/device/profile_range.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/train/metrics.hpp"
+#include "strata/train/step_dump.hpp"
 
 #include "record/event_file.hpp"
 #include "record/histograms.hpp"
@@ -161,6 +162,11 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   BatchSource source(plan_, work.rank.offsets, work.feed, first_sample, first_sample + batch,
                      work.first_microbatch);
   setup_.hooks.step(StepPoint::kComputing, step, state_);
+  StepDump* const dump =
+      setup_.dump != nullptr && setup_.dump->step() == step ? setup_.dump : nullptr;
+  if (dump != nullptr) {
+    dump->begin(part_, state_);
+  }
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(
       plan_.training, source,
@@ -176,6 +182,9 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   const double reduced = now_seconds();
   const double tied = state_.combine_tied();
   setup_.hooks.step(StepPoint::kReduced, step, state_);
+  if (dump != nullptr) {
+    dump->end(part_, state_, setup_.context.stream());
+  }
   StepRequests mine = requests();
   if (check_due(step)) {
     mine.add(StepRequest::kCheck);

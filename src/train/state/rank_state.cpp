@@ -154,11 +154,11 @@ StepDigests RankState::digests(const std::string& prefix) {
   held.insert(held.end(), frozen.begin(), frozen.end());
   for (const io::TensorSlice& slice : held) {
     const bool is_state = slice.name.find(plan::kStatePrefix) != std::string::npos;
-    (is_state ? digests.state : digests.weights) += digest_of(slice, context_.stream());
+    (is_state ? digests.state : digests.weights) += digest_of(slice, context_);
   }
   for (io::TensorSlice& slice : gradient_slices()) {
     slice.name = prefix + slice.name;
-    digests.gradients += digest_of(slice, context_.stream());
+    digests.gradients += digest_of(slice, context_);
   }
   return digests;
 }

@@ -10,6 +10,7 @@
 #include "strata/core/random.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/device.hpp"
+#include "strata/ops/digest.hpp"
 
 #include "cases.hpp"
 
@@ -306,6 +307,28 @@ TEST(CudaOperations, Attention) {
 
 TEST(CudaOperations, AttentionByOwnKernels) {
   hold_all(add_attention_cases, {.attention_kernels = LibraryKernels::kOwn});
+}
+
+/// Below and above what a block and 1024 blocks take at once, in rows of 7 that are 19 apart.
+TEST(CudaDigest, IsThatOfTheHost) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context gpu = Context::cuda(device::Device::cuda(0));
+  const DigestPlaces places{.begin = 3, .row = 7, .stride = 19, .first = 5};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const std::int64_t count : {0, 1, 1023, 1025, 1'000'003}) {
+      for (const std::int64_t offset : {0, 1}) {
+        const Operand operand{.shape = {count}, .nan_every = 100};
+        Placed x(gpu.device(), operand, dtype, offset, values_of(operand, dtype, 1));
+        const Digest found = digest_of(gpu, "weights/a", x.view(), places);
+        const ConstTensorView host(x.fetched().data(), {count}, dtype);
+        EXPECT_EQ(found, digest_of("weights/a", host, places)) << count << name_of(dtype);
+        EXPECT_EQ(digest_of(gpu, "weights/a", host, places), found) << "in host memory";
+        EXPECT_EQ(found == Digest(), count == 0);
+      }
+    }
+  }
 }
 
 }  // namespace

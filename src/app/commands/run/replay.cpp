@@ -18,6 +18,7 @@
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/file_timeout.hpp"
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
 
@@ -167,6 +168,9 @@ RunInputs open_replayed(const ReplayedRun& run, const std::vector<std::string>& 
     if (inputs.config.run.receipts == 0) {  // the run went on without
       inputs.config.run.receipts = 1;
     }
+    if (run.dump) {  // activations are copied to the host in passes
+      inputs.config.run.cuda_graphs = config::Switch::kOff;
+    }
     return inputs;
   } catch (const comm::AgreedError& error) {
     if (error.code() != ExitCode::kData) {
@@ -180,6 +184,43 @@ RunInputs open_replayed(const ReplayedRun& run, const std::vector<std::string>& 
 }
 
 }  // namespace
+
+ReplayedRun read_run(const std::string& directory, const std::vector<std::string>& settings,
+                     comm::MpiSession& mpi) {
+  ReplayedRun run{.directory = directory, .settings = settings, .receipts = {}};
+  const train::FileTimeout timeout(mpi.world());
+  comm::agree_on_first(mpi.world(), [&] {
+    run.receipts = train::Receipts::read(run.directory / train::kReceiptsFile);
+    if (run.receipts.last_step() == 0) {
+      fail(ExitCode::kCheckpoint, "the receipts of {} have no step yet; train first",
+           run.directory.string());
+    }
+  });
+  return run;
+}
+
+void refuse_other_settings(const ReplayedRun& run) {
+  throw comm::AgreedError(
+      ExitCode::kCheckpoint,
+      fmt::format(
+          "the receipts of {} are of another run than its config.ini and data set: the SHA-256 of "
+          "the settings and of the data's checksum differs. If the run went on with other "
+          "settings, give those that it had in these steps, as --section.key=value",
+          run.directory.string()));
+}
+
+train::Comparison compared_with(const ReplayedRun& run, const Replayed& replayed,
+                                std::int64_t first) {
+  train::Comparison compared = train::compare_receipts(run.receipts, replayed.receipts, first,
+                                                       replayed.last, replayed.tensors);
+  const std::string machines = environment_difference(
+      run.receipts.start_before(replayed.last).at("environment"), replayed.environment);
+  if (!compared.difference.empty() && !machines.empty()) {
+    compared.difference +=
+        fmt::format(" ({}: such machines need not have the same bits)", machines);
+  }
+  return compared;
+}
 
 nlohmann::json identity_in(nlohmann::json start) {
   for (const char* const of_launch : {"start", "tensors", "environment", "sha256"}) {
@@ -256,8 +297,13 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
     replayed.other_settings = true;
     return replayed;
   }
+  std::optional<train::StepDump> dump;
+  if (run.dump) {
+    comm::agree(world, [&] { dump.emplace(plan, run.dump->kinds, run.dump->step); });
+  }
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   replayed.environment = receipt_environment(mpi, plan, environment);
+  replayed.tensors = digested_tensors(plan);
   Log silent(Log::Output::kSilent);
   static_cast<void>(train::train({.plan = plan,
                                   .groups = environment.groups(),
@@ -268,28 +314,26 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
                                   .config_text = config::config_text(plan.config),
                                   .environment = replayed.environment,
                                   .last_step = last,
+                                  .dump = dump ? &*dump : nullptr,
                                   .on_failure = on_failure,
                                   .log = silent}));
   environment.groups().world->barrier();
+  if (dump && dump->is_complete()) {
+    dump->write(world, run.dump->directory);
+  }
   replayed.first = comm::agree_on_first(world, [&] {
-    const auto again = train::Receipts::read(scratch->path() / train::kReceiptsFile);
-    if (again.last_step() < last && train::stop_request() != train::StopRequest::kNone) {
-      fail(ExitCode::kStoppedEarly, "stopped on request after step {} of {} to {}",
-           again.last_step(), replayed.first, last);
+    replayed.receipts = train::Receipts::read(scratch->path() / train::kReceiptsFile);
+    const std::int64_t end = replayed.receipts.last_step();
+    if (end < last && train::stop_request() != train::StopRequest::kNone) {
+      fail(ExitCode::kStoppedEarly, "stopped on request after step {} of {} to {}", end,
+           replayed.first, last);
     }
     // A full disk may have taken the receipts of steps before the first one asked for.
     std::int64_t compared_first = first;
     while (compared_first > begun + 1 && run.receipts.has_step(compared_first - 1)) {
       --compared_first;
     }
-    replayed.compared =
-        train::compare_receipts(run.receipts, again, compared_first, last, digested_tensors(plan));
-    const std::string machines = environment_difference(
-        run.receipts.start_before(last).at("environment"), replayed.environment);
-    if (!replayed.compared.difference.empty() && !machines.empty()) {
-      replayed.compared.difference +=
-          fmt::format(" ({}: such machines need not have the same bits)", machines);
-    }
+    replayed.compared = compared_with(run, replayed, compared_first);
     return compared_first;
   });
   return replayed;

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,32 +21,51 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/run/replay.hpp"
+#include "commands/run/replay_bisect.hpp"
+#include "environment/run_inputs.hpp"
 
 namespace strata::app {
 namespace {
 
-[[noreturn]] void refuse_other_settings(const ReplayedRun& run) {
-  throw comm::AgreedError(
-      ExitCode::kCheckpoint,
-      fmt::format(
-          "the receipts of {} are of another run than its config.ini and data set: the SHA-256 of "
-          "the settings and of the data's checksum differs. If the run went on with other "
-          "settings, give those that it had in these steps, as --section.key=value",
-          run.directory.string()));
+/// What --dump asks for of the steps [first, last]; makes the directory on rank 0. Throws:
+/// Error(kUsage).
+std::optional<WantedDump> wanted_dump(const config::CommandLine& line, std::int64_t first,
+                                      std::int64_t last, bool is_first_rank) {
+  if (!line.has("dump")) {
+    for (const char* const option : {"dump-step", "output"}) {
+      if (line.has(option)) {
+        fail(ExitCode::kUsage, "--{} says nothing without --dump; add it, or leave --{} out",
+             option, option);
+      }
+    }
+    return std::nullopt;
+  }
+  WantedDump dump{.kinds = train::dumped_kinds(line.value("dump", "")),
+                  .step = line.count("dump-step", last, first, last),
+                  .directory = line.value("output", "dump")};
+  const std::filesystem::path file = train::StepDump::file_in(dump.directory, dump.step);
+  if (is_first_rank && std::filesystem::exists(file)) {
+    fail(ExitCode::kUsage, "{} exists; remove it, or choose another directory with --output=DIR",
+         file.string());
+  }
+  std::error_code error;
+  if (is_first_rank) {
+    std::filesystem::create_directories(dump.directory, error);
+  }
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make {}: {}; choose another directory with --output=DIR",
+         dump.directory.string(), error.message());
+  }
+  return dump;
 }
 
-ReplayedRun read_run(const config::CommandLine& line, comm::MpiSession& mpi) {
-  ReplayedRun run{
-      .directory = line.positions().front(), .settings = settings_of(line), .receipts = {}};
-  const train::FileTimeout timeout(mpi.world());
-  comm::agree_on_first(mpi.world(), [&] {
-    run.receipts = train::Receipts::read(run.directory / train::kReceiptsFile);
-    if (run.receipts.last_step() == 0) {
-      fail(ExitCode::kCheckpoint, "the receipts of {} have no step yet; train first",
-           run.directory.string());
-    }
-  });
-  return run;
+/// The run of a command that takes one.
+const std::string& only_run(const config::CommandLine& line) {
+  if (line.positions().size() > 1) {
+    fail(ExitCode::kUsage, "strata {} takes one run, not {}; strata replay --bisect compares two",
+         line.command(), line.positions().size());
+  }
+  return line.positions().front();
 }
 
 ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
@@ -52,7 +73,12 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
   Log log(log_role(mpi));
   std::int64_t first = 0;
   std::int64_t last = 0;
+  std::optional<WantedDump> dump;
+  if (line.has("bisect")) {
+    return bisect(line, mpi, on_failure, log);
+  }
   comm::agree(mpi.world(), [&] {
+    static_cast<void>(only_run(line));
     const std::string steps = line.required("steps");
     const std::size_t dash = std::min(steps.find('-'), steps.size());
     const std::string end = dash < steps.size() ? steps.substr(dash + 1) : steps;
@@ -60,8 +86,10 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
         last < first) {
       config::refuse_value("steps", steps, "the first and the last step, as in 5-7");
     }
+    dump = wanted_dump(line, first, last, mpi.world().rank() == 0);
   });
-  const ReplayedRun run = read_run(line, mpi);
+  ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
+  run.dump = dump;
   comm::agree_on_first(mpi.world(), [&] {
     if (last > run.receipts.last_step()) {
       fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
@@ -73,6 +101,10 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
     refuse_other_settings(run);
   }
   comm::agree_on_first(mpi.world(), [&] {
+    if (dump) {
+      fmt::print("tensors of step {}: {}\n", dump->step,
+                 train::StepDump::file_in(dump->directory, dump->step).string());
+    }
     if (!replayed.compared.difference.empty()) {
       fail(ExitCode::kCheckpoint,
            "{}. Replay the steps elsewhere: equal receipts there tell a "
@@ -164,6 +196,7 @@ ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
   std::int64_t seed = 0;
   comm::agree(mpi.world(), [&] {
     constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    static_cast<void>(only_run(line));
     count = line.count("stretches", 2, 0, kMost);
     length = line.count("length", 10, 1, kMost);
     seed = line.count("seed", 1, 0, kMost);
@@ -171,7 +204,7 @@ ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
       require_writable(line.value("output", ""));
     }
   });
-  const ReplayedRun run = read_run(line, mpi);
+  const ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
   Verified verified;
   const auto choices = [&] {
     const train::FileTimeout timeout(mpi.world());  // all checkpoints are read
@@ -248,13 +281,35 @@ Commands replay_commands() {
   return {
       {.name = "replay",
        .purpose = "compute steps of a run again and compare with its receipts",
-       .synopses = {{"RUN --steps=A-B [--ranks=N] [--section.key=value ...]"}},
+       .synopses = {{"RUN --steps=A-B [--dump=KIND[:PATTERN],... [--output=DIR]] [--ranks=N] "
+                     "[--section.key=value ...]",
+                     "compares steps of a run with the same steps computed again"},
+                    {"--bisect RUN1 RUN2 [--ranks=N] [--section.key=value ...]",
+                     "finds where two runs of the same settings parted, and which went wrong"}},
        .about =
            R"(Computes the steps A to B of a run with run.receipts again, on any number of ranks, from its
 last checkpoint before A, and compares them with receipts.jsonl. Says that they are equal, or the first step, field and
-tensor that differ. Writes nothing into RUN.)",
-       .options = {{"steps", "A-B", "the first and the last step"}},
-       .lists = {{"Examples", {{"strata replay RUN --steps=101-120 --ranks=2", "on two ranks"}}}},
+tensor that differ. Writes nothing into RUN.
+
+--dump writes tensors of a step to a file of safetensors, whole and by name, the same on any number of ranks, also where
+the step differs: activations (the output of each layer for the samples in order), reduced gradients, and the weights and
+optimizer state that the step begins with.
+
+--bisect compares the receipts of two runs up to the first difference, computes the steps since their last equal state
+again with digests in every step, and names the step, the tensor and the run that went wrong.)",
+       .options = {{"steps", "A-B", "the first and the last step"},
+                   {"dump", "KIND[:PATTERN],...",
+                    "activations, gradients, state or weights, of the layers or parameters that "
+                    "match, as in activations:block0.*"},
+                   {"dump-step", "N", "the step of the tensors (default: B)"},
+                   {"output", "DIR",
+                    "where they are written, as step-N.safetensors (default: dump)"},
+                   {"bisect", "", "compares two runs with each other"}},
+       .lists = {{"Examples",
+                  {{"strata replay RUN --steps=101-120 --ranks=2", "on two ranks"},
+                   {"strata replay RUN --steps=120 --dump=gradients,activations",
+                    "all gradients and activations of step 120"},
+                   {"strata replay --bisect RUN1 RUN2", "where two runs parted"}}}},
        .settings = config::TakesSettings::kTaken,
        .positions = config::Positions::kSome,
        .needs = "a run's directory",
