@@ -292,7 +292,7 @@ TEST(Flips, AreInTheReceiptOfTheirStep) {
       R"(model.layer=flatten & model.layer=dense 64 relu & model.layer=dense 5 & run.threads=1
 & data.train=classes/train.h5 & batch.global=8 & batch.micro=2 & numerics.lanes=4
 & optimizer.kind=adam & checkpoint.minutes=0 & train.check=off & run.sniff=off
-& train.nonfinite=skip)";
+& train.nonfinite=skip & schedule.warmup_steps=0)";
   const auto receipts_of = [](const std::string& run) {
     return train::Receipts::read(run + "/" + train::kReceiptsFile);
   };

@@ -284,6 +284,9 @@ std::string identity_hash(const plan::Plan& plan) {
   if (plan.parts > 1) {  // else the resolved schedule has what follows from the number of steps
     text += fmt::format("steps = {}\n", plan.total_steps);
   }
+  for (const std::string& layer : plan.config.model.layers) {
+    text += fmt::format("{} = {}\n", config::kLayerKey, layer);
+  }
   for (const config::Option& option : config::option_table()) {
     if (option.key != "run.seed" && determines_numbers(option.key)) {
       text += fmt::format("{} = {}\n", option.key, option.get(plan.config));

@@ -133,7 +133,15 @@ StepDump::StepDump(const plan::Plan& plan, DumpedKinds kinds, std::int64_t step)
     if (names.empty()) {
       fail(ExitCode::kUsage, "--dump={0}: the run has no {0}; leave it out", name_of(kind));
     }
-    patterns.require_matches(fmt::format("--dump={}", name_of(kind)), names);
+    if (std::ranges::none_of(names,
+                             [&](const std::string& name) { return patterns.matches(name); })) {
+      fail(ExitCode::kUsage,
+           "--dump={}: no {} is called \"{}\"; the nearest is \"{}\". Give names, or patterns with "
+           "* "
+           "and ?",
+           name_of(kind), kind == DumpKind::kActivation ? "layer with an output" : "parameter",
+           patterns.text(), nearest(patterns.text(), names));
+    }
   }
 }
 
@@ -167,11 +175,14 @@ void StepDump::end(const std::string& part, RankState& state, device::Stream& st
     chunk->observe_outputs({});
   }
   Kept& kept = parts_.at(part);
-  const auto keep = [&](const std::vector<io::TensorSlice>& slices, DumpKind of_states,
-                        DumpKind otherwise, const std::string& prefix) {
+  const auto keep = [&](const std::vector<io::TensorSlice>& slices, const std::string& prefix) {
     for (io::TensorSlice slice : slices) {
       const bool is_state = slice.name.find(plan::kStatePrefix) != std::string::npos;
-      if (has(is_state ? of_states : otherwise, slice.name)) {
+      const bool is_weight = slice.name.find(plan::kWeightPrefix) != std::string::npos;
+      if (has(is_state    ? DumpKind::kState
+              : is_weight ? DumpKind::kWeight
+                          : DumpKind::kGradient,
+              slice.name)) {
         const device::HostView host(slice.data, stream);
         append_elements(host.view(), kept.memory.emplace_back());
         slice.name = prefix + slice.name;
@@ -180,11 +191,11 @@ void StepDump::end(const std::string& part, RankState& state, device::Stream& st
       }
     }
   };
-  keep(state.slices(part), DumpKind::kState, DumpKind::kWeight, "");
+  keep(state.slices(part), "");
   if (parts_.size() == 1) {  // all parts have the same
-    keep(state.frozen_slices(), DumpKind::kState, DumpKind::kWeight, "");
+    keep(state.frozen_slices(), "");
   }
-  keep(state.gradient_slices(), DumpKind::kGradient, DumpKind::kGradient, part);
+  keep(state.gradient_slices(), part);
   is_complete_ = true;
 }
 

@@ -128,11 +128,14 @@ std::string when(const train::Comparison& found) {
       found.field == "weights" || found.field == "state" || found.field == "tensors";
   // The state after this step is wrong, or its numbers are.
   const std::int64_t last = found.step - (is_state && found.field != "tensors" ? 1 : 0);
+  if (is_state && found.equal > last) {
+    return fmt::format("in memory before step {}", found.step);
+  }
   if (found.equal < last) {
     return fmt::format(
         "in one of the steps {} to {}: it has no digests between; with run.receipts = 1 it would "
         "name one",
-        std::max<std::int64_t>(found.equal, 1), last);
+        found.equal, last);
   }
   return is_state ? fmt::format("in the update of step {}, or in memory after it", last)
                   : fmt::format("in step {}", last);
@@ -144,14 +147,17 @@ std::string when(const train::Comparison& found) {
   const nlohmann::json right = runs[1].receipts.step(parting.step);
   const std::string field = train::differing_field(left, right);
   fmt::print(
-      "{} are equal up to step {}; step {}: {}\n", both_runs(runs), parting.step - 1, parting.step,
+      "{} {}; step {}: {}\n", both_runs(runs),
+      parting.step == 1 ? "begin equal" : fmt::format("are equal up to step {}", parting.step - 1),
+      parting.step,
       field.empty() ? "the digests of the checkpoint differ"
                     : fmt::format("{} differ{}", field,
                                   train::differing_tensor(field, left, right, replayed.tensors)));
-  fmt::print("steps {} to {} computed again from {}:\n", parting.begun + 1, parting.step,
+  fmt::print("computed again from {} up to step {}:\n",
              parting.begun == 0 ? "the initial weights"
                                 : fmt::format("the checkpoint of step {} of {}", parting.begun,
-                                              runs[parting.base].directory.string()));
+                                              runs[parting.base].directory.string()),
+             parting.step);
   std::array<train::Comparison, 2> found;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     found[i] = compared_with(runs[i], replayed, parting.begun + 1);

@@ -48,13 +48,14 @@ std::optional<WantedDump> wanted_dump(const config::CommandLine& line, std::int6
     fail(ExitCode::kUsage, "{} exists; remove it, or choose another directory with --output=DIR",
          file.string());
   }
-  std::error_code error;
   if (is_first_rank) {
+    std::error_code error;
     std::filesystem::create_directories(dump.directory, error);
-  }
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make {}: {}; choose another directory with --output=DIR",
-         dump.directory.string(), error.message());
+    if (error) {
+      fail(ExitCode::kUsage, "cannot make {}: {}; choose another directory with --output=DIR",
+           dump.directory.string(), error.message());
+    }
+    require_writable(file.string());
   }
   return dump;
 }
