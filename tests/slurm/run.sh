@@ -1,6 +1,6 @@
 #!/bin/bash
 # Submits scripts of `strata job` to a real Slurm. Runs that are cut off, lose a node or meet a second copy of themselves
-# end with the losses of a run that was never disturbed.
+# end with the losses and the receipts of a run that was never disturbed.
 #   tests/slurm/run.sh STRATA [CASE ...]     as in "stalls mpirun training save evaluation set-up"
 # cluster.sh starts the cluster. Without Slurm's packages or root the test is skipped (exit code 77).
 set -uo pipefail
@@ -58,6 +58,7 @@ same_tensors() {
     ends = [harness.checkpoints(run)[-1] for run in sys.argv[1:]]
     assert ends[0].name == ends[1].name and not harness.differing_tensors(*map(harness.tensors, ends)), ends" "$1" "undisturbed/$1"
 }
+verifies() { "$strata" verify "$1" --stretches=1 --length=600 >"$1.json"; }
 rank_process() {  # rank_process RUN RANK: its id
   local process
   for process in $(pgrep -f -- "train $1.ini"); do
@@ -118,6 +119,8 @@ node() {
   check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 2
   goes_on_after node "$(step_of node)"
   check node "two replicas again" test "$(grep -c "grid: 2 data x 2 pipeline" "strata-$job.log")" = 2
+  scontrol requeue "$job"
+  check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 3
   last_steps node "$job"
 }
 
@@ -274,6 +277,6 @@ for run in */metrics.jsonl; do
   check "$run" "the losses and gradient norms of a run that nothing disturbed" same_losses "$run"
   check "$run" "its weights and optimizer state" same_tensors "$run"
   check "$run" "its receipts" "$strata" replay --bisect "$run" "undisturbed/$run"
-  check "$run" "steps of it computed again" "$strata" verify "$run" --stretches=1 --length=600
+  check "$run" "steps of it computed again" verifies "$run"
 done
 [ ! -e failures ]

@@ -129,16 +129,16 @@ DumpedKinds dumped_kinds(std::string_view text) {
 StepDump::StepDump(const plan::Plan& plan, DumpedKinds kinds, std::int64_t step)
     : plan_(plan), kinds_(std::move(kinds)), step_(step) {
   for (const auto& [kind, patterns] : kinds_) {
+    const nn::NamePatterns& wanted = patterns;
     const std::vector<std::string> names = names_of(kind, plan);
     if (names.empty()) {
       fail(ExitCode::kUsage, "--dump={0}: the run has no {0}; leave it out", name_of(kind));
     }
     if (std::ranges::none_of(names,
-                             [&](const std::string& name) { return patterns.matches(name); })) {
+                             [&](const std::string& name) { return wanted.matches(name); })) {
       fail(ExitCode::kUsage,
-           "--dump={}: no {} is called \"{}\"; the nearest is \"{}\". Give names, or patterns with "
-           "* "
-           "and ?",
+           "--dump={}: no {} is called \"{}\"; the nearest is \"{}\". Give names, or patterns "
+           "with * and ?",
            name_of(kind), kind == DumpKind::kActivation ? "layer with an output" : "parameter",
            patterns.text(), nearest(patterns.text(), names));
     }
