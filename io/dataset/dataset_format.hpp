@@ -65,6 +65,9 @@ inline constexpr const char* kCharacters = "text/characters";
 inline constexpr const char* kTokenBytes = "text/token_bytes";
 inline constexpr const char* kTokenEnds = "text/token_ends";
 inline constexpr const char* kMerges = "text/merges";
+/// Of tokens of characters: CharacterRules::text; and the scores of a unigram model.
+inline constexpr const char* kRules = "text/rules";
+inline constexpr const char* kScores = "text/scores";
 /// Only for byte pairs from a tokenizer.json or a file of ranks.
 inline constexpr const char* kSplitPattern = "split_pattern";
 inline constexpr const char* kMergeOrder = "merge_order";

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <unordered_set>
 
@@ -8,11 +9,13 @@
 
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/json.hpp"
 
 #include "dataset/dataset_format.hpp"
 #include "dataset/dataset_read.hpp"
+#include "tokenizer/character_rules.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 #include "tokenizer/tokenizer_json.hpp"
 
@@ -51,10 +54,22 @@ std::vector<char32_t> read_characters(const hdf5::File& file, const DatasetInfo&
   return {stored.begin(), stored.end()};
 }
 
-/// Whether every byte is a token, and so are the operands and the result of each merge.
-bool is_complete(const BytePairTables& tables) {
+/// Whether every byte is a token, unless tokens are of characters, and so are the operands and the
+/// result of each merge.
+bool is_complete(const BytePairTables& tables, TokenizerKind kind) {
   const std::unordered_set<std::string_view> tokens(tables.tokens.begin(), tables.tokens.end());
-  for (int value = 0; value < 256; ++value) {
+  const bool of_bytes = kind == TokenizerKind::kGpt2 || kind == TokenizerKind::kBytePairs;
+  const bool has_scores = !tables.scores.empty() && tables.scores.size() <= tables.tokens.size();
+  if (has_scores != (kind == TokenizerKind::kUnigram) ||
+      !std::ranges::all_of(tables.scores, [](double score) { return std::isfinite(score); })) {
+    return false;
+  }
+  if (!of_bytes && !std::ranges::all_of(tables.tokens, [](const std::string& token) {
+        return utf8_prefix(token).rest == Utf8Prefix::Rest::kNothing;
+      })) {
+    return false;
+  }
+  for (int value = 0; value < (of_bytes ? 256 : 0); ++value) {
     const char byte = static_cast<char>(value);
     if (!tokens.contains({&byte, 1})) {
       return false;
@@ -119,7 +134,8 @@ std::optional<std::vector<AddedToken>> read_added(const hdf5::File& file, const 
 /// Added tokens as they are stored; empty where their ids and texts say all.
 std::string stored_added(const TokenizerContents& contents) {
   const std::vector<AddedToken>& tokens = contents.added();
-  const bool plain = contents.pairs && std::ranges::all_of(tokens, [](const AddedToken& token) {
+  const bool plain = contents.pairs && !contents.pairs->tables().characters &&
+                     std::ranges::all_of(tokens, [](const AddedToken& token) {
                        return token == AddedToken{token.id, token.text};
                      });
   return plain || tokens.empty() ? "" : added_tokens_json(tokens).dump();
@@ -150,6 +166,11 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
     tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
     special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
     tables.frame = read_frame(file, std::ssize(ends), info);
+  } else if (info.tokenizer != TokenizerKind::kGpt2) {
+    if (file.has(names::kScores)) {
+      tables.scores = read_vector<double>(file, names::kScores);
+    }
+    tables.frame = read_frame(file, std::ssize(ends), info);
   } else if (tables.separator >= 0) {
     special = {static_cast<std::uint32_t>(tables.separator)};
   }
@@ -174,8 +195,16 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   }
   tables.merges.resize(static_cast<std::size_t>(merges.shape()[0]));
   merges.read(std::as_writable_bytes(std::span(tables.merges)));
-  if (!is_complete(tables)) {
+  if (!is_complete(tables, info.tokenizer)) {
     fail_damaged(info);
+  }
+  if (info.tokenizer > TokenizerKind::kSentencePiece) {
+    const auto text = read_vector<std::uint8_t>(file, names::kRules);
+    const auto rules = parse_json(std::string(text.begin(), text.end()));
+    if (!rules) {
+      fail_damaged(info);
+    }
+    set_rules(*rules, "the tokenizer in " + info.path.string(), tables);
   }
   return tables;
 }
@@ -194,7 +223,8 @@ std::vector<std::uint32_t> ids_of(const std::vector<AddedToken>& tokens) {
 std::string added_text(const TokenizerContents& contents) {
   std::vector<AddedToken> tokens = contents.added();
   const bool normalizes =
-      contents.pairs && contents.pairs->tables().normalizer != Normalizer::kNone;
+      contents.pairs && (contents.pairs->tables().normalizer != Normalizer::kNone ||
+                         contents.pairs->tables().characters);
   std::erase_if(tokens, [&](const AddedToken& token) {
     return token.is_plain() && (contents.pairs || token.id < contents.pieces->vocabulary());
   });
@@ -206,6 +236,9 @@ std::string added_text(const TokenizerContents& contents) {
 
 /// How the tables are used.
 std::string rules_text(const BytePairTables& tables) {
+  if (tables.characters) {
+    return tables.characters->text;
+  }
   return fmt::format("{} {} {}{}", text_of(tables.splits), name_of(tables.order),
                      tables.whole_words == WholeWords::kYes ? 1 : 0,
                      tables.normalizer == Normalizer::kNfc ? " nfc" : "");
@@ -225,9 +258,10 @@ std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer) {
     hash.update(std::as_bytes(std::span(joined.ends)));
     hash.update(std::as_bytes(std::span(tables.merges)));
     hash.update(std::as_bytes(std::span(&tables.separator, 1)));
-    if (contents.kind == TokenizerKind::kBytePairs) {
+    if (contents.kind != TokenizerKind::kGpt2) {
       const std::string rules = rules_text(tables);
       hash.update(std::as_bytes(std::span(rules)));
+      hash.update(std::as_bytes(std::span(tables.scores)));
       const std::vector<std::uint32_t> ids = ids_of(tables.added);
       hash.update(std::as_bytes(std::span(ids)));
     }
@@ -248,9 +282,11 @@ std::int64_t stored_bytes(const Tokenizer& tokenizer) {
   if (contents.pairs) {
     const BytePairTables& tables = contents.pairs->tables();
     const JoinedTokens joined(tables.tokens);
-    bytes += std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 +
-             std::ssize(tables.merges) * 8 + std::ssize(tables.added) * 4 +
-             std::ssize(text_of(tables.splits));
+    bytes +=
+        std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 + std::ssize(tables.merges) * 8 +
+        std::ssize(tables.added) * 4 +
+        (tables.characters ? std::ssize(tables.characters->text) + std::ssize(tables.scores) * 8
+                           : std::ssize(text_of(tables.splits)));
   }
   if (contents.pieces) {
     bytes += std::ssize(contents.pieces->model());
@@ -276,6 +312,13 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
                         Shape{std::ssize(tables.merges), 2})
         .write(std::as_bytes(std::span(tables.merges)));
     file.set_int64(names::kSeparator, tables.separator);
+    if (tables.characters) {
+      const std::string& rules = tables.characters->text;
+      file.write_vector(names::kRules, std::vector<std::uint8_t>(rules.begin(), rules.end()));
+    }
+    if (!tables.scores.empty()) {
+      file.write_vector(names::kScores, tables.scores);
+    }
     if (contents.kind == TokenizerKind::kBytePairs) {
       file.set_text(names::kSplitPattern, text_of(tables.splits));
       if (tables.normalizer == Normalizer::kNfc) {
@@ -309,7 +352,8 @@ Tokenizer Tokenizer::of(const DatasetInfo& info) {
   if (info.tokenizer == TokenizerKind::kChars) {
     tokenizer = chars(read_characters(file, info));
   } else {
-    if (info.tokenizer == TokenizerKind::kGpt2 || info.tokenizer == TokenizerKind::kBytePairs) {
+    if (info.tokenizer != TokenizerKind::kBytes &&
+        info.tokenizer != TokenizerKind::kSentencePiece) {
       contents->pairs.emplace(read_pairs(file, info));
     } else if (info.tokenizer == TokenizerKind::kSentencePiece) {
       const auto model = read_vector<std::uint8_t>(file, names::kModel);

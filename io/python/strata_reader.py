@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 
 import h5py
 import numpy as np
@@ -180,9 +181,34 @@ class Master:
         if self.tokenizer in ("gpt2", "byte-pairs"):
             joined, ends = self.file["text/token_bytes"][()].tobytes(), self.file["text/token_ends"][()]
             return b"".join(joined[ends[i - 1] if i else 0:ends[i]] for i in ids).decode(errors="replace")
+        if self.tokenizer in ("character-pairs", "unigram"):
+            return self._decode_characters(ids)
         if self.tokenizer == "sentencepiece":
             raise ReaderError(f"{self.path} holds a model of SentencePiece; give that library the bytes of text/model")
         raise ReaderError(f"{self.path} holds no tokenizer; import the data set with --tokenizer=...")
+
+    def _decode_characters(self, ids):
+        """The text of tokens of characters, as the decoder of their tokenizer.json says."""
+        joined, ends = self.file["text/token_bytes"][()].tobytes(), self.file["text/token_ends"][()]
+        decoder = json.loads(self.file["text/rules"][()].tobytes())["decoder"]
+        text = b""
+        steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+        kinds = {step["type"] for step in steps}
+        for position, i in enumerate(ids):
+            token = joined[ends[i - 1] if i else 0:ends[i]]
+            if "ByteFallback" in kinds and re.fullmatch(rb"<0x[0-9A-F]{2}>", token):
+                text += bytes([int(token[3:5], 16)])
+                continue
+            for step in steps:
+                if step["type"] == "Replace":
+                    token = token.replace(step["pattern"]["String"].encode(), b" ")
+                elif step["type"] == "Metaspace":
+                    begins = position == 0 and step.get("prepend_scheme", "always") != "never"
+                    token = token.replace(step["replacement"].encode(), b"" if begins else b" ")
+            text += token
+        dropped = sum(step["start"] for step in steps if step["type"] == "Strip")
+        spaces = len(text) - len(text.lstrip(b" "))
+        return text[min(spaces, dropped):].decode(errors="replace")
 
     def encode(self, text):
         """The token ids of a text, for the tokenizers bytes and chars."""

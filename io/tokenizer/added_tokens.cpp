@@ -81,8 +81,9 @@ void add_roles(const json& config, std::unordered_set<std::string>& roles) {
 
 }  // namespace
 
-bool is_added(std::span<const AddedToken> tokens, std::size_t id) {
-  return std::ranges::binary_search(tokens, id, {}, &AddedToken::id);
+const AddedToken* find_added(std::span<const AddedToken> tokens, std::size_t id) {
+  const auto token = std::ranges::lower_bound(tokens, id, {}, &AddedToken::id);
+  return token != tokens.end() && token->id == id ? &*token : nullptr;
 }
 
 std::string shown(const json& value) {

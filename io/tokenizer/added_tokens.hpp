@@ -27,8 +27,11 @@ struct AddedToken {
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
-/// Whether one of these tokens, which are by id, has the id.
-[[nodiscard]] bool is_added(std::span<const AddedToken> tokens, std::size_t id);
+/// The one of these tokens, which are by id, that has the id; null without one.
+[[nodiscard]] const AddedToken* find_added(std::span<const AddedToken> tokens, std::size_t id);
+[[nodiscard]] inline bool is_added(std::span<const AddedToken> tokens, std::size_t id) {
+  return find_added(tokens, id) != nullptr;
+}
 
 /// A value of a JSON file on one line of a message.
 [[nodiscard]] std::string shown(const nlohmann::json& value);

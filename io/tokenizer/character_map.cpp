@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "strata/core/utf8.hpp"
+
 #include "files/raw_elements.hpp"
 
 namespace strata::io {
@@ -52,21 +54,32 @@ bool holds_for_field(std::string_view message, std::uint64_t field, const Check&
   return true;
 }
 
-/// A map: the size of its trie, the trie, and the texts that its leaves refer to.
-/// Source: Yata, "darts-clone", for the bits of a unit.
-bool is_sound(std::string_view map) {
-  constexpr std::size_t kUnit = sizeof(std::uint32_t);
+// A map: the size of its trie, the trie, and the texts that its leaves refer to.
+// Source: Yata, "darts-clone", for the bits of a unit.
+constexpr std::size_t kUnit = sizeof(std::uint32_t);
+constexpr std::uint32_t kLeafValue = 1U << 31U;
+
+/// The size of the trie in bytes (index 0), or a unit, counted from 1.
+std::uint32_t word_of(std::string_view map, std::size_t index) {
+  return load<std::uint32_t>(reinterpret_cast<const std::byte*>(map.data() + index * kUnit));
+}
+
+std::uint32_t offset_of(std::uint32_t bits) {
+  return (bits >> 10U) << ((bits & (1U << 9U)) >> 6U);
+}
+
+bool has_leaf(std::uint32_t bits) {
+  return (bits & (1U << 8U)) != 0;
+}
+
+}  // namespace
+
+bool character_map_is_sound(std::string_view map) {
   constexpr std::uint32_t kBlock = 256;  // of units: the children of a unit are in one
-  constexpr std::uint32_t kLeafValue = 1U << 31U;
-  const auto unit = [&](std::size_t index) {
-    return load<std::uint32_t>(
-        reinterpret_cast<const std::byte*>(map.data() + (index + 1) * kUnit));
-  };
   if (map.empty()) {
     return true;
   }
-  const std::size_t trie_bytes =
-      map.size() < kUnit ? 0 : load<std::uint32_t>(reinterpret_cast<const std::byte*>(map.data()));
+  const std::size_t trie_bytes = map.size() < kUnit ? 0 : word_of(map, 0);
   const std::size_t units = trie_bytes / kUnit;
   if (units == 0 || trie_bytes % (kBlock * kUnit) != 0 || trie_bytes >= map.size() - kUnit ||
       map.back() != '\0') {
@@ -74,27 +87,50 @@ bool is_sound(std::string_view map) {
   }
   const std::size_t text_bytes = map.size() - kUnit - trie_bytes;
   for (std::size_t index = 0; index < units; ++index) {
-    const std::uint32_t bits = unit(index);
+    const std::uint32_t bits = word_of(map, index + 1);
     if (index > 0 && (bits & kLeafValue) != 0) {
       continue;
     }
-    const std::uint32_t offset = (bits >> 10U) << ((bits & (1U << 9U)) >> 6U);
-    const std::size_t children = index ^ offset;
-    const bool has_leaf = (bits & (1U << 8U)) != 0;
-    if (children >= units || (has_leaf && (unit(children) & ~kLeafValue) >= text_bytes)) {
+    const std::size_t children = index ^ offset_of(bits);
+    if (children >= units ||
+        (has_leaf(bits) && (word_of(map, children + 1) & ~kLeafValue) >= text_bytes)) {
       return false;
     }
   }
   return true;
 }
 
-}  // namespace
+std::optional<std::string_view> replacement_in(std::string_view map, std::string_view text) {
+  if (map.empty()) {
+    return std::nullopt;
+  }
+  std::size_t index = offset_of(word_of(map, 1));
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    index ^= byte;
+    const std::uint32_t bits = word_of(map, index + 1);
+    if (byte == 0 || (bits & (kLeafValue | 0xFFU)) != byte) {
+      return std::nullopt;
+    }
+    index ^= offset_of(bits);
+    if (has_leaf(bits)) {
+      const std::size_t texts = kUnit + word_of(map, 0);
+      const char* begin = map.data() + texts + (word_of(map, index + 1) & ~kLeafValue);
+      const std::string_view found(begin);
+      return utf8_prefix(found).rest == Utf8Prefix::Rest::kNothing ? std::optional(found)
+                                                                   : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
 
 bool character_maps_are_sound(std::string_view model) {
   constexpr std::uint64_t kNormalizer = 3;
   constexpr std::uint64_t kDenormalizer = 5;
   constexpr std::uint64_t kMap = 2;
-  const auto check = [](std::string_view spec) { return holds_for_field(spec, kMap, is_sound); };
+  const auto check = [](std::string_view spec) {
+    return holds_for_field(spec, kMap, character_map_is_sound);
+  };
   return holds_for_field(model, kNormalizer, check) && holds_for_field(model, kDenormalizer, check);
 }
 

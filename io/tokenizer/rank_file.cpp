@@ -20,35 +20,6 @@ constexpr std::size_t kLongestToken = 1024;
 constexpr std::size_t kP50kIds = 50'281;
 constexpr std::uint32_t kP50kEnd = 50'256;
 
-/// Nothing where the text is no base64 with its padding.
-std::optional<std::string> from_base64(std::string_view text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  constexpr std::size_t kGroup = 4;
-  if (text.empty() || text.size() % kGroup != 0) {
-    return std::nullopt;
-  }
-  const std::size_t digits = text.ends_with("==")  ? text.size() - 2
-                             : text.ends_with('=') ? text.size() - 1
-                                                   : text.size();
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char character : text.substr(0, digits)) {
-    const std::size_t digit = kDigits.find(character);
-    if (digit == std::string_view::npos) {
-      return std::nullopt;
-    }
-    bits = (bits << 6U | static_cast<std::uint32_t>(digit)) & 0xFFFFU;
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      bytes += static_cast<char>(bits >> static_cast<unsigned>(count) & 0xFFU);
-    }
-  }
-  return bytes;
-}
-
 /// Source: llama3's llama/tokenizer.py as published with the model.
 std::vector<AddedToken> llama3_special_tokens() {
   std::vector<AddedToken> tokens;
@@ -143,6 +114,34 @@ std::vector<std::string> read_ranks(std::string_view text, const std::filesystem
 }
 
 }  // namespace
+
+std::optional<std::string> from_base64(std::string_view text) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  constexpr std::size_t kGroup = 4;
+  if (text.empty() || text.size() % kGroup != 0) {
+    return std::nullopt;
+  }
+  const std::size_t digits = text.ends_with("==")  ? text.size() - 2
+                             : text.ends_with('=') ? text.size() - 1
+                                                   : text.size();
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char character : text.substr(0, digits)) {
+    const std::size_t digit = kDigits.find(character);
+    if (digit == std::string_view::npos) {
+      return std::nullopt;
+    }
+    bits = (bits << 6U | static_cast<std::uint32_t>(digit)) & 0xFFFFU;
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      bytes += static_cast<char>(bits >> static_cast<unsigned>(count) & 0xFFU);
+    }
+  }
+  return bytes;
+}
 
 BytePairTables parse_rank_file(std::string_view text, const std::string& pattern,
                                const std::filesystem::path& path) {

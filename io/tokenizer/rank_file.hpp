@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,5 +15,8 @@ namespace strata::io {
 /// Throws: Error(kData) with the line that is malformed.
 [[nodiscard]] BytePairTables parse_rank_file(std::string_view text, const std::string& pattern,
                                              const std::filesystem::path& path);
+
+/// The bytes of a text in base64 with its padding; nothing for another text.
+[[nodiscard]] std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace strata::io

@@ -251,7 +251,7 @@ Search::Match Search::find(std::string_view text, std::size_t from, End end) {
       --size;
     }
     const bool has_grown = window > kWindow;
-    const bool is_whole = size == text.size() && end == End::kReached;
+    const bool is_whole = size == text.size() && end != End::kNotYet;
     const int result = match(text.substr(0, size), from, is_whole ? 0U : PCRE2_PARTIAL_HARD,
                              has_grown ? Begins::kHere : Begins::kAnywhere);
     const bool is_empty_at_end = result >= 0 && place_[0] == size && !is_whole;

@@ -14,8 +14,8 @@ struct pcre2_real_match_data_8;
 
 namespace strata::io {
 
-/// Whether a piece of text is the last of its document.
-enum class End { kNotYet, kReached };
+/// What follows a piece of text: more of it, an added token, or the end of the document.
+enum class End { kNotYet, kBeforeToken, kReached };
 
 /// What a step keeps of a text: everything, or only what matches, or only the rest.
 enum class Kept { kAll, kMatches, kRest };

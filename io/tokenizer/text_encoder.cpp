@@ -9,6 +9,8 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
+#include "tokenizer/tokenizer_contents.hpp"
+
 namespace strata::io {
 namespace {
 
@@ -51,12 +53,17 @@ std::vector<std::uint32_t> CodePointsEncoder::take_characters() {
 
 std::size_t BytePairsEncoder::split(std::size_t step, std::string_view text, End end,
                                     std::vector<std::uint32_t>& ids) {
-  if (end == End::kNotYet && (step == steps_.size() || steps_[step].looks_back())) {
-    return 0;
-  }
   if (step == steps_.size()) {
-    words_.encode(text, ids);
-    return text.size();
+    std::size_t at = 0;
+    for (std::size_t size = pairs_.word_of(text, end); size > 0;
+         size = pairs_.word_of(text.substr(at), end)) {
+      words_.encode(text.substr(at, size), ids);
+      at += size;
+    }
+    return at;
+  }
+  if (end == End::kNotYet && steps_[step].looks_back()) {
+    return 0;
   }
   const Kept kept = pairs_.tables().splits[step].kept;
   std::size_t begin = 0;  // of the text after the last match
@@ -85,44 +92,8 @@ std::size_t BytePairsEncoder::split(std::size_t step, std::string_view text, End
 
 namespace {
 
-/// Where the last character of a text begins.
-std::size_t last_character(std::string_view text) {
-  std::size_t at = text.size() - 1;
-  while (at > 0 && continues_character(text[at])) {
-    --at;
-  }
-  return at;
-}
-
 utf8proc_category_t category_of(char32_t character) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(character));
-}
-
-bool is_mark(char32_t character) {
-  const utf8proc_category_t category = category_of(character);
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-         category == UTF8PROC_CATEGORY_ME;
-}
-
-/// Property White_Space, Unicode 15.0.
-bool is_space(char32_t character) {
-  return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 ||
-         character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
-         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F ||
-         character == 0x3000;
-}
-
-/// Where the white space at the end of a text begins, from `begin` on.
-std::size_t end_without_space(std::string_view text, std::size_t begin) {
-  std::size_t end = text.size();
-  while (end > begin) {
-    const std::size_t last = last_character(text.substr(0, end));
-    if (!is_space(first_character(text.substr(last)).value)) {
-      break;
-    }
-    end = last;
-  }
-  return end;
 }
 
 /// Source: Unicode Technical Standard 18, Unicode Regular Expressions, \w in Annex C.
@@ -139,14 +110,59 @@ bool is_word(char32_t character) {
 
 }  // namespace
 
-std::string in_nfc(std::string_view text) {
+std::size_t last_character(std::string_view text) {
+  std::size_t at = text.size() - 1;
+  while (at > 0 && continues_character(text[at])) {
+    --at;
+  }
+  return at;
+}
+
+bool is_mark(char32_t character) {
+  const utf8proc_category_t category = category_of(character);
+  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+         category == UTF8PROC_CATEGORY_ME;
+}
+
+bool is_space(char32_t character) {
+  return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 ||
+         character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
+         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F ||
+         character == 0x3000;
+}
+
+bool is_solid(char32_t character) {
+  const utf8proc_category_t category = category_of(character);
+  return (character > 0x20 && character < 0x7F) ||
+         (!is_mark(character) && category >= UTF8PROC_CATEGORY_LU &&
+          category <= UTF8PROC_CATEGORY_PO);
+}
+
+std::size_t end_without_space(std::string_view text, std::size_t begin) {
+  std::size_t end = text.size();
+  while (end > begin) {
+    const std::size_t last = last_character(text.substr(0, end));
+    if (!is_space(first_character(text.substr(last)).value)) {
+      break;
+    }
+    end = last;
+  }
+  return end;
+}
+
+std::string in_form(std::string_view text, Form form) {
   if (std::ranges::none_of(text, [](char byte) { return (byte & 0x80) != 0; })) {
     return std::string(text);
   }
+  const bool composes = form == Form::kNfc || form == Form::kNfkc;
+  const bool is_compatible = form == Form::kNfkc || form == Form::kNfkd;
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+      (is_compatible ? UTF8PROC_COMPAT : 0));
   utf8proc_uint8_t* normalized = nullptr;
   const utf8proc_ssize_t bytes =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), std::ssize(text),
-                   &normalized, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+                   &normalized, options);
   if (bytes < 0) {
     fail(ExitCode::kData, "a text of {} bytes cannot be normalized: {}", text.size(),
          utf8proc_errmsg(bytes));
@@ -162,16 +178,27 @@ std::size_t NfcEncoder::encode(std::string_view text, End end, std::vector<std::
     return is_mark(character) || (character >= 0x1160 && character <= 0x11FF);  // Hangul's vowels
   };
   std::size_t sure = text.size();
-  for (bool found = end == End::kReached; !found && sure > 0;) {
+  for (bool found = end != End::kNotYet; !found && sure > 0;) {
     sure = last_character(text.substr(0, sure));
     found = !composes(first_character(text.substr(sure)).value);
   }
-  waiting_ += in_nfc(text.substr(0, sure));
+  waiting_ += in_form(text.substr(0, sure), Form::kNfc);
   if (waiting_.size() > 2 * kLongestWord) {
     fail(ExitCode::kData, "a word has more than {}", bytes_text(kLongestWord));
   }
   waiting_.erase(0, normalized_->encode(waiting_, end, ids));
   return sure;
+}
+
+std::size_t ChangingEncoder::encode(std::string_view text, End end,
+                                    std::vector<std::uint32_t>& ids) {
+  const std::size_t known = end == End::kNotYet ? changer_.known_of(text) : text.size();
+  waiting_ += changer_.changed(text.substr(0, known), end);
+  if (waiting_.size() > 2 * kLongestWord) {
+    fail(ExitCode::kData, "a word has more than {}", bytes_text(kLongestWord));
+  }
+  waiting_.erase(0, changed_->encode(waiting_, end, ids));
+  return known;
 }
 
 std::size_t SentencePieceEncoder::encode(std::string_view text, End end,
@@ -182,7 +209,7 @@ std::size_t SentencePieceEncoder::encode(std::string_view text, End end,
     pieces_.encode(text.substr(at, cut), ids);
     at += cut + 1;  // the model puts the space before the next piece
   }
-  if (end == End::kReached) {
+  if (end != End::kNotYet) {
     pieces_.encode(text.substr(at), ids);
     at = text.size();
   }
@@ -255,7 +282,7 @@ std::size_t AddedTokensEncoder::encode(std::string_view text, End end,
       // The token before it may have taken all of it.
       first = std::max(end_without_space(text.substr(0, first), begin), begin);
     }
-    between_->encode(text.substr(begin, std::max(first, begin) - begin), End::kReached, ids);
+    between_->encode(text.substr(begin, std::max(first, begin) - begin), End::kBeforeToken, ids);
     if (first < last) {
       ids.push_back(token.id);
     }
@@ -284,12 +311,81 @@ std::size_t AddedTokensEncoder::encode(std::string_view text, End end,
       ignored_ = last - used;
     }
   }
-  if (end == End::kReached) {
+  if (end != End::kNotYet) {
     last_ = 0;
   } else if (used > 0) {
     last_ = first_character(text.substr(last_character(text.substr(0, used)))).value;
   }
   return used;
+}
+
+namespace {
+
+/// The added tokens of a tokenizer, the control symbols of SentencePiece's model among them.
+std::vector<AddedToken> added_tokens(const TokenizerContents& contents) {
+  std::vector<AddedToken> tokens = contents.added();
+  if (contents.pieces) {
+    for (const std::uint32_t id : contents.pieces->control_symbols()) {
+      if (std::ranges::find(tokens, id, &AddedToken::id) == tokens.end()) {
+        tokens.push_back({id, contents.pieces->piece(id)});
+      }
+    }
+  }
+  std::erase_if(tokens, [](const AddedToken& token) { return token.text.empty(); });
+  return tokens;
+}
+
+}  // namespace
+
+std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents, Markers markers) {
+  std::unique_ptr<TextEncoder> encoder;
+  if (contents.pairs) {
+    encoder = std::make_unique<BytePairsEncoder>(*contents.pairs);
+  } else if (contents.pieces) {
+    encoder = std::make_unique<SentencePieceEncoder>(*contents.pieces);
+  } else {
+    return std::make_unique<BytesEncoder>();
+  }
+  std::vector<AddedToken> raw = added_tokens(contents);
+  if (markers == Markers::kAsText && std::ranges::all_of(raw, &AddedToken::special)) {
+    raw.clear();
+  }
+  const auto find_first = [&](std::vector<AddedToken> tokens) {
+    if (!tokens.empty()) {
+      encoder =
+          std::make_unique<AddedTokensEncoder>(std::move(encoder), std::move(tokens), markers);
+    }
+  };
+  if (contents.pairs) {
+    // Those that are found in normalized text come last, also where it is not changed.
+    const auto normalized = std::stable_partition(
+        raw.begin(), raw.end(), [](const AddedToken& token) { return !token.normalized; });
+    std::vector<AddedToken> later(normalized, raw.end());
+    raw.erase(normalized, raw.end());
+    const BytePairTables& tables = contents.pairs->tables();
+    const bool nfc = tables.normalizer == Normalizer::kNfc;
+    const CharacterRules none;
+    const CharacterRules& rules = tables.characters ? *tables.characters : none;
+    const auto change = [&](const std::vector<TextChange>& changes) {
+      if (!changes.empty()) {
+        encoder = std::make_unique<ChangingEncoder>(changes, std::move(encoder));
+      }
+    };
+    TextChanger changer(rules.changes);
+    for (AddedToken& token : later) {
+      token.text =
+          nfc ? in_form(token.text, Form::kNfc) : changer.changed(token.text, End::kReached);
+    }
+    std::erase_if(later, [](const AddedToken& token) { return token.text.empty(); });
+    change(rules.later_changes);
+    find_first(std::move(later));
+    change(rules.changes);
+    if (nfc) {
+      encoder = std::make_unique<NfcEncoder>(std::move(encoder));
+    }
+  }
+  find_first(std::move(raw));
+  return encoder;
 }
 
 }  // namespace strata::io

@@ -15,6 +15,7 @@
 #include "tokenizer/byte_pairs.hpp"
 #include "tokenizer/sentence_pieces.hpp"
 #include "tokenizer/split_words.hpp"
+#include "tokenizer/text_changes.hpp"
 
 namespace strata::io {
 
@@ -63,7 +64,7 @@ class BytePairsEncoder : public TextEncoder {
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override {
     const std::size_t used = split(0, text, end, ids);
-    if (end == End::kReached) {
+    if (end != End::kNotYet) {
       // What one document may cost does not depend on those before it.
       std::ranges::for_each(steps_, &Search::begin_document);
     }
@@ -93,7 +94,35 @@ class NfcEncoder : public TextEncoder {
   std::unique_ptr<TextEncoder> normalized_;
   std::string waiting_;  ///< normalized, not yet encoded
 };
-[[nodiscard]] std::string in_nfc(std::string_view text);
+
+/// Unicode's normalization forms.
+enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+[[nodiscard]] std::string in_form(std::string_view text, Form form);
+
+[[nodiscard]] bool is_mark(char32_t character);
+/// Property White_Space, Unicode 15.0.
+[[nodiscard]] bool is_space(char32_t character);
+/// Whether a character is visible in every normalization form: ASCII's, letters, numbers and
+/// punctuation.
+[[nodiscard]] bool is_solid(char32_t character);
+/// Where the last character of a text begins. Pre: the text is not empty.
+[[nodiscard]] std::size_t last_character(std::string_view text);
+/// Where the white space at the end of a text begins, from `begin` on.
+[[nodiscard]] std::size_t end_without_space(std::string_view text, std::size_t begin);
+
+/// Encodes changed text.
+class ChangingEncoder : public TextEncoder {
+ public:
+  ChangingEncoder(std::vector<TextChange> changes, std::unique_ptr<TextEncoder> changed)
+      : changer_(std::move(changes)), changed_(std::move(changed)) {}
+  [[nodiscard]] bool needs_utf8() const override { return true; }
+  std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
+
+ private:
+  TextChanger changer_;
+  std::unique_ptr<TextEncoder> changed_;
+  std::string waiting_;  ///< changed, not yet encoded
+};
 
 /// Encodes a text in pieces that no token of the model crosses.
 class SentencePieceEncoder : public TextEncoder {

@@ -45,20 +45,6 @@ void encode_characters(const TokenizerContents& contents, std::string_view text,
   }
 }
 
-/// The added tokens of a tokenizer, the control symbols of SentencePiece's model among them.
-std::vector<AddedToken> added_tokens(const TokenizerContents& contents) {
-  std::vector<AddedToken> tokens = contents.added();
-  if (contents.pieces) {
-    for (const std::uint32_t id : contents.pieces->control_symbols()) {
-      if (std::ranges::find(tokens, id, &AddedToken::id) == tokens.end()) {
-        tokens.push_back({id, contents.pieces->piece(id)});
-      }
-    }
-  }
-  std::erase_if(tokens, [](const AddedToken& token) { return token.text.empty(); });
-  return tokens;
-}
-
 /// Adds the tokens of files beside a tokenizer's to byte pairs, and finds the separator.
 void add_tokens_beside(const std::filesystem::path& path, BytePairTables& tables) {
   const std::vector<AddedToken> more = added_tokens_beside(path);
@@ -78,8 +64,15 @@ void add_tokens_beside(const std::filesystem::path& path, BytePairTables& tables
              tables.added);
   ids.clear();  // views of tokens that move
   tables.tokens.resize(static_cast<std::size_t>(ids_with(tables.added, std::ssize(tables.tokens))));
-  for (const char* separator : {kGpt2Separator, "<|end_of_text|>"}) {
-    const auto found = std::ranges::find(tables.added, separator, &AddedToken::text);
+  std::vector<std::string_view> separators{kGpt2Separator, "<|end_of_text|>"};
+  if (tables.characters) {  // of models that were converted from SentencePiece's
+    separators.insert(separators.end(), {"</s>", "<eos>"});
+  }
+  for (const std::string_view separator : separators) {
+    // Gemma's </s> is one of HTML.
+    const auto found = std::ranges::find_if(tables.added, [&](const AddedToken& token) {
+      return token.text == separator && (token.special || !tables.characters);
+    });
     if (tables.separator < 0 && found != tables.added.end()) {
       tables.separator = found->id;
     }
@@ -164,7 +157,7 @@ bool is_gpt2(const BytePairTables& tables) {
   constexpr std::size_t kBytes = 256;
   const std::size_t separator = kBytes + tables.merges.size();
   bool is = tables.splits == BytePairTables().splits && tables.normalizer == Normalizer::kNone &&
-            tables.frame.empty() && tables.whole_words == WholeWords::kNo &&
+            !tables.characters && tables.frame.empty() && tables.whole_words == WholeWords::kNo &&
             tables.tokens.size() == separator + 1 &&
             tables.separator == static_cast<std::int64_t>(separator) && has_plain_separator(tables);
   for (std::size_t i = 0; is && i < tables.merges.size(); ++i) {
@@ -190,6 +183,10 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
   if (is_json) {
     BytePairTables tables = parse_tokenizer_json(file, path);
     add_tokens_beside(path, tables);
+    if (tables.characters) {
+      contents->kind =
+          tables.scores.empty() ? TokenizerKind::kCharacterPairs : TokenizerKind::kUnigram;
+    }
     if (is_gpt2(tables)) {
       // The same tokenizer as from GPT-2's own files.
       contents->kind = TokenizerKind::kGpt2;
@@ -228,44 +225,6 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
     contents->pairs.emplace(std::move(tables));
   }
   return Tokenizer(std::move(contents));
-}
-
-std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents, Markers markers) {
-  std::unique_ptr<TextEncoder> encoder;
-  if (contents.pairs) {
-    encoder = std::make_unique<BytePairsEncoder>(*contents.pairs);
-  } else if (contents.pieces) {
-    encoder = std::make_unique<SentencePieceEncoder>(*contents.pieces);
-  } else {
-    return std::make_unique<BytesEncoder>();
-  }
-  std::vector<AddedToken> raw = added_tokens(contents);
-  if (markers == Markers::kAsText && std::ranges::all_of(raw, &AddedToken::special)) {
-    raw.clear();
-  }
-  const auto find_first = [&](std::vector<AddedToken> tokens) {
-    if (!tokens.empty()) {
-      encoder =
-          std::make_unique<AddedTokensEncoder>(std::move(encoder), std::move(tokens), markers);
-    }
-  };
-  if (contents.pairs) {
-    // Those that are found in normalized text come last, also where it is not changed.
-    const auto normalized = std::stable_partition(
-        raw.begin(), raw.end(), [](const AddedToken& token) { return !token.normalized; });
-    std::vector<AddedToken> later(normalized, raw.end());
-    raw.erase(normalized, raw.end());
-    const bool nfc = contents.pairs->tables().normalizer == Normalizer::kNfc;
-    for (AddedToken& token : later) {
-      token.text = nfc ? in_nfc(token.text) : token.text;
-    }
-    find_first(std::move(later));
-    if (nfc) {
-      encoder = std::make_unique<NfcEncoder>(std::move(encoder));
-    }
-  }
-  find_first(std::move(raw));
-  return encoder;
 }
 
 TokenizerKind Tokenizer::kind() const {
@@ -322,9 +281,27 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, Markers marke
   return {ids.begin(), ids.end()};
 }
 
+namespace {
+
+/// The text of a token of characters. One that is found in normalized text has that, as in Hugging
+/// Face's library.
+std::string text_of_pieces(const BytePairTables& tables, std::size_t id, bool is_first) {
+  const CharacterRules& rules = *tables.characters;
+  const AddedToken* added = find_added(tables.added, id);
+  const bool is_normalized = added != nullptr && added->normalized;
+  return rules.text_of(is_normalized
+                           ? TextChanger(rules.changes).changed(tables.tokens[id], End::kReached)
+                           : tables.tokens[id],
+                       is_first);
+}
+
+}  // namespace
+
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, Continues continues) const {
   std::string text;
-  for (const std::int64_t id : ids) {
+  const bool begins = continues == Continues::kNo;
+  const bool of_characters = contents_->pairs && contents_->pairs->tables().characters;
+  for (const std::int64_t& id : ids) {
     if (id < 0 || id >= vocabulary()) {
       fail(ExitCode::kData, "the token {} has no text: the vocabulary has the tokens 0 to {}", id,
            vocabulary() - 1);
@@ -332,21 +309,27 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, Continues conti
     const auto index = static_cast<std::size_t>(id);
     if (contents_->kind == TokenizerKind::kChars) {
       append_utf8(contents_->characters[index], text);
+    } else if (of_characters) {
+      text += text_of_pieces(contents_->pairs->tables(), index, begins && &id == ids.data());
     } else if (contents_->pairs) {
       text += contents_->pairs->tables().tokens[index];
     } else if (contents_->pieces && id < contents_->pieces->vocabulary()) {
       text += contents_->pieces->text_of(static_cast<std::uint32_t>(id));
     } else if (contents_->pieces) {
-      const auto& added = contents_->pieces_added;
-      const auto token = std::ranges::lower_bound(added, id, {}, &AddedToken::id);
-      text += token != added.end() && token->id == id ? token->text : "";
+      const AddedToken* token = find_added(contents_->pieces_added, index);
+      text += token != nullptr ? token->text : "";
     } else {
       text += static_cast<char>(static_cast<unsigned char>(id));
     }
   }
-  if (contents_->pieces && contents_->pieces->puts_space_before() && continues == Continues::kNo &&
+  if (contents_->pieces && contents_->pieces->puts_space_before() && begins &&
       text.starts_with(' ')) {
     text.erase(0, 1);
+  }
+  if (of_characters && begins) {
+    const std::size_t spaces = std::min(text.find_first_not_of(' '), text.size());
+    const std::int64_t dropped = contents_->pairs->tables().characters->dropped;
+    text.erase(0, std::min(spaces, static_cast<std::size_t>(dropped)));
   }
   return text;
 }

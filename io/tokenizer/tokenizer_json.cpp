@@ -15,6 +15,7 @@
 
 #include "tokenizer/added_tokens.hpp"
 #include "tokenizer/byte_characters.hpp"
+#include "tokenizer/character_rules.hpp"
 #include "tokenizer/split_words.hpp"
 
 namespace strata::io {
@@ -22,32 +23,19 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSupported =
-    "strata reads byte pairs of words that Split, Digits and ByteLevel make; convert the text to "
-    "ids with the program that wrote the file, and import them with --format=tokens-...";
-
-/// The member of an object; null where it is absent or `object` is none.
-const json& member(const json& object, const char* name) {
-  static const json kNull;
-  if (!object.is_object()) {
-    return kNull;
+/// The list [[token, score], ...] as an object of ids.
+json ids_in(const json& list) {
+  json ids = json::object();
+  for (const json& token : list) {
+    ids[token[0].get<std::string>()] = ids.size();
   }
-  const auto found = object.find(name);
-  return found == object.end() ? kNull : *found;
-}
-
-std::string type_of(const json& part) {
-  const json& type = member(part, "type");
-  return type.is_string() ? type.get<std::string>() : "";
-}
-
-bool is_off(const json& value) {
-  return value.is_null() || value == json("") || value == json(false) || value == json(0.0);
+  return ids;
 }
 
 class Reader {
  public:
-  Reader(const json& file, const std::filesystem::path& path) : file_(file), path_(path) {}
+  Reader(const json& file, const std::filesystem::path& path)
+      : file_(file), path_(path), has_bytes_(has_bytes()) {}
 
   BytePairTables read() {
     if (!member(file_, "model").is_object()) {
@@ -55,13 +43,16 @@ class Reader {
           "has no model; a Hugging Face tokenizer.json was expected (GPT-2's encoder.json is "
           "given with --tokenizer=gpt2 --encoder=... --merges=...)");
     }
+    if (!has_bytes_) {
+      return read_characters();
+    }
     require_byte_pairs();
     tables_.normalizer = normalizer(member(file_, "normalizer"));
     tables_.splits = splits();
     tables_.order = MergeOrder::kListed;
     tables_.whole_words =
         member(model(), "ignore_merges") == json(true) ? WholeWords::kYes : WholeWords::kNo;
-    read_tokens();
+    read_tokens(member(model(), "vocab"));
     require_bytes(tables_.tokens, path_);
     read_merges();
     read_post_processor(member(file_, "post_processor"));
@@ -77,18 +68,97 @@ class Reader {
 
   [[nodiscard]] const json& model() const { return member(file_, "model"); }
 
-  void require_byte_pairs() const {
+  /// Whether tokens are of bytes; else they are of characters.
+  [[nodiscard]] bool has_bytes() const {
+    const auto names = [](const json& part) {
+      return part.dump(-1, ' ', false, json::error_handler_t::replace).find("\"ByteLevel\"") !=
+             std::string::npos;
+    };
+    return names(member(file_, "pre_tokenizer")) || names(member(file_, "decoder"));
+  }
+
+  [[nodiscard]] bool is_byte_pairs() const {
     const std::string type = type_of(model());
     // Files of the first versions leave the type out.
-    if (type != "BPE" && !(type.empty() && model().contains("merges"))) {
-      refuse("has a model of type {}; {}", shown(member(model(), "type")), kSupported);
-    }
-    for (const char* name :
-         {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+    return type == "BPE" || (type.empty() && model().contains("merges"));
+  }
+
+  void require_off(std::initializer_list<const char*> names) const {
+    for (const char* name : names) {
       if (!is_off(member(model(), name))) {
         refuse("has a model with {} {}; {}", name, shown(member(model(), name)), kSupported);
       }
     }
+  }
+
+  BytePairTables read_characters() {
+    const bool is_unigram = type_of(model()) == "Unigram";
+    if (!is_unigram && !is_byte_pairs()) {
+      refuse("has a model of type {}; {}", shown(member(model(), "type")), kSupported);
+    }
+    require_off({"dropout", "continuing_subword_prefix", "end_of_word_suffix"});
+    if (is_unigram) {
+      read_scores();
+      read_tokens(ids_in(member(model(), "vocab")));
+    } else {
+      read_tokens(member(model(), "vocab"));
+      read_merges();
+    }
+    json rules = json::object();
+    for (const char* part : {"normalizer", "pre_tokenizer", "decoder"}) {
+      rules[part] = member(file_, part);
+    }
+    for (const char* flag : {"byte_fallback", "fuse_unk", "ignore_merges"}) {
+      const json& value = member(model(), flag);
+      if (!value.is_null() && !value.is_boolean()) {
+        refuse("has a model with {} {}; true or false was expected", flag, shown(value));
+      }
+      rules["model"][flag] = value == json(true);
+    }
+    rules["model"]["unk_id"] = is_unigram ? member(model(), "unk_id") : unknown_id();
+    set_rules(rules, path_.string(), tables_);
+    read_post_processor(member(file_, "post_processor"));
+    return std::move(tables_);
+  }
+
+  /// Of a unigram model, whose vocabulary is a list by id.
+  void read_scores() {
+    const json& vocabulary = member(model(), "vocab");
+    if (!vocabulary.is_array() || vocabulary.empty()) {
+      refuse("has a model Unigram without the list vocab");
+    }
+    std::unordered_set<std::string> distinct;
+    for (const json& token : vocabulary) {
+      if (!token.is_array() || token.size() != 2 || !token[0].is_string() ||
+          !token[1].is_number()) {
+        refuse("has token {}, {}; a text and its score were expected", tables_.scores.size(),
+               shown(token));
+      }
+      if (!distinct.insert(token[0].get<std::string>()).second) {
+        refuse("has the token {} twice", shown(token[0]));
+      }
+      tables_.scores.push_back(token[1].get<double>());
+    }
+  }
+
+  /// The id of the unk_token of byte pairs; null without one.
+  [[nodiscard]] json unknown_id() const {
+    const json& token = member(model(), "unk_token");
+    if (is_off(token)) {
+      return nullptr;
+    }
+    const auto id = token.is_string() ? ids_.find(token.get<std::string>()) : ids_.end();
+    if (id == ids_.end()) {
+      refuse("has the unk_token {}, which is no token of its vocabulary", shown(token));
+    }
+    return id->second;
+  }
+
+  void require_byte_pairs() const {
+    if (!is_byte_pairs()) {
+      refuse("has a model of type {}; {}", shown(member(model(), "type")), kSupported);
+    }
+    require_off({"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"});
     const json& decoder = member(file_, "decoder");
     if (!decoder.is_null() && type_of(decoder) != "ByteLevel") {
       refuse("has the decoder {}; {}", shown(decoder), kSupported);
@@ -142,8 +212,7 @@ class Reader {
     return splits;
   }
 
-  void read_tokens() {
-    const json& vocabulary = member(model(), "vocab");
+  void read_tokens(const json& vocabulary) {
     if (!vocabulary.is_object()) {
       refuse("has a model without the object vocab");
     }
@@ -170,7 +239,7 @@ class Reader {
       if (special != added.end() && special->second != id) {
         refuse("gives the token {} the ids {} and {}", shown(text), shown(value), special->second);
       }
-      const auto bytes = special != added.end() ? text : characters_.bytes_of(text);
+      const auto bytes = special != added.end() || !has_bytes_ ? text : characters_.bytes_of(text);
       if (!bytes || bytes->empty()) {
         refuse("has the token {}, which is not written in GPT-2's byte characters; {}", shown(text),
                kSupported);
@@ -308,6 +377,7 @@ class Reader {
 
   const json& file_;
   const std::filesystem::path& path_;
+  bool has_bytes_;
   ByteCharacters characters_;
   std::unordered_map<std::string, std::uint32_t> ids_;  ///< of the texts in the file
   BytePairTables tables_;
@@ -366,7 +436,51 @@ json template_json(const BytePairTables& tables) {
           {"special_tokens", std::move(special)}};
 }
 
+/// The model of tokens of characters.
+json model_json(const BytePairTables& tables, const json& flags,
+                const std::vector<std::string>& texts, json vocabulary, json merges) {
+  const json& unknown = flags.at("unk_id");
+  json model = {{"byte_fallback", flags.at("byte_fallback")}};
+  if (!tables.scores.empty()) {
+    json list = json::array();
+    for (std::size_t id = 0; id < tables.scores.size(); ++id) {
+      list.push_back({texts[id], tables.scores[id]});
+    }
+    model.update({{"type", "Unigram"}, {"unk_id", unknown}, {"vocab", std::move(list)}});
+    return model;
+  }
+  model.update(
+      {{"type", "BPE"},
+       {"dropout", nullptr},
+       {"unk_token", unknown.is_null() ? json() : json(texts.at(unknown.get<std::size_t>()))},
+       {"continuing_subword_prefix", nullptr},
+       {"end_of_word_suffix", nullptr},
+       {"fuse_unk", flags.at("fuse_unk")},
+       {"ignore_merges", flags.at("ignore_merges")},
+       {"vocab", std::move(vocabulary)},
+       {"merges", std::move(merges)}});
+  return model;
+}
+
 }  // namespace
+
+const json& member(const json& object, const char* name) {
+  static const json kNull;
+  if (!object.is_object()) {
+    return kNull;
+  }
+  const auto found = object.find(name);
+  return found == object.end() ? kNull : *found;
+}
+
+std::string type_of(const json& part) {
+  const json& type = member(part, "type");
+  return type.is_string() ? type.get<std::string>() : "";
+}
+
+bool is_off(const json& value) {
+  return value.is_null() || value == json("") || value == json(false) || value == json(0.0);
+}
 
 BytePairTables parse_tokenizer_json(std::string_view text, const std::filesystem::path& path) {
   const std::optional<json> file = parse_json(text);
@@ -375,6 +489,16 @@ BytePairTables parse_tokenizer_json(std::string_view text, const std::filesystem
          "{} is not valid JSON; it may be truncated: copy the tokenizer.json again", path.string());
   }
   return Reader(*file, path).read();
+}
+
+std::string expression_of(std::string_view text) {
+  std::string expression;
+  for (const char character : text) {
+    const bool literal = static_cast<unsigned char>(character) >= 0x80 || character <= ' ' ||
+                         std::isalnum(static_cast<unsigned char>(character)) != 0;
+    expression += literal ? std::string(1, character) : std::string{'\\', character};
+  }
+  return expression;
 }
 
 SplitStep split_of(const json& step, const std::string& name) {
@@ -393,12 +517,7 @@ SplitStep split_of(const json& step, const std::string& name) {
                                                  : inverted                   ? Kept::kMatches
                                                                               : Kept::kRest};
   if (text) {
-    split.expression.clear();
-    for (const char character : expression.get<std::string>()) {
-      const bool literal = static_cast<unsigned char>(character) >= 0x80 || character <= ' ' ||
-                           std::isalnum(static_cast<unsigned char>(character)) != 0;
-      split.expression += literal ? std::string(1, character) : std::string{'\\', character};
-    }
+    split.expression = expression_of(expression.get<std::string>());
   }
   try {
     const Expression compiled(split.expression);
@@ -443,16 +562,18 @@ std::string tokenizer_json(const BytePairTables& tables) {
   for (std::size_t id = 0; id < tables.tokens.size(); ++id) {
     const std::string& token = tables.tokens[id];
     const bool added = is_added(tables.added, id);
-    texts.push_back(added ? token : characters.text_of(token));
+    texts.push_back(added || tables.characters ? token : characters.text_of(token));
     if (!token.empty()) {
       vocabulary[texts.back()] = id;
     }
   }
   json merges = json::array();
   for (const auto [left, right] : tables.merges) {
-    merges.push_back(texts[left] + ' ' + texts[right]);
+    // Tokens of characters may hold a space.
+    merges.push_back(tables.characters ? json{texts[left], texts[right]}
+                                       : json(texts[left] + ' ' + texts[right]));
   }
-  const json file = {
+  json file = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
@@ -472,6 +593,14 @@ std::string tokenizer_json(const BytePairTables& tables) {
         {"ignore_merges", tables.whole_words == WholeWords::kYes},
         {"vocab", std::move(vocabulary)},
         {"merges", std::move(merges)}}}};
+  if (tables.characters) {
+    json rules = json::parse(tables.characters->text);
+    json& model = file["model"];
+    model = model_json(tables, rules.at("model"), texts, std::move(model["vocab"]),
+                       std::move(model["merges"]));
+    rules.erase("model");
+    file.update(rules);
+  }
   return file.dump(1, ' ', false, json::error_handler_t::replace) + '\n';
 }
 

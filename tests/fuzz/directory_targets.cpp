@@ -96,11 +96,15 @@ std::uint64_t tables_hash(const Description& master, const std::string& kind) {
     }
   };
   update(std::uint32_t{}, vector_of(master, names::kCharacters));
-  if (kind == "gpt2") {
+  if (kind == "gpt2" || kind == "unigram") {
     update(std::uint8_t{}, vector_of(master, names::kTokenBytes));
     update(std::int64_t{}, vector_of(master, names::kTokenEnds));
     update(std::uint32_t{}, vector_of(master, names::kMerges));
     update(std::int64_t{}, {int_of(item_of(master, "int separator"))});
+  }
+  if (kind == "unigram") {
+    update(std::uint8_t{}, vector_of(master, names::kRules));
+    update(double{}, vector_of(master, names::kScores));
   }
   return hash.digest();
 }

@@ -17,15 +17,18 @@ struct TokenizerContents;
 
 /// Kinds of tokenizers.
 enum class TokenizerKind {
-  kNone,          ///< unknown: the tokens were imported without their text
-  kBytes,         ///< one token per byte
-  kChars,         ///< one token per Unicode code point that occurs in the imported text
-  kGpt2,          ///< GPT-2's byte-pair encoding
-  kBytePairs,     ///< byte pairs from a tokenizer.json or a file of ranks
-  kSentencePiece  ///< a model of the library SentencePiece
+  kNone,            ///< unknown: the tokens were imported without their text
+  kBytes,           ///< one token per byte
+  kChars,           ///< one token per Unicode code point that occurs in the imported text
+  kGpt2,            ///< GPT-2's byte-pair encoding
+  kBytePairs,       ///< byte pairs from a tokenizer.json or a file of ranks
+  kSentencePiece,   ///< a model of the library SentencePiece
+  kCharacterPairs,  ///< byte pairs whose tokens are of characters, from a tokenizer.json
+  kUnigram          ///< a unigram model from a tokenizer.json
 };
 constexpr auto enum_names(TokenizerKind) {
-  return names_in_order("none", "bytes", "chars", "gpt2", "byte-pairs", "sentencepiece");
+  return names_in_order("none", "bytes", "chars", "gpt2", "byte-pairs", "sentencepiece",
+                        "character-pairs", "unigram");
 }
 
 /// How encode() treats the texts of special tokens, such as "<|endoftext|>".
@@ -61,14 +64,14 @@ class Tokenizer {
   /// Throws: Error(kData) where a file is malformed or the files do not match.
   [[nodiscard]] static Tokenizer gpt2(const std::filesystem::path& encoder,
                                       const std::filesystem::path& merges);
-  /// From a Hugging Face tokenizer.json of byte pairs, a file of ranks as tiktoken reads it, or a
-  /// model of SentencePiece, whichever the file is; a tokenizer.json of GPT-2's is that of gpt2().
-  /// Tokens that added_tokens.json and tokenizer_config.json beside the file add belong to it.
-  /// Only ranks need `pattern`, the name of a published expression (gpt2, llama3, o200k) or another
-  /// expression that splits text into words, and get the special tokens of the published file with
-  /// that number of ranks, else "<|endoftext|>".
-  /// Throws: Error(kData) where the file is malformed or not supported, Error(kUsage) where the
-  /// pattern is missing or not wanted, or this build lacks SentencePiece.
+  /// From a Hugging Face tokenizer.json of byte pairs or a unigram model, a file of ranks as
+  /// tiktoken reads it, or a model of SentencePiece, whichever the file is; a tokenizer.json of
+  /// GPT-2's is that of gpt2(). Tokens that added_tokens.json and tokenizer_config.json beside the
+  /// file add belong to it. Only ranks need `pattern`, the name of a published expression (gpt2,
+  /// llama3, o200k) or another expression that splits text into words, and get the special tokens
+  /// of the published file with that number of ranks, else "<|endoftext|>". Throws: Error(kData)
+  /// where the file is malformed or not supported, Error(kUsage) where the pattern is missing or
+  /// not wanted, or this build lacks SentencePiece.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path,
                                            const std::string& pattern = "");
   /// Pre: the contents were validated.
@@ -93,7 +96,7 @@ class Tokenizer {
   [[nodiscard]] std::vector<std::int64_t> encode(std::string_view text,
                                                  Markers markers = Markers::kRecognised) const;
   /// Concatenates the tokens' texts. The text of one token may be part of a UTF-8 character. A
-  /// space that SentencePiece puts before a text is left out unless the tokens continue one.
+  /// space that a tokenizer puts before a text is left out unless the tokens continue one.
   /// Throws: Error(kData) for an id outside the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int64_t> ids,
                                    Continues continues = Continues::kNo) const;
@@ -113,10 +116,10 @@ class Tokenizer {
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
-/// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model, and
-/// what belongs to it beside the model as tokenizer_config.json and added_tokens.json. Returns the
-/// files; none for characters, which have no such form. Replaces older files.
-/// Throws: FileSystemError(kData).
+/// kBytes) and unigram models as DIRECTORY/tokenizer.json, SentencePiece's model as
+/// DIRECTORY/tokenizer.model, and what belongs to it beside the model as tokenizer_config.json and
+/// added_tokens.json. Returns the files; none for characters, which have no such form. Replaces
+/// older files. Throws: FileSystemError(kData).
 std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
                                                          const std::filesystem::path& directory);
 

@@ -175,6 +175,7 @@ TEST_F(TokenizerFile, RefusesJsonThatIsNotSupportedByName) {
   beyond["special_tokens"]["<|endoftext|>"]["ids"][0] = 261;
   for (const auto& [pointer, value, words] : std::vector<Case>{
            {"/model/type", "Unigram", {"type \"Unigram\"", "tokens-"}},
+           {"/model/type", "WordPiece", {"type \"WordPiece\""}},
            {"/model", 5, {"has no model", "encoder.json"}},
            {"/model/byte_fallback", true, {"byte_fallback true"}},
            {"/model/dropout", 0.1, {"dropout 0.1"}},

@@ -252,8 +252,8 @@ names, a name of its own), or drop leaves such rows out (default refuse). A labe
              "text at most 8)"},
             {"tokenizer", "bytes|chars|gpt2|FILE",
              R"(text: bytes, chars: one token per byte or character; gpt2: byte pairs of --encoder and --merges; FILE: the
-tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs), SentencePiece's tokenizer.model, or a file
-of ranks from tiktoken or Llama 3, with the tokens that added_tokens.json and tokenizer_config.json beside it add.
+tokenizer of another program, as Hugging Face's tokenizer.json (byte pairs, unigram), SentencePiece's tokenizer.model, or a
+file of ranks from tiktoken or Llama 3, with the tokens that added_tokens.json and tokenizer_config.json beside it add.
 tokens: the tokenizer that made them, instead of --vocabulary, so that they can be decoded)"},
             {"encoder", "encoder.json", "text: of --tokenizer=gpt2"},
             {"merges", "vocab.bpe", "text: of --tokenizer=gpt2"},
