@@ -50,14 +50,22 @@ std::optional<io::Tokenizer> tokenizer_of(const config::CommandLine& line, const
   if (model.format != exchange::ModelFormat::kHuggingface) {
     return std::nullopt;
   }
+  std::optional<io::Tokenizer> converted;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     if (fs::exists(path / name, error)) {
       try {
-        return io::Tokenizer::from_file(path / name);
+        io::Tokenizer tokenizer = io::Tokenizer::from_file(path / name);
+        if (tokenizer.kind() <= io::TokenizerKind::kSentencePiece) {
+          return tokenizer;
+        }
+        converted.emplace(std::move(tokenizer));  // SentencePiece's model beside it comes first
       } catch (const Error& refusal) {
         print_error(fmt::format("warning: this tokenizer is left out: {}\n", refusal.what()));
       }
     }
+  }
+  if (converted) {
+    return converted;
   }
   if (model.model.family == "gpt2" && fs::exists(path / "vocab.json", error) &&
       fs::exists(path / "merges.txt", error)) {
