@@ -1,5 +1,6 @@
 """Holds tokenizers to others: byte pairs to the published algorithms, in Python with the expressions that define words,
-and SentencePiece's models to its Python module, where Debian's python3-sentencepiece is installed.
+and SentencePiece's models, also in the form of a tokenizer.json, to its Python module, where Debian's
+python3-sentencepiece is installed.
 
 Usage: tokenizer_reference.py TOKENIZER_CASES. The vocabulary is in STRATA_DATA_DIR/gpt2-bpe. Ends with 77
 (skipped) where that is not set or Python's regex module is missing.
@@ -172,6 +173,24 @@ def sentence_pieces(texts, directory):
         yield f"SentencePiece {name}", [path], processor
 
 
+def converted(processor):
+    """A tokenizer.json with the byte pairs of a model of SentencePiece, in the form that Llama 2's has."""
+    pieces = [processor.id_to_piece(id) for id in range(processor.get_piece_size())]
+    known = set(pieces)
+    merges = [[piece[:i], piece[i:]] for piece in sorted(pieces, key=lambda piece: -processor.get_score(
+        processor.piece_to_id(piece))) for i in range(1, len(piece)) if piece[:i] in known and piece[i:] in known]
+    return json.dumps({
+        "added_tokens": [{"id": id, "content": pieces[id], "special": True, "normalized": False} for id in range(3)],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "pre_tokenizer": None, "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "merges": merges,
+                  "vocab": {piece: id for id, piece in enumerate(pieces)}}})
+
+
 def every_character():
     """Texts with characters of all kinds, between others that show where words end.
 
@@ -249,6 +268,11 @@ def main():
             compared = parts if "unigram" in name else texts
             different += differences(name, ours(program, arguments, compared), compared, with_text)
             assert (directory / "tokenizer.model").read_bytes() == arguments[0].read_bytes(), f"{name} is written anew"
+            if "bpe" in name:
+                (directory / "pairs.json").write_text(converted(processor), encoding="utf-8")
+                for file in ("pairs.json", "tokenizer.json"):  # the second is written from the first
+                    found = ours(program, [directory / file], texts)
+                    different += differences(f"{name} as {file}", found, texts, with_text)
     return 1 if different else 0
 
 
