@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sys/resource.h>
@@ -19,12 +20,13 @@ std::int64_t peak_resident_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
-std::int64_t mapped_file_bytes() {
+/// A line of /proc/self/status, as "RssFile"; 0 where there is none.
+std::int64_t status_bytes(std::string_view key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
+    const std::vector<std::string> words = split_words(line, ": \t");
     std::int64_t kibibytes = 0;
-    if (line.rfind("RssFile:", 0) == 0 &&
-        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
+    if (words.size() > 1 && words[0] == key && parse_int64(words[1], kibibytes)) {
       return kibibytes * 1024;
     }
   }
@@ -33,19 +35,24 @@ std::int64_t mapped_file_bytes() {
 
 }  // namespace
 
-ResourceUsage log_resource_usage(const TrainerSetup& setup, std::int64_t graphs) {
-  const ResourceUsage mine{.resident_bytes = peak_resident_bytes(),
-                           .mapped_bytes = mapped_file_bytes(),
-                           .scratch_bytes = setup.context.scratch_bytes(),
-                           .graphs = graphs};
+std::int64_t private_bytes() {
+  return status_bytes("RssAnon") + status_bytes("RssShmem");
+}
+
+ResourceUsage log_resource_usage(const TrainerSetup& setup, ResourceUsage mine) {
+  mine.resident_bytes = peak_resident_bytes();
+  mine.mapped_bytes = status_bytes("RssFile");
+  mine.scratch_bytes = setup.context.scratch_bytes();
   const std::vector<ResourceUsage> all = comm::gathered(*setup.groups.world, mine);
   const auto largest = [&](std::int64_t ResourceUsage::*part) {
     return *std::ranges::max_element(all, {}, part);
   };
   const ResourceUsage peak = largest(&ResourceUsage::resident_bytes);
   setup.log.info(
-      "peak memory of a rank: {}, of which {} are mapped files that the system can reclaim",
-      bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
+      "peak memory of a rank: {}: {} of mapped files, which the system can reclaim, {} from before "
+      "training, {} in training for a plan of {}",
+      bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes), bytes_text(peak.base_bytes),
+      bytes_text(peak.used_bytes()), bytes_text(peak.planned_bytes));
   if (setup.plan.device == device::DeviceKind::kCuda) {
     // Workspaces that the plan does not list: only the operations and cuDNN know them.
     setup.log.info("scratch memory of operations, outside of the plan: up to {} per GPU",

@@ -93,10 +93,14 @@ class Trainer final : public TrainingLoop {
     }
     sniff_tests_.log_cost();
     timeline_.finish();
-    const ResourceUsage peak = log_resource_usage(setup_, graphs());
+    const ResourceUsage peak =
+        log_resource_usage(setup_, {.base_bytes = base_bytes_,
+                                    .planned_bytes = plan::host_bytes(plan_, rank_),
+                                    .graphs = graphs()});
     if (metrics_) {
-      metrics_->write(RunEvent::kMemory,
-                      {{"peak_bytes", peak.resident_bytes}, {"mapped_bytes", peak.mapped_bytes}});
+      metrics_->write(RunEvent::kMemory, {{"peak_bytes", peak.resident_bytes},
+                                          {"mapped_bytes", peak.mapped_bytes},
+                                          {"base_bytes", peak.base_bytes}});
     }
     return outcome;
   }
@@ -433,6 +437,7 @@ class Trainer final : public TrainingLoop {
   const plan::Plan& plan_;
   const config::RunConfig& config_;
   plan::RankPlan rank_;
+  std::int64_t base_bytes_ = private_bytes();
   RankState state_;
   pipeline::Executor executor_;
   std::unique_ptr<Replication> replication_;

@@ -232,9 +232,10 @@ std::string times(const Runs& runs, const Charts& charts) {
 }
 
 std::string memory(const Runs& runs, const Charts& charts) {
-  BarChart chart{.title = "Memory of the rank with the most",
-                 .names = {"planned", "used, without mapped files", "used, mapped files"},
-                 .bars = {}};
+  BarChart chart{
+      .title = "Memory of the rank with the most",
+      .names = {"planned", "used in training", "used before training", "used, mapped files"},
+      .bars = {}};
   for (const NamedRun& run : runs) {
     const auto bytes = [&](const char* key) {
       std::int64_t count = 0;
@@ -244,17 +245,19 @@ std::string memory(const Runs& runs, const Charts& charts) {
     const std::int64_t planned = bytes("planned_bytes");
     const std::int64_t peak = bytes("peak_bytes");
     const std::int64_t mapped = std::min(bytes("mapped_bytes"), peak);
+    const std::int64_t base = std::min(bytes("base_bytes"), peak - mapped);
     if (planned > 0) {
       chart.bars.push_back({.label = fmt::format("{}: planned{} {}", short_name(run.name),
                                                  gpu ? " on the GPU" : "", bytes_text(planned)),
-                            .parts = {static_cast<double>(planned), 0.0, 0.0},
+                            .parts = {static_cast<double>(planned), 0.0, 0.0, 0.0},
                             .inside = {}});
     }
     if (peak > 0) {
       chart.bars.push_back(
           {.label = fmt::format("{}: used{} {}, of it mapped files {}", short_name(run.name),
                                 gpu ? " on the host" : "", bytes_text(peak), bytes_text(mapped)),
-           .parts = {0.0, static_cast<double>(peak - mapped), static_cast<double>(mapped)},
+           .parts = {0.0, static_cast<double>(peak - mapped - base), static_cast<double>(base),
+                     static_cast<double>(mapped)},
            .inside = {}});
     }
   }
