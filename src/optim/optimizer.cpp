@@ -124,8 +124,9 @@ void UpdateRule::round_weights() {
 void UpdateRule::update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
                         double gradient_scale, std::int64_t step) {
   const auto bucket_of = [](const Run& run) { return run.elements.bucket; };
-  for (const Run& run : std::ranges::equal_range(runs_, bucket, {}, bucket_of)) {
-    update(run, gradients.flat_slice(run.elements.arena_offset, run.elements.range.count()),
+  for (auto run = std::ranges::lower_bound(runs_, bucket, {}, bucket_of);
+       run != runs_.end() && run->elements.bucket == bucket; ++run) {
+    update(*run, gradients.flat_slice(run->elements.arena_offset, run->elements.range.count()),
            learning_rate, gradient_scale, step);
   }
 }

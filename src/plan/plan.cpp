@@ -137,8 +137,13 @@ Plan prepare(const config::RunConfig& asked, std::int64_t ranks, const io::Datas
   plan.backward = backward_order(plan.config, plan.training);
   plan.evaluation =
       evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device, proven);
-  plan.split = nn::split_model(*plan.model, nn::layer_costs(*plan.model),
-                               std::ssize(plan.training.order.chunks()), given.parallel.split);
+  const std::int64_t chunks = std::ssize(plan.training.order.chunks());
+  // One chunk has all layers, whatever they cost.
+  std::vector<double> costs(static_cast<std::size_t>(plan.model->layer_count()));
+  if (chunks > 1) {
+    costs = nn::layer_costs(*plan.model);
+  }
+  plan.split = nn::split_model(*plan.model, costs, chunks, given.parallel.split);
   check_stages(plan);
   return plan;
 }
