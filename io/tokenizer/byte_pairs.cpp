@@ -99,17 +99,17 @@ void Unigram::encode(std::string_view word, std::vector<std::uint32_t>& ids) con
     const std::size_t character = first_character(rest).bytes;
     bool is_token = false;
     // Those that begin with what was read are beside each other.
-    std::ranges::subrange candidates(pieces_.begin(), pieces_.end());
-    for (std::size_t size = 1; size <= rest.size() && !candidates.empty(); ++size) {
-      candidates = std::ranges::equal_range(
-          candidates, static_cast<int>(static_cast<unsigned char>(rest[size - 1])), {},
-          [&](const Piece& piece) {
-            return piece.text.size() < size
-                       ? -1
-                       : static_cast<int>(static_cast<unsigned char>(piece.text[size - 1]));
-          });
-      if (!candidates.empty() && candidates.front().text.size() == size) {
-        offer(at, size, candidates.front().id, candidates.front().score);
+    auto first = pieces_.begin();
+    auto last = pieces_.end();
+    for (std::size_t size = 1; size <= rest.size() && first != last; ++size) {
+      const auto byte_of_piece = [&](const Piece& piece) {
+        return piece.text.size() < size ? -1 : static_cast<unsigned char>(piece.text[size - 1]);
+      };
+      const int byte = static_cast<unsigned char>(rest[size - 1]);
+      first = std::ranges::lower_bound(first, last, byte, {}, byte_of_piece);
+      last = std::ranges::upper_bound(first, last, byte, {}, byte_of_piece);
+      if (first != last && first->text.size() == size) {
+        offer(at, size, first->id, first->score);
         is_token = is_token || size == character;
       }
     }
