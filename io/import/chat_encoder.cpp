@@ -21,8 +21,12 @@ std::string text_of(std::span<const ChatSegment> segments) {
   return text;
 }
 
-Ids encoded(TextEncoder& encoder, std::string_view text) {
+/// The ids of a text that begins a document, or follows a token.
+Ids encoded(TextEncoder& encoder, std::string_view text, Continues continues) {
   Ids ids;
+  if (continues == Continues::kYes) {
+    encoder.encode("", End::kBeforeToken, ids);
+  }
   encoder.encode(text, End::kReached, ids);
   return ids;
 }
@@ -167,7 +171,7 @@ void ChatEncoder::for_each_text(std::span<const ChatSegment> dialogue, const Fun
     return segment.kind == ChatSegment::Kind::kText && spells_token(segment.text);
   });
   if (markers_ == Markers::kRecognised || !spelled) {
-    act(dialogue, *recognising_);
+    act(dialogue, *recognising_, Continues::kNo);
     return;
   }
   // Only the template's tokens are tokens.
@@ -175,23 +179,24 @@ void ChatEncoder::for_each_text(std::span<const ChatSegment> dialogue, const Fun
     const ChatSegment::Kind kind = segment->kind;
     const auto end = std::find_if(segment, dialogue.end(),
                                   [&](const ChatSegment& other) { return other.kind != kind; });
-    act(std::span(segment, end), kind == ChatSegment::Kind::kToken ? *recognising_ : *plain_);
+    act(std::span(segment, end), kind == ChatSegment::Kind::kToken ? *recognising_ : *plain_,
+        segment == dialogue.begin() ? Continues::kNo : Continues::kYes);
     segment = end;
   }
 }
 
 std::int64_t ChatEncoder::tokens_of(std::span<const ChatSegment> dialogue) const {
   std::int64_t tokens = 0;
-  for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder) {
-    tokens += std::ssize(encoded(encoder, text_of(texts)));
-  });
+  for_each_text(dialogue,
+                [&](std::span<const ChatSegment> texts, TextEncoder& encoder, Continues continues) {
+                  tokens += std::ssize(encoded(encoder, text_of(texts), continues));
+                });
   return tokens;
 }
 
 void ChatEncoder::add(const Dialogue& dialogue, EncodedLine& line) const {
-  for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder) {
-    add_texts(texts, encoder, line);
-  });
+  for_each_text(dialogue, [&](std::span<const ChatSegment> texts, TextEncoder& encoder,
+                              Continues continues) { add_texts(texts, encoder, continues, line); });
   line.documents.ends.push_back(std::ssize(line.ids));
 }
 
@@ -202,9 +207,9 @@ bool ChatEncoder::spells_token(const std::string& text) const {
 }
 
 void ChatEncoder::add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder,
-                            EncodedLine& line) const {
+                            Continues continues, EncodedLine& line) const {
   const std::string text = text_of(texts);
-  const Ids all = encoded(encoder, text);
+  const Ids all = encoded(encoder, text, continues);
   const std::vector<std::size_t> ends = ends_of(all, text);
   std::size_t first = 0;  // of the segment, in bytes
   std::int64_t taken = 0;
@@ -218,7 +223,7 @@ void ChatEncoder::add_texts(std::span<const ChatSegment> texts, TextEncoder& enc
       end += texts[i].counts && begins < last ? 1 : 0;
     } else if (i + 1 < texts.size()) {
       // Where tokens have no places in the text: those that more text does not change.
-      const Ids so_far = encoded(encoder, std::string_view(text).substr(0, last));
+      const Ids so_far = encoded(encoder, std::string_view(text).substr(0, last), continues);
       end = std::ranges::mismatch(so_far, all).in2 - all.begin();
     }
     end = std::clamp(end, taken, std::ssize(all));

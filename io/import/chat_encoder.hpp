@@ -59,13 +59,14 @@ class ChatEncoder {
   void require_target(const Dialogue& dialogue, const EncodedLine& line) const;
   /// Cuts a dialogue of too many tokens, or notes that it, or the pair, is left out.
   void keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLine& line) const;
-  /// Calls act(segments, encoder) for the stretches that are one text to the tokenizer.
+  /// Calls act(segments, encoder, continues) for the stretches that are one text to the tokenizer.
   template <typename Function>
   void for_each_text(std::span<const ChatSegment> dialogue, const Function& act) const;
   [[nodiscard]] std::int64_t tokens_of(std::span<const ChatSegment> dialogue) const;
   [[nodiscard]] bool spells_token(const std::string& text) const;
   /// Texts are one text to the tokenizer. A token of two texts counts where one of them does.
-  void add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder, EncodedLine& line) const;
+  void add_texts(std::span<const ChatSegment> texts, TextEncoder& encoder, Continues continues,
+                 EncodedLine& line) const;
   /// The end of each token in the text, in bytes; empty where the tokenizer changes the text.
   [[nodiscard]] std::vector<std::size_t> ends_of(const Ids& ids, std::string_view text) const;
 

@@ -295,6 +295,35 @@ TEST(TokenizerCharacters, SpecialTokensComeOfNoText) {
   }
 }
 
+// A dialogue that spells a special token is encoded in parts, which follow the template's tokens.
+TEST(TokenizerCharacters, MetaspaceMarksTheBeginOfADialogueAlone) {
+  const TemporaryDirectory directory;
+  const json file = changed(pairs(), {{"/normalizer", nullptr},
+                                      {"/pre_tokenizer", metaspace("first", false)},
+                                      {"/added_tokens/3", added(275, "<|im_start|>")},
+                                      {"/added_tokens/4", added(276, "<|im_end|>")}});
+  static_cast<void>(read(directory, file));
+  const auto tokens = [&](const std::string& answer) {
+    const json dialogue = {
+        {"messages",
+         {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", answer}}}}};
+    ImportOptions options =
+        test::text_options(directory, TokenizerKind::kNone, {dialogue.dump() + "\n"}, "1.0");
+    options.format = ImportFormat::kChat;
+    options.chat_template = "chatml";
+    options.tokenizer_file = directory / "tokenizer.json";
+    options.existing = Existing::kReplace;
+    import_dataset(options);
+    return test::tokens_of(Dataset::open(options.output / "train.h5"));
+  };
+  const Ids plain = tokens("the");
+  const Ids spelled = tokens("the</s>");
+  const auto the = std::ranges::find(plain, 270);
+  ASSERT_NE(the, plain.end());
+  EXPECT_EQ(Ids(plain.begin(), the), Ids(spelled.begin(), std::ranges::find(spelled, 270)));
+  EXPECT_GT(spelled.size(), plain.size());
+}
+
 TEST(TokenizerCharacters, TextsWithoutSpacesNeedNoMoreMemory) {
   const TemporaryDirectory directory;
   const Tokenizer tokenizer = read(directory, pairs());
