@@ -265,16 +265,16 @@ constexpr auto enum_names(DigestedPlace) {
 /// Flips a bit of what a rank owns. Returns: the tensor's name in receipts.
 std::string flip_owned(DigestedPlace place, std::uint64_t draw, train::RankState& state) {
   state.drain();
-  const optim::Optimizer& optimizer = state.optimizer();
-  const optim::OwnedPiece& piece = optimizer.pieces().at((draw >> 16U) % optimizer.pieces().size());
+  const optim::OwnedTensors& owned = state.owned();
+  const optim::OwnedPiece& piece = owned.pieces().at((draw >> 16U) % owned.pieces().size());
   const std::string& name = state.spec_of(piece).name;
   switch (place) {
     case DigestedPlace::kWeights:
-      flip_bit(optimizer.master(piece), draw);
+      flip_bit(owned.master(piece), draw);
       return "weights/" + name;
     case DigestedPlace::kState: {
       const std::size_t moment = (draw >> 24U) % 2;
-      flip_bit(optimizer.state(moment, piece), draw);
+      flip_bit(owned.state(moment, piece), draw);
       return (moment == 0 ? "optimizer/adam_m/" : "optimizer/adam_v/") + name;
     }
     case DigestedPlace::kGradients:
