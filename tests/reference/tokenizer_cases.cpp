@@ -1,6 +1,6 @@
 // Encodes the texts on standard input, each after its length in bytes on a line of its own, and
-// prints a line with the ids of each. For SentencePiece and its like, which may change text, a | and
-// the bytes that the ids decode to follow.
+// prints a line with the ids of each. For SentencePiece and its like, which may change text, a |
+// and the bytes that the ids decode to follow.
 //   tokenizer_cases encoder.json vocab.bpe
 //   tokenizer_cases FILE [PATTERN]        another program's tokenizer, which is also
 //                                         written to the directory of FILE
