@@ -33,7 +33,7 @@ constexpr auto enum_names(DumpKind) {
 /// or a parameter.
 using DumpedKinds = std::map<DumpKind, nn::NamePatterns>;
 
-/// From "KIND[:PATTERN]" with commas between them, as in "gradients,activations:block0.*".
+/// From "KIND[:PATTERN]" with commas between them, as in "gradients,activations:blocks.0.*".
 /// Throws: Error(kUsage).
 [[nodiscard]] DumpedKinds dumped_kinds(std::string_view text);
 
@@ -60,7 +60,7 @@ class StepDump {
   [[nodiscard]] bool is_complete() const { return is_complete_; }
 
   /// Writes the file. Communication: collective over the world. Pre: is_complete(); all ranks reach
-  /// the directory, which is made where there is none. Throws: AgreedError(kCheckpoint) or
+  /// the directory, which is made where there is none. Throws: AgreedError(kUsage) or
   /// AgreedError(kData) where it cannot be written.
   void write(comm::Communicator& world, const std::filesystem::path& directory) const;
 

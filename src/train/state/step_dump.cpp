@@ -261,7 +261,13 @@ void StepDump::write(comm::Communicator& world, const fs::path& directory) const
     for (const auto& [part, kept] : parts_) {
       slices.insert(slices.end(), kept.slices.begin(), kept.slices.end());
     }
-    return io::text_of(io::write_part(parts, world.rank(), slices));
+    try {
+      return io::text_of(io::write_part(parts, world.rank(), slices));
+    } catch (const Error& error) {  // with advice about checkpoints
+      const std::string what = error.what();
+      fail(ExitCode::kUsage, "{}; free some space, or choose another --output",
+           what.substr(0, what.find(';')));
+    }
   });
   comm::agree_on_first(world, [&] {
     std::vector<io::PartRecord> records;

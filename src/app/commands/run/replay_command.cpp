@@ -301,7 +301,7 @@ again with digests in every step, and names the step, the tensor and the run tha
        .options = {{"steps", "A-B", "the first and the last step"},
                    {"dump", "KIND[:PATTERN],...",
                     "activations, gradients, state or weights, of the layers or parameters that "
-                    "match, as in activations:block0.*"},
+                    "match, as in activations:blocks.0.*"},
                    {"dump-step", "N", "the step of the tensors (default: B)"},
                    {"output", "DIR",
                     "where they are written, as step-N.safetensors (default: dump)"},
