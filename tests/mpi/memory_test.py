@@ -36,7 +36,7 @@ class Memory(harness.StrataTest):
     def test_planned_and_used(self):
         """Six kinds of run, on one rank and on four, as docs/planning.md has them."""
         self.import_classes("vectors", (256,), 10, train=600, test=64)
-        self.import_classes("pictures", (3, 32, 32), 10, train=512, test=16)
+        self.import_classes("photos", (3, 32, 32), 10, train=512, test=16)
         self.import_letters()
         letters = {"data": {"train": "text/train.h5"}, "numerics": {"lanes": 4, "shards": 2},
                    "batch": {"global": 4, "micro": 1}, "train": {"steps": 2}}
@@ -45,7 +45,7 @@ class Memory(harness.StrataTest):
                 "train": {"steps": 2}}
         kinds = [
             ("mlp", (2, 2), wide | {"numerics": {"lanes": 2}}),
-            ("cnn", (4, 1), {"data": {"train": "pictures/train.h5"}, "model": {"preset": "resnet20"}, "optimizer": {},
+            ("cnn", (4, 1), {"data": {"train": "photos/train.h5"}, "model": {"preset": "resnet20"}, "optimizer": {},
                              "batch": {"global": 512, "micro": 128}, "numerics": {"lanes": 4}, "train": {"steps": 1}}),
             ("gpt", (2, 1, 2), letters | {"model": {"preset": "gpt", **size}}),
             ("llama", (1, 2, 2), letters | {"model": {"preset": "llama", **size, "kv_heads": 2}}),
@@ -59,6 +59,8 @@ class Memory(harness.StrataTest):
                     self.measure(config, grid, more=0)
 
     def import_letters(self):
+        if (self.directory / "text").exists():
+            return
         draw = random.Random(5)
         (self.directory / "text.txt").write_text("".join(draw.choices("abcdefgh \n", k=20000)))
         self.import_data("--format=text", "--tokenizer=chars", "--files=text.txt", "--split=0.9,0.1", "--output=text")

@@ -97,7 +97,7 @@ std::optional<std::int64_t> available_host_bytes() {
   fail(ExitCode::kPeer,
        "the keys and values of {} texts at once take {} on a rank, {}; lower --batch (1 takes {}), "
        "or use more pipeline stages or tensor ranks",
-       most_texts, bytes_text(of_text * most_texts), available, bytes_text(of_text));
+       count_text(most_texts), bytes_text(of_text * most_texts), available, bytes_text(of_text));
 }
 
 /// The plan of a rank without a backward pass, with memory for a sequence or for a token of each of
