@@ -151,7 +151,7 @@ std::vector<std::int64_t> prompt_ids(const std::optional<std::string>& prompt,
 }
 
 /// What the command line asks for.
-struct Request {
+struct GenerateRequest {
   std::optional<std::string> prompt;
   std::int64_t tokens = 0;
   std::int64_t samples = 1;
@@ -160,7 +160,7 @@ struct Request {
   std::vector<std::string> stops;
 };
 
-Request request_of(const config::CommandLine& line) {
+GenerateRequest generate_request_of(const config::CommandLine& line) {
   refuse_contradictions(line);
   return {.prompt = prompt_of(line),
           .tokens = line.count("tokens", 200, 1, kMostGenerated),
@@ -188,8 +188,8 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
                        const config::FailureHandler& on_failure) {
   comm::Communicator& world = mpi.world();
   Log log(log_role(mpi));
-  Request request;
-  comm::agree(world, [&] { request = request_of(line); });
+  GenerateRequest request;
+  comm::agree(world, [&] { request = generate_request_of(line); });
   RunInputs inputs = open_trained(mpi, line.positions().front(), line.settings(), Evaluates::kNo,
                                   which_checkpoint(line), log);
   std::optional<io::Tokenizer> tokenizer;
