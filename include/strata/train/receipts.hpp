@@ -175,8 +175,8 @@ struct Comparison {
   std::int64_t digests = 0;
   std::int64_t step = 0;  ///< of the difference
   std::string field;      ///< of the difference; "tensors" of a checkpoint or a start
-  std::int64_t equal =
-      0;  ///< the last step before it that begins with a state of equal digests; 0: none
+  /// The last step before it that begins with a state of equal digests; 0: none.
+  std::int64_t equal = 0;
 };
 
 /// Compares a run's receipts with those of its replay: the state that the replay began with, and

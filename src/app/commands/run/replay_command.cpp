@@ -27,10 +27,9 @@
 namespace strata::app {
 namespace {
 
-/// What --dump asks for of the steps [first, last]; makes the directory on rank 0. Throws:
-/// Error(kUsage).
+/// What --dump asks for of the steps [first, last]. Throws: Error(kUsage).
 std::optional<WantedDump> wanted_dump(const config::CommandLine& line, std::int64_t first,
-                                      std::int64_t last, bool is_first_rank) {
+                                      std::int64_t last) {
   if (!line.has("dump")) {
     for (const char* const option : {"dump-step", "output"}) {
       if (line.has(option)) {
@@ -40,24 +39,25 @@ std::optional<WantedDump> wanted_dump(const config::CommandLine& line, std::int6
     }
     return std::nullopt;
   }
-  WantedDump dump{.kinds = train::dumped_kinds(line.value("dump", "")),
-                  .step = line.count("dump-step", last, first, last),
-                  .directory = line.value("output", "dump")};
+  return WantedDump{.kinds = train::dumped_kinds(line.value("dump", "")),
+                    .step = line.count("dump-step", last, first, last),
+                    .directory = line.value("output", "dump")};
+}
+
+/// Makes the directory of a dump, for one that is not there yet. Throws: Error(kUsage).
+void make_directory_of(const WantedDump& dump) {
   const std::filesystem::path file = train::StepDump::file_in(dump.directory, dump.step);
-  if (is_first_rank && std::filesystem::exists(file)) {
+  if (std::filesystem::exists(file)) {
     fail(ExitCode::kUsage, "{} exists; remove it, or choose another directory with --output=DIR",
          file.string());
   }
-  if (is_first_rank) {
-    std::error_code error;
-    std::filesystem::create_directories(dump.directory, error);
-    if (error) {
-      fail(ExitCode::kUsage, "cannot make {}: {}; choose another directory with --output=DIR",
-           dump.directory.string(), error.message());
-    }
-    require_writable(file.string());
+  std::error_code error;
+  std::filesystem::create_directories(dump.directory, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make {}: {}; choose another directory with --output=DIR",
+         dump.directory.string(), error.message());
   }
-  return dump;
+  require_writable(file.string());
 }
 
 /// The run of a command that takes one.
@@ -87,7 +87,7 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
         last < first) {
       config::refuse_value("steps", steps, "the first and the last step, as in 5-7");
     }
-    dump = wanted_dump(line, first, last, mpi.world().rank() == 0);
+    dump = wanted_dump(line, first, last);
   });
   ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
   run.dump = dump;
@@ -95,6 +95,9 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
     if (last > run.receipts.last_step()) {
       fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
            last, run.directory.string(), run.receipts.last_step());
+    }
+    if (dump) {
+      make_directory_of(*dump);
     }
   });
   const Replayed replayed = replay(run, first, last, mpi, on_failure, log);
