@@ -10,6 +10,7 @@
 #include "strata/comm/communicator.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/optim/parameter_server.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/setup.hpp"
 
 #include "replication/replication.hpp"
