@@ -116,7 +116,7 @@ node() {
   check node "one replica" grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
   "$cluster" node-up "$lost"
   scontrol requeuehold "$job"
-  check node "both nodes are free" wait_until 100 eval '[ "$(sinfo -h -N -n node3,node4 -t idle -o %N | wc -l)" = 2 ]'
+  check node "both nodes are free" wait_until 100 eval '[ "$(sinfo -h -N -n node3,node4 -o %T | sort -u)" = idle ]'
   scontrol release "$job"
   check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 2
   goes_on_after node "$(step_of node)"
