@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/config/options.hpp"
 #include "strata/core/familiar_names.hpp"

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"

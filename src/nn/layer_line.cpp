@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/text.hpp"
 #include "strata/nn/adapters.hpp"

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/familiar_names.hpp"
 #include "strata/core/text.hpp"

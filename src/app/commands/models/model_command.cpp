@@ -2,6 +2,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/config/config_file.hpp"
 #include "strata/core/enum_names.hpp"

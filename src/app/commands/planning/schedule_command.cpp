@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/utf8.hpp"
 #include "strata/io/text_file.hpp"
