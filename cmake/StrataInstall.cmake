@@ -19,7 +19,7 @@ set(STRATA_TEMPLATES [[${CMAKE_SOURCE_DIR}/packaging]])" COMPONENT program)
 install(SCRIPT cmake/install_text.cmake COMPONENT program)
 
 # find_package(strata): one target a room, as strata::train, with the libraries that it needs. Component "libraries".
-install(TARGETS strata_options strata_dnnl strata_mpi strata_hdf5 strata_hwloc strata_xxhash strata_utf8proc
+install(TARGETS strata_options strata_dnnl strata_mpi strata_hdf5 strata_hwloc strata_xxhash strata_crypto strata_utf8proc
   strata_pcre2 strata_sentencepiece strata_turbojpeg strata_png strata_zstd strata_random123 EXPORT strata)
 install(EXPORT strata NAMESPACE strata:: FILE strata-targets.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/strata
   COMPONENT libraries)

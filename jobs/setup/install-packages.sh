@@ -8,7 +8,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
-  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libhwloc-dev libutf8proc-dev
+  librandom123-dev libxxhash-dev libssl-dev libfmt-dev nlohmann-json3-dev libhwloc-dev libutf8proc-dev
   libpcre2-dev libturbojpeg0-dev libpng-dev libzstd-dev libsentencepiece-dev)
 install=yes
 if [ "${1:-}" = --list ]; then

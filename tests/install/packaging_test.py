@@ -18,6 +18,7 @@ VERSION = re.search(r"project\(strata VERSION (\S+)", CMAKE)[1]
 LIBRARIES = {
     "libopenmpi-dev": ("mpi", ""), "libhdf5-dev": ("hdf5", "HDF5"), "zlib1g-dev": ("zlib-api", "zlib"),
     "libdnnl-dev": ("onednn", "oneDNN"), "librandom123-dev": ("random123", "Random123"), "libxxhash-dev": ("xxhash", "xxHash"),
+    "libssl-dev": ("openssl", "OpenSSL"),
     "libfmt-dev": ("fmt", "fmt"), "nlohmann-json3-dev": ("nlohmann-json", "nlohmann_json"),
     "libhwloc-dev": ("hwloc", "hwloc"), "libutf8proc-dev": ("utf8proc", "utf8proc"), "libpcre2-dev": ("pcre2", "PCRE2"),
     "libturbojpeg0-dev": ("libjpeg-turbo", "libjpeg-turbo"), "libpng-dev": ("libpng", "libpng"), "libzstd-dev": ("zstd", "zstd"),
@@ -94,7 +95,7 @@ class PackagingTest(unittest.TestCase):
 
     def test_easybuild(self):
         path, = PACKAGING.glob("easybuild/*.eb")
-        easyconfig = {}
+        easyconfig = {"SYSTEM": "system"}  # a constant of EasyBuild, a toolchain
         exec(compile(path.read_text(), path, "exec"), easyconfig)  # pylint: disable=exec-used
         # Source: "Available easyconfig parameters" of EasyBuild's documentation, those that are mandatory.
         for parameter in ("name", "version", "homepage", "description", "toolchain"):

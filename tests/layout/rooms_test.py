@@ -59,6 +59,7 @@ OWNERS = {
     r"mpi\.h": "comm",
     r"(oneapi/)?dnnl.*": "ops",
     r"Random123/.*": "core",
+    r"openssl/.*": "core",
     r"xxhash\.h": "core",
     r"hwloc.*": "app",
 }

@@ -35,6 +35,7 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("onednn@2.5:3 cpu_runtime=omp")
     depends_on("random123")
     depends_on("xxhash")
+    depends_on("openssl")
     depends_on("fmt@9:")
     depends_on("nlohmann-json")
     depends_on("hwloc")
