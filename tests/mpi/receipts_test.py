@@ -46,12 +46,22 @@ class Receipts(harness.StrataTest):
     def lines(self, run="run"):
         return (self.directory / run / "receipts.jsonl").read_text().splitlines()
 
-    def forged(self, name, text):
-        """A copy of the run with other receipts."""
+    def forged(self, name, text, run="run"):
+        """A copy of a run with other receipts."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
-        shutil.copytree(self.directory / "run", self.directory / name)
+        shutil.copytree(self.directory / run, self.directory / name)
         (self.directory / name / "receipts.jsonl").write_text(text)
         return name
+
+    def with_gap(self, run="run"):
+        """Lines of a run whose disk was full from step 6 on, until it went on after step 8: those before and after."""
+        lines = self.lines(run)
+        save = next(line for line in lines if line.startswith('{"save":8,'))
+        again = lines[0].replace('"start":0', '"start":8').replace(
+            json.loads(lines[0])["tensors"], json.loads(save)["tensors"])
+        step = {number: next(i for i, line in enumerate(lines) if line.startswith(f'{{"step":{number},')) for number in (6, 9)}
+        return ([line for line in lines[:step[6]] if "save" not in line],
+                [again, save, *(line for line in lines[step[9]:] if '"save":8' not in line)])
 
     def test_other_grids_compute_the_same(self):
         self.assertEqual(chained(self.lines()).splitlines(), self.lines())
@@ -117,16 +127,9 @@ class Receipts(harness.StrataTest):
                                     ("late", [*first, "--run.receipts=off"], []), ("off", first, ["--run.receipts=off"])]:
             train(name, *before)
             train(name, "--run.resume=auto", *after)
-        lines = self.lines()
-        save = next(line for line in lines if line.startswith('{"save":8,'))
-        # A full disk from step 6 on, until the run went on after step 8.
-        again = lines[0].replace('"start":0', '"start":8').replace(
-            json.loads(lines[0])["tensors"], json.loads(save)["tensors"])
-        step = {number: next(i for i, line in enumerate(lines) if line.startswith(f'{{"step":{number},')) for number in (6, 9)}
-        rest = [line for line in lines[step[9]:] if '"save":8' not in line]
-        self.forged("gap", chained([*(line for line in lines[:step[6]] if "save" not in line), again, save, *rest]))
-        # The same up to the end.
-        self.forged("ended", chained([line for line in lines[:step[6]] if "save" not in line]))
+        before, after = self.with_gap()
+        self.forged("gap", chained(before + after))
+        self.forged("ended", chained(before))
         self.assert_refused(self.alone("verify", "ended"), CHECKPOINT, "no line about", "continue the run with --run.resume=auto")
         train("ended", "--run.resume=auto")
         train("sparse", "--run.receipts=5", "--checkpoint.every=3")
@@ -261,9 +264,30 @@ class Receipts(harness.StrataTest):
         found = self.alone("replay", "--bisect", "later", "copy")
         self.assert_refused(found, CHECKPOINT, "went wrong in the update of step 6")
         self.assertIn("computed again from the initial weights up to step 7:", found.text)
-        self.assertIn("are equal up to step 12", self.alone("replay", "--bisect", "run", "fifth", expect=DONE).text)
+        self.assertIn("are equal up to step 12\n", self.alone("replay", "--bisect", "run", "fifth", expect=DONE).text)
         self.assertEqual([path for path in sorted(self.directory.rglob("*")) if "copy" not in str(path)],
                          [path for path in before if "later/checkpoints" not in str(path)])
+
+    def test_runs_without_some_receipts(self):
+        with harness.rig(FAULT="flip-weights:7:0"):
+            self.train(self.config, (2, 2), "flipped", "--train.check=off")
+        for run in ("run", "flipped"):
+            self.forged(f"{run}-gap", chained(sum(self.with_gap(run), [])), run)
+        found = self.alone("replay", "--bisect", "run", "run-gap", expect=DONE)
+        self.assertIn("run and run-gap are equal up to step 12, but for 3 steps of which one has no receipt", found.text)
+        found = self.alone("replay", "--bisect", "run", "flipped-gap")
+        self.assert_refused(found, CHECKPOINT, "flipped-gap went wrong in one of the steps 5 to 8: it has no digests between")
+        self.assertIn("are equal up to step 7, but for 2 steps of which one has no receipt; step 8: the digests of the checkpoint differ",
+                      found.text)
+        self.assertIn("  run: equal", found.text)
+        # What the receipts lack is no difference.
+        found = self.alone("replay", "--bisect", "run-gap", "flipped")
+        self.assert_refused(found, CHECKPOINT, "flipped went wrong in the update of step 6, or in memory after it; run-gap is what")
+        self.assertIn("  run-gap: step 6: the run has no receipt", found.text)
+        self.forged("later-half", chained(self.with_gap()[1]))
+        self.forged("first-half", chained(self.with_gap()[0]))
+        self.assert_refused(self.alone("replay", "--bisect", "first-half", "later-half"), USAGE, "have no step in common",
+                            "end with step 5", "begin after step 8")
 
     def test_runs_that_cannot_be_compared(self):
         for name, setting, words in [("rate", "--optimizer.learning_rate=0.01", ["optimizer.learning_rate: 0.005 -> 0.01"]),
@@ -284,6 +308,7 @@ class Receipts(harness.StrataTest):
     def test_refused_options(self):
         (self.directory / "taken").mkdir()
         (self.directory / "taken/step-00000002.safetensors").touch()
+        before = sorted(self.directory.rglob("*"))
         steps = ["run", "--steps=1-2"]
         for arguments, words in [
                 ([*steps, "--dump=momentum"], ['--dump has "momentum"', "activations, gradients, state, weights"]),
@@ -303,6 +328,7 @@ class Receipts(harness.StrataTest):
                 (["run", "run", "--bisect", "--steps=1-2"], ["leave --steps out"])]:
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone("replay", *arguments), USAGE, *words)
+        self.assertEqual(sorted(self.directory.rglob("*")), before)  # no directory is left
         self.assert_refused(self.alone("verify", "run", "run"), USAGE, "takes one run, not 2")
         self.assert_refused(self.alone("replay", "run", "nowhere", "--bisect"), CHECKPOINT, "there is no nowhere/receipts.jsonl")
 

@@ -167,14 +167,18 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
                                            const nlohmann::json& right,
                                            const std::vector<std::string>& tensors);
 
+/// Comparison::field where a step has no receipt, and all others are equal.
+inline constexpr const char* kNoReceipt = "step";
+
 /// What a comparison of receipts found.
 struct Comparison {
-  /// The first difference, as in "step 7: weights differ in weights/dense1.weight"; empty: none.
+  /// The first difference, as in "step 7: weights differ in weights/dense1.weight", else the first
+  /// step without a receipt; empty: none.
   std::string difference;
   /// Steps and saves whose digests were compared.
   std::int64_t digests = 0;
   std::int64_t step = 0;  ///< of the difference
-  std::string field;      ///< of the difference; "tensors" of a checkpoint or a start
+  std::string field;      ///< of the difference; "tensors" of a checkpoint or a start, kNoReceipt
   /// The last step before it that begins with a state of equal digests; 0: none.
   std::int64_t equal = 0;
 };

@@ -520,13 +520,13 @@ Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::in
             begun + 1));
   }
   found.equal = begun + 1;
+  std::int64_t missing = 0;  // the first step without a receipt
   for (std::int64_t step = first; step <= last; ++step) {
     const nlohmann::json was = run.step(step);
     const nlohmann::json is = replay.step(step);
     if (was.is_null() || is.is_null()) {
-      return differs(
-          step, "step",
-          fmt::format("step {}: the {} has no receipt", step, was.is_null() ? "run" : "replay"));
+      missing = missing == 0 ? step : missing;
+      continue;
     }
     const bool has_digests = was.contains("weights") && is.contains("weights");
     found.digests += has_digests ? 1 : 0;
@@ -542,7 +542,8 @@ Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::in
                                  is.value(field, nlohmann::json()).dump()));
     }
   }
-  const nlohmann::json was = run.save(last);
+  nlohmann::json was = run.save(last);
+  was = was.is_null() ? run.start(last) : was;
   const nlohmann::json is = replay.save(last);
   if (!was.is_null() && !is.is_null()) {
     ++found.digests;
@@ -554,7 +555,10 @@ Comparison compare_receipts(const Receipts& run, const Receipts& replay, std::in
                       last, was.at("tensors").dump(), is.at("tensors").dump()));
     }
   }
-  return found;
+  return missing == 0 ? found
+                      : differs(missing, kNoReceipt,
+                                fmt::format("step {}: the {} has no receipt", missing,
+                                            run.has_step(missing) ? "replay" : "run"));
 }
 
 }  // namespace strata::train

@@ -27,13 +27,38 @@ using TwoRuns = std::array<ReplayedRun, 2>;
 
 /// Where two runs part.
 struct Parting {
-  std::int64_t step = 0;   ///< whose receipts differ; 0: none
-  std::int64_t begun = 0;  ///< the newest step before it with an equal state that a replay has
-  std::size_t base = 0;    ///< the run whose checkpoint that is
+  std::int64_t step = 0;     ///< whose receipts differ; 0: none
+  std::int64_t missing = 0;  ///< steps before it without a receipt in one of the runs
+  std::int64_t begun = 0;    ///< the newest step before it with an equal state that a replay has
+  std::size_t base = 0;      ///< the run whose checkpoint that is
 };
 
 std::string both_runs(const TwoRuns& runs) {
   return fmt::format("{} and {}", runs[0].directory.string(), runs[1].directory.string());
+}
+
+std::int64_t last_of_both(const TwoRuns& runs) {
+  return std::min(runs[0].receipts.last_step(), runs[1].receipts.last_step());
+}
+
+bool have_receipts(const TwoRuns& runs, std::int64_t step) {
+  return runs[0].receipts.has_step(step) && runs[1].receipts.has_step(step);
+}
+
+/// The field in which the receipts of a step differ; empty: none, as where one is missing.
+std::string field_of(const TwoRuns& runs, std::int64_t step) {
+  return have_receipts(runs, step)
+             ? train::differing_field(runs[0].receipts.step(step), runs[1].receipts.step(step))
+             : "";
+}
+
+/// As in "are equal up to step 6".
+std::string equal_text(const Parting& parting, std::int64_t last) {
+  const std::int64_t steps = parting.missing;
+  return fmt::format("are equal up to step {}{}", last,
+                     steps == 0 ? ""
+                                : fmt::format(", but for {} step{} of which one has no receipt",
+                                              steps, steps == 1 ? "" : "s"));
 }
 
 /// The digest of the state after a step, where a save or a start has it; else null.
@@ -72,32 +97,39 @@ void require_same_settings(const TwoRuns& runs, std::int64_t step) {
                        : fmt::format("{}", fmt::join(changes, "; ")));
 }
 
-/// The newest state before `step` that both runs had and that a replay can begin with. Throws:
-/// Error(kCheckpoint) where there is none.
-Parting with_begin(const TwoRuns& runs, std::int64_t step, std::int64_t first) {
-  for (std::int64_t begun = step - 1; begun >= first; --begun) {
+/// Adds the newest state before the parting that both runs had, after step `first` or later, and
+/// that a replay can begin with. Throws: Error(kCheckpoint) where there is none.
+Parting with_begin(const TwoRuns& runs, Parting parting, std::int64_t first) {
+  for (parting.begun = parting.step - 1; parting.begun >= first; --parting.begun) {
+    const std::int64_t begun = parting.begun;
     const nlohmann::json state = state_after(runs[0], begun);
     if (state.is_null() || state != state_after(runs[1], begun)) {
       continue;
     }
-    for (std::size_t base = 0; base < runs.size(); ++base) {
-      const auto left = io::list_checkpoints(runs[base].directory / "checkpoints");
+    for (parting.base = 0; parting.base < runs.size(); ++parting.base) {
+      const auto left = io::list_checkpoints(runs[parting.base].directory / "checkpoints");
       if (begun == 0 || std::ranges::count(left, begun, &io::CheckpointEntry::step) > 0) {
-        return {.step = step, .begun = begun, .base = base};
+        return parting;
       }
     }
   }
   fail(ExitCode::kCheckpoint,
        "{} part in step {}, and no earlier state of equal digests is left to replay from; "
        "checkpoint.keep_every keeps some",
-       both_runs(runs), step);
+       both_runs(runs), parting.step);
 }
 
 /// Compares the receipts of the steps that both runs have. Throws: Error.
 Parting find_parting(const TwoRuns& runs) {
   const std::int64_t first =
       std::max(runs[0].receipts.starts().front(), runs[1].receipts.starts().front());
-  const std::int64_t last = std::min(runs[0].receipts.last_step(), runs[1].receipts.last_step());
+  const std::int64_t last = last_of_both(runs);
+  if (last <= first) {
+    fail(ExitCode::kUsage,
+         "{} have no step in common: the receipts of one end with step {}, those of the other "
+         "begin after step {}. Compare runs that have receipts of the same steps",
+         both_runs(runs), last, first);
+  }
   require_same_settings(runs, first + 1);
   const auto differ_after = [&](std::int64_t step) {
     const nlohmann::json left = state_after(runs[0], step);
@@ -110,16 +142,16 @@ Parting find_parting(const TwoRuns& runs) {
          "the checkpoints and the versions of strata",
          both_runs(runs), first);
   }
+  Parting parting;
   for (std::int64_t step = first + 1; step <= last; ++step) {
     require_same_settings(runs, step);
-    const nlohmann::json left = runs[0].receipts.step(step);
-    const nlohmann::json right = runs[1].receipts.step(step);
-    const bool have = !left.is_null() && !right.is_null();
-    if ((have && !train::differing_field(left, right).empty()) || differ_after(step)) {
-      return with_begin(runs, step, first);
+    if (!field_of(runs, step).empty() || differ_after(step)) {
+      parting.step = step;
+      return with_begin(runs, parting, first);
     }
+    parting.missing += have_receipts(runs, step) ? 0 : 1;
   }
-  return {};
+  return parting;
 }
 
 /// When a run went wrong, by what differs from a replay.
@@ -143,30 +175,32 @@ std::string when(const train::Comparison& found) {
 
 /// Prints what was compared. Throws: Error(kCheckpoint), the verdict.
 [[noreturn]] void judge(const TwoRuns& runs, const Parting& parting, const Replayed& replayed) {
-  const nlohmann::json left = runs[0].receipts.step(parting.step);
-  const nlohmann::json right = runs[1].receipts.step(parting.step);
-  const std::string field = train::differing_field(left, right);
+  const std::string field = field_of(runs, parting.step);
   fmt::print(
       "{} {}; step {}: {}\n", both_runs(runs),
-      parting.step == 1 ? "begin equal" : fmt::format("are equal up to step {}", parting.step - 1),
-      parting.step,
+      parting.step == 1 ? "begin equal" : equal_text(parting, parting.step - 1), parting.step,
       field.empty() ? "the digests of the checkpoint differ"
                     : fmt::format("{} differ{}", field,
-                                  train::differing_tensor(field, left, right, replayed.tensors)));
+                                  train::differing_tensor(
+                                      field, runs[0].receipts.step(parting.step),
+                                      runs[1].receipts.step(parting.step), replayed.tensors)));
   fmt::print("computed again from {} up to step {}:\n",
              parting.begun == 0 ? "the initial weights"
                                 : fmt::format("the checkpoint of step {} of {}", parting.begun,
                                               runs[parting.base].directory.string()),
              parting.step);
   std::array<train::Comparison, 2> found;
+  std::array<bool, 2> is_equal{};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     found[i] = compared_with(runs[i], replayed, parting.begun + 1);
+    // A receipt that a full disk took says nothing of the numbers.
+    is_equal[i] = found[i].difference.empty() || found[i].field == train::kNoReceipt;
     fmt::print("  {}: {}\n", runs[i].directory.string(),
                found[i].difference.empty() ? "equal" : found[i].difference);
   }
   std::fflush(stdout);  // before the verdict
-  const std::size_t wrong = found[0].difference.empty() ? 1 : 0;
-  if (!found[1 - wrong].difference.empty()) {
+  const std::size_t wrong = is_equal[0] ? 1 : 0;
+  if (!is_equal[1 - wrong]) {
     fail(ExitCode::kCheckpoint,
          "{} both differ from what this machine computes: bisect on another machine or with the "
          "versions that the runs had",
@@ -201,8 +235,7 @@ ExitCode bisect(const config::CommandLine& line, comm::MpiSession& mpi,
   const Parting parting = comm::agree_on_first(world, [&] { return find_parting(runs); });
   if (parting.step == 0) {
     comm::agree_on_first(world, [&] {
-      fmt::print("{} are equal up to step {}\n", both_runs(runs),
-                 std::min(runs[0].receipts.last_step(), runs[1].receipts.last_step()));
+      fmt::print("{} {}\n", both_runs(runs), equal_text(parting, last_of_both(runs)));
     });
     return ExitCode::kDone;
   }
