@@ -13,6 +13,7 @@
 #include "strata/comm/values.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/checkpoint.hpp"
+#include "strata/io/empty_directories.hpp"
 #include "strata/io/sample_order.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/receipts.hpp"
@@ -91,12 +92,14 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
   });
   ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
   run.dump = dump;
+  std::optional<io::EmptyDirectories> made;  // of a dump that is not written
   comm::agree_on_first(mpi.world(), [&] {
     if (last > run.receipts.last_step()) {
       fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
            last, run.directory.string(), run.receipts.last_step());
     }
     if (dump) {
+      made.emplace(dump->directory);
       make_directory_of(*dump);
     }
   });
