@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <new>
+#include <vector>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -41,6 +42,22 @@ bool memory_is_short(std::size_t bytes) noexcept {
   }
   ::munmap(memory, bytes);
   return false;
+}
+
+std::int64_t proc_bytes(const char* file, std::string_view key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> words = split_words(line, ": \t");
+    std::int64_t kibibytes = 0;
+    if (words.size() > 1 && words[0] == key && parse_int64(words[1], kibibytes)) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
+std::int64_t private_bytes() {
+  return proc_bytes("/proc/self/status", "RssAnon") + proc_bytes("/proc/self/status", "RssShmem");
 }
 
 std::string memory_advice() {

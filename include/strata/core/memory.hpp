@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace strata {
 
@@ -25,6 +26,11 @@ class OutOfMemory : public std::bad_alloc {
 /// Whether the process cannot have so much more, by default more than the stack of a thread, as
 /// under ulimit -v. A signal handler may call it.
 [[nodiscard]] bool memory_is_short(std::size_t bytes = std::size_t{16} << 20) noexcept;
+
+/// A size that Linux gives in a file, as "RssFile" in /proc/self/status; 0 where it gives none.
+[[nodiscard]] std::int64_t proc_bytes(const char* file, std::string_view key);
+/// Resident memory of this process besides mapped files, in bytes.
+[[nodiscard]] std::int64_t private_bytes();
 
 /// How much memory the process uses, its limit, and what to do where there is too little.
 [[nodiscard]] std::string memory_advice();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +9,7 @@
 
 #include "strata/comm/values.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/matmul.hpp"
@@ -79,19 +79,6 @@ std::int64_t cache_bytes_of(const plan::Plan& plan, const nn::PassShape& pass,
   return bytes;
 }
 
-/// Host memory that Linux can give without swapping; nothing where it does not say.
-std::optional<std::int64_t> available_host_bytes() {
-  std::ifstream info("/proc/meminfo");
-  std::string line;
-  while (std::getline(info, line)) {
-    const std::vector<std::string> words = split_words(line);
-    if (words.size() > 1 && words[0] == "MemAvailable:") {
-      return std::stoll(words[1]) * 1024;
-    }
-  }
-  return std::nullopt;
-}
-
 [[noreturn]] void refuse_texts_at_once(std::int64_t of_text, std::int64_t most_texts,
                                        const std::string& available) {
   fail(ExitCode::kPeer,
@@ -119,11 +106,11 @@ plan::RankPlan generating_rank(const device::Device& device, const plan::Plan& p
   stage.order = nn::BackwardOrder::kSplit;
   const std::int64_t of_text = cache_bytes_of(plan, stage.pass, stage.layers);
   // Linux gives more memory than there is, and ends processes later.
-  if (const auto available = available_host_bytes();
-      most_texts > 1 && device.memory_space() == MemorySpace::kHost && available &&
-      *available / most_texts < of_text) {
+  if (const std::int64_t available = proc_bytes("/proc/meminfo", "MemAvailable");
+      most_texts > 1 && device.memory_space() == MemorySpace::kHost && available > 0 &&
+      available / most_texts < of_text) {
     refuse_texts_at_once(of_text, most_texts,
-                         fmt::format("but {} are available", bytes_text(*available)));
+                         fmt::format("but {} are available", bytes_text(available)));
   }
   return rank;
 }

@@ -1,14 +1,12 @@
 #include "loop/resource_usage.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include <sys/resource.h>
 
 #include "strata/comm/values.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::train {
@@ -20,28 +18,11 @@ std::int64_t peak_resident_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
-/// A line of /proc/self/status, as "RssFile"; 0 where there is none.
-std::int64_t status_bytes(std::string_view key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    const std::vector<std::string> words = split_words(line, ": \t");
-    std::int64_t kibibytes = 0;
-    if (words.size() > 1 && words[0] == key && parse_int64(words[1], kibibytes)) {
-      return kibibytes * 1024;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
-
-std::int64_t private_bytes() {
-  return status_bytes("RssAnon") + status_bytes("RssShmem");
-}
 
 ResourceUsage log_resource_usage(const TrainerSetup& setup, ResourceUsage mine) {
   mine.resident_bytes = peak_resident_bytes();
-  mine.mapped_bytes = status_bytes("RssFile");
+  mine.mapped_bytes = proc_bytes("/proc/self/status", "RssFile");
   mine.scratch_bytes = setup.context.scratch_bytes();
   const std::vector<ResourceUsage> all = comm::gathered(*setup.groups.world, mine);
   const auto largest = [&](std::int64_t ResourceUsage::*part) {

@@ -20,9 +20,6 @@ struct ResourceUsage {
   }
 };
 
-/// Resident host memory of this process besides mapped files, in bytes.
-[[nodiscard]] std::int64_t private_bytes();
-
 /// Logs what the ranks have used: memory, on GPUs also workspaces and CUDA graphs. `mine`: base,
 /// planned bytes and graphs of this rank. Returns: the usage of the rank with the most resident
 /// memory. Communication: one all-gather over the world.

@@ -7,6 +7,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <utility>
@@ -19,6 +18,7 @@
 
 #include "strata/comm/values.hpp"
 #include "strata/core/host_name.hpp"
+#include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
@@ -49,20 +49,6 @@ std::optional<plan::Plan> shortened(const plan::Plan& plan) {
   } catch (const Error&) {
     return {};  // its schedule needs more
   }
-}
-
-/// Resident bytes of this process that no file backs.
-std::int64_t private_bytes() {
-  std::int64_t bytes = 0;
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (std::int64_t kibibytes = 0;
-        (line.starts_with("RssAnon:") || line.starts_with("RssShmem:")) &&
-        parse_int64(split_words(line.substr(line.find(':') + 1)).front(), kibibytes)) {
-      bytes += kibibytes * 1024;
-    }
-  }
-  return bytes;
 }
 
 /// Measures a machine, rank 0's view of it.
