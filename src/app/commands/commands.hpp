@@ -3,8 +3,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "strata/comm/mpi.hpp"
 #include "strata/config/command.hpp"
 #include "strata/train/setup.hpp"
@@ -44,12 +42,6 @@ inline constexpr Commands (*kCommands[])() = {
 /// The command train.
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                      const config::FailureHandler& on_failure, const train::TrainerHooks& hooks);
-
-/// What receipts record of the program and the machine: versions, device, ranks and grid.
-class ExecutionEnvironment;
-[[nodiscard]] nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi,
-                                                         const plan::Plan& plan,
-                                                         const ExecutionEnvironment& environment);
 
 /// The settings of a command whose first position is a config or a run; read_config() refuses
 /// further positions among them.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/comm/mpi_library.hpp"
 #include "strata/comm/nccl.hpp"
@@ -24,6 +25,7 @@
 #include "environment/gpu_assignment.hpp"
 #include "environment/instruction_sets.hpp"
 #include "environment/run_inputs.hpp"
+#include "environment/versions.hpp"
 
 namespace strata::app {
 namespace {
@@ -309,6 +311,36 @@ void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::P
                  ? ", messages by NCCL"
                  : fmt::format(", messages through pinned host memory ({})", opened.obstacle);
   }
+}
+
+std::string nodes_text(const std::vector<std::string>& hosts) {
+  constexpr std::size_t kMostNamed = 16;
+  std::vector<std::string> nodes;
+  for (const std::string& host : hosts) {
+    if (std::ranges::find(nodes, host) == nodes.end()) {
+      nodes.push_back(host);
+    }
+  }
+  return fmt::format(
+      "{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
+      fmt::join(nodes.begin(),
+                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), kMostNamed)),
+                ", "),
+      nodes.size() > kMostNamed ? ", ..." : "");
+}
+
+nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi, const plan::Plan& plan,
+                                           const ExecutionEnvironment& environment) {
+  if (plan.config.run.receipts == 0) {
+    return {};
+  }
+  nlohmann::ordered_json facts{{"grid", plan.grid.text()},
+                               {"device", environment.text()},
+                               {"nodes", nodes_text(mpi.hosts())}};
+  for (const VersionFact& fact : versions(plan.device)) {
+    facts[fact.name] = fact.version;
+  }
+  return facts;
 }
 
 }  // namespace strata::app

@@ -2,6 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/groups.hpp"
 #include "strata/comm/mpi.hpp"
@@ -82,5 +85,14 @@ class ExecutionEnvironment {
   std::string text_;
   std::string warning_;
 };
+
+/// As in "2 nodes: n1, n2", of the ranks' hosts.
+[[nodiscard]] std::string nodes_text(const std::vector<std::string>& hosts);
+
+/// What receipts record of the program and the machine: versions, device, nodes and grid; nothing
+/// without run.receipts.
+[[nodiscard]] nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi,
+                                                         const plan::Plan& plan,
+                                                         const ExecutionEnvironment& environment);
 
 }  // namespace strata::app

@@ -22,7 +22,6 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
 
-#include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
 #include "environment/temporary_directory.hpp"

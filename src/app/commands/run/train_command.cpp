@@ -95,23 +95,6 @@ double end_of(const config::RunConfig& config, double started, Log& log) {
   return end;
 }
 
-/// As in "2 nodes: n1, n2", of the ranks' hosts.
-std::string nodes_text(const std::vector<std::string>& hosts) {
-  constexpr std::size_t kMostNamed = 16;
-  std::vector<std::string> nodes;
-  for (const std::string& host : hosts) {
-    if (std::ranges::find(nodes, host) == nodes.end()) {
-      nodes.push_back(host);
-    }
-  }
-  return fmt::format(
-      "{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
-      fmt::join(nodes.begin(),
-                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), kMostNamed)),
-                ", "),
-      nodes.size() > kMostNamed ? ", ..." : "");
-}
-
 /// What metrics.jsonl records of this start.
 nlohmann::ordered_json facts_of(const plan::Plan& plan, const RunInputs& inputs,
                                 const std::string& nodes, const ExecutionEnvironment& environment) {
@@ -183,20 +166,6 @@ void log_placement(comm::MpiSession& mpi, ExecutionEnvironment& environment, Log
 }
 
 }  // namespace
-
-nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi, const plan::Plan& plan,
-                                           const ExecutionEnvironment& environment) {
-  if (plan.config.run.receipts == 0) {
-    return {};
-  }
-  nlohmann::ordered_json facts{{"grid", plan.grid.text()},
-                               {"device", environment.text()},
-                               {"nodes", nodes_text(mpi.hosts())}};
-  for (const VersionFact& fact : versions(plan.device)) {
-    facts[fact.name] = fact.version;
-  }
-  return facts;
-}
 
 ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                      const config::FailureHandler& on_failure, const train::TrainerHooks& hooks) {
