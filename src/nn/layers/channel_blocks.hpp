@@ -73,9 +73,9 @@ class ChannelLayer : public Layer {
   }
 
  protected:
-  ChannelLayer(std::string name, const Port& input, const Port& output, bool is_view = false)
-      : Layer(std::move(name), input, output,
-              {.is_view = is_view, .backward_reads_output = false}) {}
+  ChannelLayer(std::string name, const Port& input, const Port& output,
+               LayerTraits traits = {.backward_reads_output = false})
+      : Layer(std::move(name), input, output, traits) {}
 
  private:
   virtual void forward_block(const LayerPass& pass, const ChannelBlock& block,

@@ -24,7 +24,8 @@ class Flatten final : public ChannelLayer {
  public:
   explicit Flatten(const LayerSite& site)
       : ChannelLayer(site.name, site.input, flat_port(site.input),
-                     pixels_of(site.input) == 1 || site.input.shape.back() == 1) {}
+                     {.is_view = pixels_of(site.input) == 1 || site.input.shape.back() == 1,
+                      .backward_reads_output = false}) {}
 
   std::string text() const override { return "flatten"; }
 
