@@ -238,15 +238,14 @@ std::vector<std::size_t> ChatEncoder::ends_of(const Ids& ids, std::string_view t
   std::size_t at = 0;
   bool strips = false;
   for (const std::uint32_t id : ids) {
-    const std::vector<AddedToken>& added = tokenizer_.contents().added();
-    const auto token = std::ranges::lower_bound(added, id, {}, &AddedToken::id);
-    const bool is_added = token != added.end() && token->id == id;
+    const AddedToken* const added = find_added(tokenizer_.contents().added(), id);
     const std::int64_t one = id;
     const std::string piece =
-        is_added ? token->text : tokenizer_.decode(std::span(&one, 1), Continues::kYes);
+        added != nullptr ? added->text : tokenizer_.decode(std::span(&one, 1), Continues::kYes);
     // White space that a token takes with it belongs to the token before.
-    while ((strips || (is_added && token->lstrip)) && at < text.size() &&
-           !text.substr(at).starts_with(piece) && std::isspace(text[at]) != 0) {
+    while ((strips || (added != nullptr && added->lstrip)) && at < text.size() &&
+           !text.substr(at).starts_with(piece) &&
+           std::isspace(static_cast<unsigned char>(text[at])) != 0) {
       ++at;
     }
     if (!text.substr(at).starts_with(piece)) {
@@ -254,7 +253,7 @@ std::vector<std::size_t> ChatEncoder::ends_of(const Ids& ids, std::string_view t
     }
     at += piece.size();
     ends.push_back(at);
-    strips = is_added && token->rstrip;
+    strips = added != nullptr && added->rstrip;
   }
   return ends;
 }
