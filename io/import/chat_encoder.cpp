@@ -81,12 +81,13 @@ ChatEncoder::ChatEncoder(const ImportOptions& options, const Tokenizer& tokenize
 EncodedLine ChatEncoder::encode(const nlohmann::json& object, const LinePlace& place) const {
   try {
     std::vector<Dialogue> dialogues = dialogues_of(object);
-    EncodedLine line;
-    keep_within_limit(dialogues, line);
-    for (const Dialogue& dialogue : dialogues) {
-      line.text += text_of(dialogue);
+    EncodedLine line = encoded_line(dialogues, place);
+    if (std::ssize(line.ids) > rules_.max_tokens) {
+      const TooLong done = shorten(dialogues, std::ssize(line.ids));
+      line = encoded_line(dialogues, place);
+      line.is_cut = done == TooLong::kCut;
+      line.is_left_out = done == TooLong::kLeftOut;
     }
-    add_all(dialogues, place, line);
     return line;
   } catch (const Error& error) {
     fail(error.code(), "{}: {}", place.text(), error.what());
@@ -100,17 +101,22 @@ std::vector<Dialogue> ChatEncoder::dialogues_of(const nlohmann::json& object) co
   return {chat_ == nullptr ? rendered(object) : render(*chat_, object, roles_)};
 }
 
-void ChatEncoder::add_all(const std::vector<Dialogue>& dialogues, const LinePlace& place,
-                          EncodedLine& line) const {
-  try {
-    for (const Dialogue& dialogue : dialogues) {
+EncodedLine ChatEncoder::encoded_line(const std::vector<Dialogue>& dialogues,
+                                      const LinePlace& place) const {
+  EncodedLine line;
+  for (const Dialogue& dialogue : dialogues) {
+    line.text += text_of(dialogue);
+    try {
       add(dialogue, line);
       require_target(dialogue, line);
+    } catch (const Error& error) {
+      if (!line.error) {
+        line.error = std::make_exception_ptr(
+            Error(error.code(), fmt::format("{}: {}", place.text(), error.what())));
+      }
     }
-  } catch (const Error& error) {
-    line.error = std::make_exception_ptr(
-        Error(error.code(), fmt::format("{}: {}", place.text(), error.what())));
   }
+  return line;
 }
 
 void ChatEncoder::require_target(const Dialogue& dialogue, const EncodedLine& line) const {
@@ -125,18 +131,8 @@ void ChatEncoder::require_target(const Dialogue& dialogue, const EncodedLine& li
   }
 }
 
-void ChatEncoder::keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLine& line) const {
+TooLong ChatEncoder::shorten(std::vector<Dialogue>& dialogues, std::int64_t tokens) const {
   const std::int64_t most = rules_.max_tokens;
-  if (most == DocumentRules().max_tokens) {
-    return;
-  }
-  std::int64_t tokens = 0;
-  for (const Dialogue& dialogue : dialogues) {
-    tokens += tokens_of(dialogue);
-  }
-  if (tokens <= most) {
-    return;
-  }
   if (rules_.too_long == TooLong::kRefused) {
     fail(ExitCode::kData, "the {} {} tokens, more than --max-tokens={}; {}",
          pairs_ ? "answers have together" : "dialogue has", tokens, most,
@@ -157,12 +153,11 @@ void ChatEncoder::keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLin
     return tokens_of(std::span(dialogue).first(segments)) <= most;
   });
   if (longer == ends.begin()) {
-    line.is_left_out = true;
     dialogues.clear();
-    return;
+    return TooLong::kLeftOut;
   }
   dialogue.resize(*std::prev(longer));
-  line.is_cut = true;
+  return TooLong::kCut;
 }
 
 template <typename Function>

@@ -53,12 +53,13 @@ class ChatEncoder {
 
   /// The dialogue of a line, or the two of a pair.
   [[nodiscard]] std::vector<Dialogue> dialogues_of(const nlohmann::json& object) const;
-  void add_all(const std::vector<Dialogue>& dialogues, const LinePlace& place,
-               EncodedLine& line) const;
+  [[nodiscard]] EncodedLine encoded_line(const std::vector<Dialogue>& dialogues,
+                                         const LinePlace& place) const;
   /// Refuses an answer of a pair without a target: a first token is none.
   void require_target(const Dialogue& dialogue, const EncodedLine& line) const;
-  /// Cuts a dialogue of too many tokens, or notes that it, or the pair, is left out.
-  void keep_within_limit(std::vector<Dialogue>& dialogues, EncodedLine& line) const;
+  /// Cuts a dialogue of too many tokens, or leaves it, or the pair, out. Returns: what it did.
+  /// Throws: Error(kData) where it is to be refused.
+  [[nodiscard]] TooLong shorten(std::vector<Dialogue>& dialogues, std::int64_t tokens) const;
   /// Calls act(segments, encoder, continues) for the stretches that are one text to the tokenizer.
   template <typename Function>
   void for_each_text(std::span<const ChatSegment> dialogue, const Function& act) const;
