@@ -11,6 +11,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/device/host_copy.hpp"
+#include "strata/io/scratch_directory.hpp"
 #include "strata/io/tensor_files.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/train/file_timeout.hpp"
@@ -60,21 +61,6 @@ void append_elements(const ConstTensorView& elements, std::vector<std::byte>& to
     to.insert(to.end(), bytes.begin(), bytes.end());
   });
 }
-
-/// Removes a directory and all in it.
-class Removal {
- public:
-  explicit Removal(fs::path directory) : directory_(std::move(directory)) {}
-  ~Removal() {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
-  Removal(const Removal&) = delete;
-  Removal& operator=(const Removal&) = delete;
-
- private:
-  fs::path directory_;
-};
 
 void write_safetensors(const io::Checkpoint& tensors, const fs::path& path) {
   std::vector<io::TensorToStore> stored;
@@ -249,11 +235,11 @@ void StepDump::keep_output(Kept& kept, const nn::Layer& layer, const nn::LayerPa
 
 void StepDump::write(comm::Communicator& world, const fs::path& directory) const {
   const FileTimeout timeout(world);
-  std::optional<Removal> removal;
+  std::optional<io::ScratchDirectory> scratch;  // on rank 0
   // Of parts as of a checkpoint, which is read and removed again.
   const fs::path root = directory / fmt::format(".step-{:08}", step_);
   const std::string parts = comm::agree_on_first(world, [&] {
-    removal.emplace(root);
+    scratch.emplace(root);
     return io::begin_checkpoint(root, step_).string();
   });
   const std::vector<std::string> texts = comm::agree_texts(world, [&] {

@@ -16,6 +16,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/io/import.hpp"
 #include "strata/io/prediction_file.hpp"
+#include "strata/io/scratch_directory.hpp"
 #include "strata/train/file_timeout.hpp"
 
 #include "commands/commands.hpp"
@@ -96,29 +97,16 @@ Request request_of(const config::CommandLine& line) {
   return request;
 }
 
-/// The directory of a request, with all that is in it, is removed at the end.
-class Scratch {
- public:
-  explicit Scratch(fs::path directory) : directory_(std::move(directory)) {
-    std::error_code error;
-    if (!fs::create_directory(directory_, error)) {
-      fail(
-          ExitCode::kUsage,
-          "cannot make the directory {} for a copy of the samples: {}; choose another --output, or "
-          "remove what an earlier prediction left there",
-          directory_.string(), error ? error.message() : "it exists");
-    }
+fs::path make_scratch(const fs::path& path) {
+  std::error_code error;
+  if (!fs::create_directory(path, error)) {
+    fail(ExitCode::kUsage,
+         "cannot make the directory {} for a copy of the samples: {}; choose another --output, or "
+         "remove what an earlier prediction left there",
+         path.string(), error ? error.message() : "it exists");
   }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
- private:
-  fs::path directory_;
-};
+  return path;
+}
 
 /// The names of what the model gives: of classes, or of values.
 std::vector<std::string> columns_of(const io::DatasetInfo& data, std::int64_t outputs) {
@@ -167,12 +155,12 @@ ExitCode predict(const config::CommandLine& line, comm::MpiSession& mpi,
            inputs.checkpoint->directory().string());
     }
   });
-  std::optional<Scratch> scratch;
+  std::optional<io::ScratchDirectory> scratch;
   io::ImportReport report;
   {
     const train::FileTimeout timeout(mpi.world());
     comm::agree_on_first(mpi.world(), [&] {
-      scratch.emplace(request.scratch);
+      scratch.emplace(make_scratch(request.scratch));
       request.samples.model = &inputs.train_info;
       report = io::import_dataset(request.samples);
     });

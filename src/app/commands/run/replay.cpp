@@ -15,6 +15,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/comm/values.hpp"
 #include "strata/config/config_file.hpp"
+#include "strata/io/scratch_directory.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -31,29 +32,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory of a replay, on rank 0; removed with it.
-class ReplayDirectory {
- public:
-  ReplayDirectory() {
-    std::string name = temporary_directory() + "/strata-replay-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) {
-      fail(ExitCode::kUsage, "cannot make the directory {}: {}; set TMPDIR to one with room", name,
-           std::strerror(errno));
-    }
-    path_ = name;
+fs::path make_replay_directory() {
+  std::string name = temporary_directory() + "/strata-replay-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; set TMPDIR to one with room", name,
+         std::strerror(errno));
   }
-  ~ReplayDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ReplayDirectory(const ReplayDirectory&) = delete;
-  ReplayDirectory& operator=(const ReplayDirectory&) = delete;
-
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+  return name;
+}
 
 /// The settings of a replay: what determines the numbers as the run had it, no saves and no
 /// evaluations, and any grid. The user's settings come last.
@@ -231,9 +217,9 @@ nlohmann::json identity_in(nlohmann::json start) {
 Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
                 comm::MpiSession& mpi, const config::FailureHandler& on_failure, Log& log) {
   comm::Communicator& world = mpi.world();
-  std::optional<ReplayDirectory> scratch;
+  std::optional<io::ScratchDirectory> scratch;  // on rank 0
   const std::string directory = comm::agree_on_first(world, [&] {
-    scratch.emplace();
+    scratch.emplace(make_replay_directory());
     return scratch->path().string();
   });
   // Rank 0 alone lists the checkpoints: a run that goes on deletes some.
