@@ -24,8 +24,6 @@ constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
 constexpr std::int64_t kMostReaders = 256;
 constexpr std::int64_t kMostRowPieces = 64;
-// On each axis of the grid, and of lanes and shards.
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 constexpr std::string_view kFileSchedule = "file:";
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -9,6 +10,9 @@
 #include "strata/config/run_config.hpp"
 
 namespace strata::config {
+
+/// The most ranks of a job, and the most lanes and shards.
+inline constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 /// Another setting without which a setting has no effect.
 struct Need {

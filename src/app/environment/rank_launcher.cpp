@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "strata/comm/mpi_library.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
@@ -247,7 +248,7 @@ bool starts_ranks(const config::CommandLine& line) {
   if (!line.has("ranks") && line.has("hostfile")) {
     fail(ExitCode::kUsage, "--hostfile needs --ranks=N, the number of ranks on its hosts");
   }
-  const std::int64_t ranks = line.count("ranks", 1, 1, kMostRanks);
+  const std::int64_t ranks = line.count("ranks", 1, 1, config::kMostRanks);
   return (ranks > 1 || line.has("hostfile")) && !line.has("dry-run");
 }
 
@@ -262,7 +263,7 @@ void refuse_ranks_of_ranks(const config::CommandLine& line) {
 }
 
 int launch_ranks(const config::CommandLine& line) {
-  const comm::LaunchSize size{.ranks = line.count("ranks", 1, 1, kMostRanks),
+  const comm::LaunchSize size{.ranks = line.count("ranks", 1, 1, config::kMostRanks),
                               .hostfile = line.value("hostfile", ""),
                               .hosts = line.has("hostfile") ? read_hosts(line.value("hostfile", ""))
                                                             : std::vector<std::string>()};

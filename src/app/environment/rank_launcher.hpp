@@ -1,13 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "strata/config/command.hpp"
 
 namespace strata::app {
-
-inline constexpr std::int64_t kMostRanks = 65536;
 
 /// The options of each command that runs on ranks: --ranks and --hostfile.
 [[nodiscard]] std::vector<config::CommandOption> launch_options();

@@ -95,17 +95,16 @@ struct Launch {
 };
 
 Launch launch_of(const config::CommandLine& line, const forecast::Machine& machine) {
-  constexpr std::int64_t kMost = 65536;
   const bool gpu = machine.device == device::DeviceKind::kCuda;
   Launch launch{.node_ranks = line.count("ranks-per-node", machine.node_devices, 1,
-                                         gpu ? machine.node_devices : kMost)};
+                                         gpu ? machine.node_devices : config::kMostRanks)};
   if (line.has("nodes") && line.has("ranks")) {
     fail(ExitCode::kUsage, "--nodes and --ranks both say how many ranks to plan for; give one");
   }
   if (line.has("nodes")) {
-    launch.ranks = line.count("nodes", 1, 1, kMost) * launch.node_ranks;
+    launch.ranks = line.count("nodes", 1, 1, config::kMostRanks) * launch.node_ranks;
   } else if (line.has("ranks")) {
-    launch.ranks = line.count("ranks", 1, 1, kMost);
+    launch.ranks = line.count("ranks", 1, 1, config::kMostRanks);
     launch.node_ranks = std::min(launch.node_ranks, launch.ranks);
   }
   return launch;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "strata/config/config_file.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/directory_lock.hpp"
@@ -19,7 +20,6 @@
 #include "commands/planning/job_size.hpp"
 #include "commands/run/sweep.hpp"
 #include "environment/child_process.hpp"
-#include "environment/rank_launcher.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/versions.hpp"
 
@@ -156,7 +156,7 @@ ExitCode sweep(const config::CommandLine& line) {
     fail(ExitCode::kUsage, "strata sweep needs --{}; see strata sweep --help",
          line.has("set") ? "dir=DIR" : "set KEY=A,B,...");
   }
-  given.ranks = line.has("ranks") ? line.count("ranks", 1, 1, kMostRanks) : 0;
+  given.ranks = line.has("ranks") ? line.count("ranks", 1, 1, config::kMostRanks) : 0;
   const config::GivenConfig shared = config::read_config(given.config, given.settings);
   if (shared.config.data.test.empty()) {
     fail(ExitCode::kUsage,

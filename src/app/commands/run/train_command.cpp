@@ -11,6 +11,7 @@
 
 #include "strata/comm/values.hpp"
 #include "strata/config/config_file.hpp"
+#include "strata/config/options.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/forecast/forecast.hpp"
@@ -25,7 +26,6 @@
 #include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/placement.hpp"
-#include "environment/rank_launcher.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
 #include "environment/time_limit.hpp"
@@ -184,7 +184,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
   open_initial(mpi, inputs, log);
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = dry_run && mpi.world().size() == 1;
-  const std::int64_t asked = line.has("ranks") ? line.count("ranks", 1, 1, kMostRanks) : 0;
+  const std::int64_t asked = line.has("ranks") ? line.count("ranks", 1, 1, config::kMostRanks) : 0;
   plan::Plan plan = make_plan(mpi, inputs, alone ? asked : mpi.world().size());
   for (const std::string& text : match_data(mpi, inputs, plan)) {
     log.info("{}", text);
