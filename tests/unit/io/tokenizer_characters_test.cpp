@@ -409,6 +409,7 @@ TEST(TokenizerCharacters, RefusesWhatIsNotSupportedByName) {
            {uni, "/model/vocab/3", {"▁"}, {"token 3", "a text and its score"}},
            {uni, "/model/vocab/3", {"▁", "x"}, {"token 3", "a text and its score"}},
            {uni, "/model/vocab/3", {"a", -1.0}, {"the token \"a\" twice"}},
+           {uni, "/model/vocab/3", {"", -1.0}, {"the token \"\", which is empty"}},
            {uni, "/model/unk_id", nullptr, {"no token for unknown characters"}},
            {uni, "/model/unk_id", 99, {"unk_id 99", "0 to 15"}}}) {
     SCOPED_TRACE(std::string(pointer) + " " + value.dump());
