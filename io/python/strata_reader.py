@@ -203,10 +203,11 @@ class Master:
                 if step["type"] == "Replace":
                     token = token.replace(step["pattern"]["String"].encode(), b" ")
                 elif step["type"] == "Metaspace":
-                    begins = position == 0 and step.get("prepend_scheme", "always") != "never"
+                    # The first versions had add_prefix_space instead.
+                    begins = position == 0 and step.get("prepend_scheme") != "never" and step.get("add_prefix_space") is not False
                     token = token.replace(step["replacement"].encode(), b"" if begins else b" ")
             text += token
-        dropped = sum(step["start"] for step in steps if step["type"] == "Strip")
+        dropped = sum(step.get("start", 0) for step in steps if step["type"] == "Strip")
         spaces = len(text) - len(text.lstrip(b" "))
         return text[min(spaces, dropped):].decode(errors="replace")
 

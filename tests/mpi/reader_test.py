@@ -1,6 +1,7 @@
 """io/python/strata_reader.py reads what the executable writes: weights in a forward pass of PyTorch give the loss that
 `strata evaluate` prints."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -134,6 +135,17 @@ class Reader(language.LanguageTest):
                         self.assertTrue(np.array_equal(data.encode(text), data.tokens))
                     with self.assertRaisesRegex(strata_reader.ReaderError, "token ids"):
                         data.decode([data.vocabulary])
+
+    def test_tokens_of_characters(self):
+        for number, (options, text) in enumerate([({}, "a b"), ({"prepend_scheme": "never"}, " a b"), ({"add_prefix_space": False}, " a b")]):
+            metaspace = {"type": "Metaspace", "replacement": "▁", **options}
+            tokens = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["b", -1.0], ["▁b", -1.5]]
+            (self.directory / "unigram.json").write_text(json.dumps(
+                {"model": {"type": "Unigram", "unk_id": 0, "vocab": tokens}, "pre_tokenizer": metaspace, "decoder": metaspace}))
+            with self.subTest(options):
+                self.import_text(f"pieces-{number}", text, "--split=1.0", "--separator=off", tokenizer="unigram.json")
+                with strata_reader.Dataset(self.directory / f"pieces-{number}") as data:
+                    self.assertEqual((data.tokenizer, data.decode(data.tokens)), ("unigram", text))
 
     def test_errors_say_what_is_wrong(self):
         self.train(self.config, (1, 1, 1), "whole")
