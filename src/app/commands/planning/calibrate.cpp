@@ -37,7 +37,7 @@ namespace {
 
 /// A plan of fewer microbatches, where there are many: each does the same. Nothing where the plan
 /// itself is to be measured.
-std::optional<plan::Plan> shortened(const plan::Plan& plan) {
+std::optional<plan::Plan> shorter_plan(const plan::Plan& plan) {
   config::RunConfig config = plan.config;
   config.batch.global = config.batch.micro * config.numerics.lanes * plan.parts *
                         std::min<std::int64_t>(2, plan.microbatches_per_lane);
@@ -148,7 +148,7 @@ class Calibration {
         }
       }
       for (const plan::Plan& given : plans_) {
-        const std::optional<plan::Plan> few = shortened(given);
+        const std::optional<plan::Plan> few = shorter_plan(given);
         do_plan(timer, few ? *few : given);
       }
       machine_.measured = timer.times();
