@@ -1,7 +1,6 @@
 #include "strata/config/config_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <string_view>

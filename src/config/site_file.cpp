@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include <fmt/format.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 

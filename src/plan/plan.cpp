@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "strata/core/error.hpp"
 #include "strata/nn/layer_trace.hpp"
 #include "strata/plan/replication.hpp"

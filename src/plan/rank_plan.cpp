@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include <fmt/format.h>
-
 #include "strata/optim/gradient_norm.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/executor.hpp"

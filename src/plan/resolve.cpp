@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/core/text.hpp"
 #include "strata/nn/layer_line.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/plan/replication.hpp"

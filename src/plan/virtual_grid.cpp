@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/grid/split.hpp"
 #include "strata/plan/replication.hpp"
 
 #include "resolve.hpp"

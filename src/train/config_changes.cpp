@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "strata/core/text.hpp"
-
 namespace strata::train {
 
 std::vector<IniLine> settings_in(std::string_view text) {

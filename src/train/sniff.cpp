@@ -4,7 +4,6 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "strata/core/host_name.hpp"
-#include "strata/core/text.hpp"
 
 namespace strata::app {
 namespace {

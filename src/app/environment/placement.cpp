@@ -1,13 +1,11 @@
 #include "environment/placement.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <set>
-#include <string_view>
 #include <thread>
 #include <utility>
 

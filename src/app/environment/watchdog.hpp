@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <mutex>

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "strata/comm/values.hpp"
 #include "strata/core/blocked_signals.hpp"

@@ -8,7 +8,6 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
-#include "strata/core/text.hpp"
 #include "strata/nn/adapters.hpp"
 #include "strata/nn/layer_line.hpp"
 #include "strata/ops/instruction_set.hpp"

@@ -8,7 +8,6 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/memory.hpp"
-#include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/replication.hpp"

@@ -8,7 +8,6 @@
 #include "strata/comm/clock_offset.hpp"
 #include "strata/comm/values.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/io/text_file.hpp"
 

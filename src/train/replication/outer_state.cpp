@@ -3,7 +3,6 @@
 #include "strata/comm/values.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/plan/checkpoint_names.hpp"
-#include "strata/plan/replication.hpp"
 #include "strata/train/receipts.hpp"
 
 namespace strata::train {

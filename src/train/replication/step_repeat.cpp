@@ -1,6 +1,5 @@
 #include "replication/step_repeat.hpp"
 
-#include <algorithm>
 #include <array>
 #include <functional>
 #include <set>

@@ -1,6 +1,5 @@
 #include "strata/train/rank_state.hpp"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "strata/core/clock.hpp"

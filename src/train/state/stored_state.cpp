@@ -1,7 +1,6 @@
 #include "strata/train/stored_state.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "strata/device/host_copy.hpp"
 #include "strata/ops/elementwise.hpp"

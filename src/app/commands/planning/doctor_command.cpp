@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -14,7 +13,6 @@
 #include "strata/comm/clock_offset.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
-#include "strata/core/host_name.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/attention.hpp"

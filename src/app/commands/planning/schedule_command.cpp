@@ -17,7 +17,6 @@
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/pipeline/search.hpp"
 #include "strata/pipeline/simulator.hpp"
-#include "strata/pipeline/stage_times.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "strata/comm/values.hpp"
 #include "strata/core/text.hpp"
@@ -22,7 +20,6 @@
 #include "commands/commands.hpp"
 #include "commands/image_options.hpp"
 #include "commands/run/loaded_model.hpp"
-#include "environment/cpu_cores.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {

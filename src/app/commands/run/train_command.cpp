@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <limits>
 #include <optional>
 
@@ -18,7 +17,6 @@
 #include "strata/plan/memory_fit.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
-#include "strata/train/file_timeout.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"

@@ -2,8 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 #include <span>
