@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -320,12 +321,9 @@ std::string nodes_text(const std::vector<std::string>& hosts) {
       nodes.push_back(host);
     }
   }
-  return fmt::format(
-      "{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
-      fmt::join(nodes.begin(),
-                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), kMostNamed)),
-                ", "),
-      nodes.size() > kMostNamed ? ", ..." : "");
+  return fmt::format("{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
+                     fmt::join(std::span(nodes).first(std::min(nodes.size(), kMostNamed)), ", "),
+                     nodes.size() > kMostNamed ? ", ..." : "");
 }
 
 nlohmann::ordered_json receipt_environment(comm::MpiSession& mpi, const plan::Plan& plan,
