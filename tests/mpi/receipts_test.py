@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import unittest.mock
 
 import numpy as np
 
@@ -233,6 +235,15 @@ class Receipts(harness.StrataTest):
         self.alone("replay", "run", "--steps=3", "--dump=gradients:*.bias,activations:dense[12]", expect=DONE)
         self.assertEqual(list(read_tensors(self.directory / "dump/step-00000003.safetensors")),
                          ["activations/dense1", "activations/dense2", *(f"gradients/dense{i}.bias" for i in (1, 2, 3, 4))])
+
+    def test_a_dump_without_room(self):
+        for file in ("/part-", "/master.h5", "/tensors"):
+            shim = {"LD_PRELOAD": os.environ["STRATA_FAULT_SHIM"], "STRATA_FAULT": f"call=write,n=1,error=ENOSPC,path={file}"}
+            with self.subTest(file), unittest.mock.patch.dict(os.environ, shim):
+                found = self.alone("replay", "run", "--steps=1-2", "--dump=weights", "--output=full")
+                self.assert_refused(found, USAGE, file, "No space left on device; free some space, or choose another --output")
+                self.assertNotIn("checkpoint", found.text)
+            self.assertFalse((self.directory / "full").exists())
 
     def test_where_two_runs_parted(self):
         for name, fault, settings in [("later", "flip-weights:7:0", []), ("summed", "flip-gradient:7:2", []),

@@ -60,8 +60,8 @@ class StepDump {
   [[nodiscard]] bool is_complete() const { return is_complete_; }
 
   /// Writes the file. Communication: collective over the world. Pre: is_complete(); all ranks reach
-  /// the directory, which is made where there is none. Throws: AgreedError(kUsage) or
-  /// AgreedError(kData) where it cannot be written.
+  /// the directory, which is made where there is none. Throws: AgreedError(kUsage) where it cannot
+  /// be written.
   void write(comm::Communicator& world, const std::filesystem::path& directory) const;
 
  private:

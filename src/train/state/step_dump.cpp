@@ -62,6 +62,22 @@ void append_elements(const ConstTensorView& elements, std::vector<std::byte>& to
   });
 }
 
+/// Runs a step of writing a dump, whose errors have advice about checkpoints, or none.
+template <typename Step>
+auto with_own_advice(const Step& step) {
+  try {
+    return step();
+  } catch (const Error& error) {
+    const auto* const of_file = dynamic_cast<const FileSystemError*>(&error);
+    if (of_file != nullptr && of_file->is_passing()) {
+      throw;
+    }
+    const std::string what = error.what();
+    fail(ExitCode::kUsage, "{}; free some space, or choose another --output",
+         what.substr(0, what.find(';')));
+  }
+}
+
 void write_safetensors(const io::Checkpoint& tensors, const fs::path& path) {
   std::vector<io::TensorToStore> stored;
   for (const io::TensorInfo& tensor : tensors.tensors()) {
@@ -240,34 +256,31 @@ void StepDump::write(comm::Communicator& world, const fs::path& directory) const
   const fs::path root = directory / fmt::format(".step-{:08}", step_);
   const std::string parts = comm::agree_on_first(world, [&] {
     scratch.emplace(root);
-    return io::begin_checkpoint(root, step_).string();
+    return with_own_advice([&] { return io::begin_checkpoint(root, step_).string(); });
   });
   const std::vector<std::string> texts = comm::agree_texts(world, [&] {
     std::vector<io::TensorSlice> slices;
     for (const auto& [part, kept] : parts_) {
       slices.insert(slices.end(), kept.slices.begin(), kept.slices.end());
     }
-    try {
-      return io::text_of(io::write_part(parts, world.rank(), slices));
-    } catch (const Error& error) {  // with advice about checkpoints
-      const std::string what = error.what();
-      fail(ExitCode::kUsage, "{}; free some space, or choose another --output",
-           what.substr(0, what.find(';')));
-    }
+    return with_own_advice(
+        [&] { return io::text_of(io::write_part(parts, world.rank(), slices)); });
   });
   comm::agree_on_first(world, [&] {
-    std::vector<io::PartRecord> records;
-    std::ranges::transform(texts, std::back_inserter(records), io::part_record_of);
-    const fs::path committed =
-        io::commit_checkpoint(root, step_, records, nlohmann::json::object());
-    const fs::path file = root / "tensors";
-    write_safetensors(io::Checkpoint::open(committed), file);
-    std::error_code error;
-    fs::rename(file, file_in(directory, step_), error);
-    if (error) {
-      fail(ExitCode::kData, "cannot write {}: {}; choose another --output",
-           file_in(directory, step_).string(), error.message());
-    }
+    with_own_advice([&] {
+      std::vector<io::PartRecord> records;
+      std::ranges::transform(texts, std::back_inserter(records), io::part_record_of);
+      const fs::path file = root / "tensors";
+      write_safetensors(io::Checkpoint::open(
+                            io::commit_checkpoint(root, step_, records, nlohmann::json::object())),
+                        file);
+      std::error_code error;
+      fs::rename(file, file_in(directory, step_), error);
+      if (error) {
+        fail(ExitCode::kUsage, "cannot write {}: {}", file_in(directory, step_).string(),
+             error.message());
+      }
+    });
   });
 }
 
