@@ -77,7 +77,9 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
       throw OutOfMemory(fmt::format("{}{} could not be allocated", bytes_text(kLeastBytes),
                                     comm::launch_in_environment().ranks == 1 ? "" : " for MPI"));
     }
-    static comm::Activity activity;  // signal handlers read it to the end
+    // Never destroyed: signal handlers read it to the end, and so do the watchdog's threads where
+    // MPI_Abort exits.
+    static comm::Activity& activity = *new comm::Activity;
     std::optional<config::CommandLine> line;
     try {
       line.emplace(command, given);
@@ -137,11 +139,15 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
     } catch (const std::exception& error) {
       ended = failed(error);
     }
-    activity.enter(comm::Phase::kEnd);
+    std::fflush(stdout);  // run() reports a failure
+    set_code_of_end(ended);
     // PMIx waits so long for the launcher to answer. Then Open MPI's takes the end of the process
     // for a crash. Source: https://github.com/openpmix/openpmix/pull/3650
     constexpr double kPmixSeconds = 2.0;
-    if (const double seconds = mpi.finalize(); seconds > kPmixSeconds && ended == ExitCode::kDone) {
+    const double seconds = mpi.finalize();
+    set_code_of_end(std::nullopt);
+    activity.enter(comm::Phase::kEnd);
+    if (seconds > kPmixSeconds && ended == ExitCode::kDone) {
       report(
           fmt::format("rank {}: MPI_Finalize took {:.1f} s, as the launcher is slow to answer. The "
                       "command is complete, also if the launcher reports that a process exited "
@@ -149,7 +155,6 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
                       rank, seconds));
     }
     // The watchdog waits for its threads and deletes files, and a file system may not respond.
-    std::fflush(stdout);  // run() reports a failure
     end_soon(ended);
     return ended;
   });

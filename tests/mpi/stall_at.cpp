@@ -1,6 +1,7 @@
-// Preloaded into the ranks: rank STALL_RANK stops itself (SIGSTOP) at its call number STALL_CALL of
-// the MPI function STALL_AT. Rank HANG_RANK hangs where it opens a file whose path contains
-// HANG_PATH, once the file HANG_FROM exists, as on a file system that does not respond.
+// Preloaded into the ranks: rank STALL_RANK raises the signal STALL_SIGNAL, by default SIGSTOP, at
+// its call number STALL_CALL of the MPI function STALL_AT. Rank HANG_RANK hangs where it opens a
+// file whose path contains HANG_PATH, once the file HANG_FROM exists, as on a file system that does
+// not respond.
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -25,9 +26,10 @@ void stall_at(const char* function) {
   const char* const stalled = std::getenv("STALL_RANK");
   const char* const at = std::getenv("STALL_AT");
   const char* const call = std::getenv("STALL_CALL");
+  const char* const signal = std::getenv("STALL_SIGNAL");
   if (rank != nullptr && stalled != nullptr && at != nullptr && std::strcmp(rank, stalled) == 0 &&
       std::strcmp(function, at) == 0 && ++calls == (call == nullptr ? 1 : std::atoi(call))) {
-    std::raise(SIGSTOP);
+    std::raise(signal == nullptr ? SIGSTOP : std::atoi(signal));
   }
 }
 

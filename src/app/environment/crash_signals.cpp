@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -39,6 +40,8 @@ constexpr unsigned kHandlerSeconds = 10;
 std::atomic<std::int64_t> own_rank{0};
 std::atomic<const comm::Activity*> own_activity{nullptr};
 std::array<struct sigaction, kSignals.size()> earlier;
+constexpr int kNoCode = -1;
+std::atomic<int> code_of_end{kNoCode};
 std::atomic<bool> exit_is_own{false};
 std::atomic<int> crash{0};
 std::atomic<bool> waits_for_debugger{false};
@@ -140,27 +143,40 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* context) {
     ++i;
   }
   const bool is_crash = i < kCrashes;
+  const comm::Activity* const activity = own_activity;
+  const int code = code_of_end;
+  const bool is_done = is_crash && code != kNoCode && activity != nullptr &&
+                       activity->phase() == comm::Phase::kEnd && !waits_for_debugger;
   if (is_crash) {
     limit_handlers(signal, context);
     end_if_memory_is_short("signal ", signal);
   }
   line << (is_crash ? "crashed with " : "ended at once by ") << kSignals[i].second;
   sigaction(signal, &earlier[i], nullptr);
-  if (const comm::Activity* const activity = own_activity) {
+  if (activity != nullptr) {
     line << " in phase " << name_of(activity->phase());
     if (activity->step() > 0) {
       line << ", step " << activity->step();
     }
   }
-  line << (is_crash ? "; this is an error in strata or in a library: please report it with the "
-                      "lines above and below\n"
-                    : "; SIGUSR1 or SIGTERM lets a run write a checkpoint first\n");
+  if (is_done) {
+    line << " (MPI_Finalize), probably by an error in the MPI library. The command is complete, "
+         << "with exit code " << code
+         << ", also if the launcher reports that a process exited improperly\n";
+  } else {
+    line << (is_crash ? "; this is an error in strata or in a library: please report it with the "
+                        "lines above and below\n"
+                      : "; SIGUSR1 or SIGTERM lets a run write a checkpoint first\n");
+  }
   line.write();
-  if (is_crash && earlier[i].sa_handler == SIG_DFL) {
+  if (is_done || (is_crash && earlier[i].sa_handler == SIG_DFL)) {
     // MPI, where it runs, has a handler that prints the stack.
     std::array<void*, 64> frames{};
     const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
     backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  }
+  if (is_done) {
+    _exit(code);
   }
   // The earlier handler gets the signal again, once this one returns.
   raise(signal);
@@ -191,6 +207,10 @@ extern "C" void on_crash_signal(int signal, siginfo_t* info, void* context) {
 }
 
 }  // namespace
+
+void set_code_of_end(std::optional<ExitCode> code) {
+  code_of_end = code ? static_cast<int>(*code) : kNoCode;
+}
 
 void allow_exit() {
   exit_is_own = true;

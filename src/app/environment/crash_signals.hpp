@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "strata/comm/activity.hpp"
+#include "strata/core/error.hpp"
 
 namespace strata::app {
 
@@ -16,6 +18,11 @@ namespace strata::app {
 /// handlers too. `activity`: of this rank, or null; it must outlive the process's use of signals or
 /// a later call.
 void install_crash_signals(std::int64_t rank, const comm::Activity* activity);
+
+/// While MPI is finalized: a crash in Phase::kEnd ends the process with this code, its command's.
+/// All ranks have done their work then, and a job that stopped to be continued (75) must not count
+/// as failed. Source of such crashes: https://github.com/open-mpi/ompi/issues/10117
+void set_code_of_end(std::optional<ExitCode> code);
 
 /// From now on the process may exit.
 void allow_exit();

@@ -151,10 +151,10 @@ void Heartbeats::stop_looking() {
   }
 }
 
-bool Heartbeats::first_to_report() const {
+bool Heartbeats::first_to_report(const std::filesystem::path& claim) {
   std::error_code ignored;
-  std::filesystem::create_directories(claim().parent_path(), ignored);
-  const int file = ::open(claim().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  std::filesystem::create_directories(claim.parent_path(), ignored);
+  const int file = ::open(claim.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   const bool taken = file < 0 && errno == EEXIST;
   if (file >= 0) {
     ::close(file);

@@ -32,8 +32,10 @@ class Heartbeats {
   void look_at_peers();
   /// Forgets what the looks have shown.
   void stop_looking();
+  /// The file by which the first rank of the job that reports is known.
+  [[nodiscard]] std::filesystem::path claim() const;
   /// True for the first rank that asks, and where the file system does not tell.
-  [[nodiscard]] bool first_to_report() const;
+  [[nodiscard]] static bool first_to_report(const std::filesystem::path& claim);
 
   /// Sentences about the ranks whose file did not change for this long, as in ". Rank 1 ...".
   [[nodiscard]] std::string silent_ranks(double seconds) const;
@@ -47,7 +49,6 @@ class Heartbeats {
   };
 
   [[nodiscard]] std::filesystem::path file_of(std::int64_t rank) const;
-  [[nodiscard]] std::filesystem::path claim() const;
 
   std::filesystem::path run_directory_;
   std::string job_;

@@ -36,7 +36,8 @@ std::thread thread_without_signals(Work work) {
 }
 
 /// The result of work on files, or `otherwise` after `seconds`, because a file system may not
-/// respond. Pre: the process ends soon; the work may go on until then.
+/// respond. Its thread is never joined, because nothing ends a system call that does not return: it
+/// goes on until the process ends. Pre: the work owns what it uses.
 bool within(double seconds, bool otherwise, std::function<bool()> work) {
   std::packaged_task<bool()> task(std::move(work));
   std::future<bool> result = task.get_future();
@@ -238,8 +239,10 @@ void Watchdog::report_timeout(const std::string& message) {
     std::this_thread::sleep_for(others / 10);
     missing = missing_ranks();
   }
-  const bool first = setup_.run_directory.empty() ||
-                     within(kClaimSeconds, true, [this] { return heartbeats_.first_to_report(); });
+  const bool first =
+      setup_.run_directory.empty() || within(kClaimSeconds, true, [claim = heartbeats_.claim()] {
+        return Heartbeats::first_to_report(claim);
+      });
   if (first) {
     print_error(
         fmt::format("strata: rank {}: {}\n", setup_.rank, printable_lines(message + missing)));
@@ -256,17 +259,16 @@ void Watchdog::write_report(const std::string& message) const {
     return;
   }
   constexpr double kSeconds = 1.0;
-  within(kSeconds, false, [this, message] {
+  const std::filesystem::path path =
+      setup_.run_directory / fmt::format("report-rank-{}.txt", setup_.rank);
+  within(kSeconds, false, [path, text = report_text(message), main = main_thread_] {
     std::error_code ignored;
-    std::filesystem::create_directories(setup_.run_directory, ignored);
-    const std::filesystem::path path =
-        setup_.run_directory / fmt::format("report-rank-{}.txt", setup_.rank);
-    const std::string text = report_text(message);
+    std::filesystem::create_directories(path.parent_path(), ignored);
     std::filesystem::remove(path, ignored);
     std::ofstream file(path);
     // The launcher may end this process before the stack is there.
     file << text << std::flush;
-    file << "\nstack of the main thread:\n" << main_stack(main_thread_);
+    file << "\nstack of the main thread:\n" << main_stack(main);
     return true;
   });
 }

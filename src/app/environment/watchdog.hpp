@@ -61,7 +61,9 @@ class Watchdog {
   /// job has printed such a line; writes the report. Returns within some seconds. Pre: the process
   /// ends soon.
   void report_timeout(const std::string& message);
-  /// Writes what this rank did last into run.dir/report-rank-N.txt. Pre: the process ends soon.
+  /// Writes what this rank did last into run.dir/report-rank-N.txt. After a second, because a file
+  /// system may not respond, a thread of its own goes on, also where the watchdog is destroyed.
+  /// Pre: the process ends soon.
   void write_report(const std::string& message) const;
 
  private:

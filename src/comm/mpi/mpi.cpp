@@ -413,6 +413,7 @@ double MpiSession::finalize() {
   const BlockingCalls calls(world_->activity(), "finalize MPI with all ranks");
   check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   const double begin = now_seconds();
+  world_->enter(Phase::kEnd);  // on all ranks
   check(MPI_Finalize(), "MPI_Finalize");
   return now_seconds() - begin;
 }

@@ -1,6 +1,7 @@
 #include "environment/crash_signals.hpp"
 
 #include <csignal>
+#include <optional>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,6 +29,34 @@ TEST(CrashSignals, EndTheProcessWhereALibrarysHandlerHangs) {
       },
       testing::KilledBySignal(SIGSEGV),
       "rank 3: crashed with SIGSEGV(.|\n)*a handler of the crash did not end within 10 s");
+}
+
+TEST(CrashSignals, AreNoFailureOfACommandThatIsCompleteWhereMpiIsFinalized) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        comm::Activity activity;
+        activity.enter(comm::Phase::kEnd);
+        install_crash_signals(3, &activity);
+        set_code_of_end(ExitCode::kStoppedEarly);
+        raise(SIGSEGV);
+      },
+      testing::ExitedWithCode(75),
+      "rank 3: crashed with SIGSEGV in phase end .MPI_Finalize., .* complete, with exit code 75, ");
+  for (const comm::Phase phase : {comm::Phase::kTraining, comm::Phase::kEnd}) {
+    EXPECT_EXIT(
+        {
+          comm::Activity activity;
+          activity.enter(phase);
+          install_crash_signals(3, &activity);
+          set_code_of_end(ExitCode::kStoppedEarly);
+          if (phase == comm::Phase::kEnd) {
+            set_code_of_end(std::nullopt);
+          }
+          raise(SIGSEGV);
+        },
+        testing::KilledBySignal(SIGSEGV), "please report it");
+  }
 }
 
 }  // namespace

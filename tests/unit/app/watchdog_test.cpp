@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "strata/core/blocked_signals.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/host_name.hpp"
 
 #include "../io/data_files.hpp"
@@ -83,18 +85,18 @@ TEST(Heartbeats, OneRankReportsAndFilesOfOtherJobsGo) {
   const std::filesystem::path old = directory / "heartbeats/killed-rank-0";
   {
     Heartbeats own(directory.path(), "job", 0, 2);
-    EXPECT_TRUE(own.first_to_report());
-    EXPECT_FALSE(Heartbeats(directory.path(), "job", 1, 2).first_to_report());
+    EXPECT_TRUE(Heartbeats::first_to_report(own.claim()));
+    EXPECT_FALSE(Heartbeats::first_to_report(Heartbeats(directory.path(), "job", 1, 2).claim()));
     std::ofstream(old) << "1 host 1 training\n";
     std::filesystem::last_write_time(
         old, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
     own.write("start");
     EXPECT_FALSE(std::filesystem::exists(old));
-    EXPECT_TRUE(own.first_to_report()) << "the claim of the job before";
+    EXPECT_TRUE(Heartbeats::first_to_report(own.claim())) << "the claim of the job before";
     EXPECT_TRUE(std::filesystem::exists(directory / "heartbeats/job-rank-0"));
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "heartbeats/job-rank-0"));
-  EXPECT_TRUE(Heartbeats("/dev/null/none", "job", 1, 2).first_to_report());
+  EXPECT_TRUE(Heartbeats::first_to_report("/dev/null/none/claim"));
 }
 
 // So long a thread that looks at files may wait for a core.
@@ -193,6 +195,32 @@ TEST(Watchdog, LooksForMissingRanksWhenItReports) {
     watchdog.report_timeout("timed out");
   }
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("timed out. Rank 1 has not"));
+}
+
+TEST(Watchdog, WhatWritesItsReportUsesNothingOfIt) {
+  const io::test::TemporaryDirectory directory;
+  comm::Activity activity;
+  {
+    // The stack of a thread that takes no signal is awaited for longer than the report.
+    const BlockedSignals blocked;
+    const Watchdog watchdog({.timeout_seconds = kLong,
+                             .run_directory = directory.path(),
+                             .rank = 3,
+                             .ranks = 4,
+                             .job = "job",
+                             .end = [] {}},
+                            activity);
+    watchdog.write_report("timed out");
+  }
+  std::string report;
+  for (const double end = now_seconds() + 10.0 * kLong;
+       report.find("\n  none: ") == std::string::npos && now_seconds() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::ifstream file(directory / "report-rank-3.txt");
+    report.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(report, AllOf(HasSubstr("rank 3 on "), HasSubstr(": timed out\nstart"),
+                            HasSubstr("\nstack of the main thread:\n  none: ")));
 }
 
 TEST(Watchdog, LetsAThreadWork) {
