@@ -1,10 +1,7 @@
 """Numbers that are not finite, and passing faults of one rank, which the rig injects."""
 
 import json
-import os
 import re
-import signal
-import time
 
 import harness
 
@@ -141,25 +138,15 @@ class Faults(harness.StrataTest):
             self.assertEqual("repeated steps: 1, " in text, repeats, text)
 
     def test_a_slow_rank_is_named(self):
-        job = self.start(2, "train", self.config, "--run.dir=slow", "--train.steps=100000000")
-        lines = self.directory / "slow" / "metrics.jsonl"
-        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
-        slow = job.ranks()[1]
-
-        def slowed_until_named():
-            os.kill(slow, signal.SIGSTOP)
-            time.sleep(0.08)
-            os.kill(slow, signal.SIGCONT)
-            time.sleep(0.01)
-            return "warning: rank 1 computes for" in job.text()
-
-        job.wait_until(slowed_until_named, 60)
-        job.signal_all(signal.SIGUSR1)
-        text = job.wait(60).text
-        self.assertEqual(text.count("rank 1 computes for"), 1)
-        self.assertRegex(text, r"compute \S+ / \S+ / \S+ ms \(rank [01]\)")
-        (named,) = (record for record in map(json.loads, lines.read_text().splitlines()) if record.get("event") == "slow")
+        # Longer than a rank that computes little waits for a core, on a busy machine too. The second line in a row names it.
+        with harness.rig(SLOW="1:0.2"):
+            text = self.train(self.config, (2, 1), "slow", "--train.steps=9", "--train.log_every=3").text
+        self.assertEqual(text.count("warning: rank 1 computes for"), 1, text)
+        self.assertRegex(text, r"compute \S+ / \S+ / \S+ ms \(rank 1\)")
+        records = map(json.loads, (self.directory / "slow" / "metrics.jsonl").read_text().splitlines())
+        (named,) = (record for record in records if record.get("event") == "slow")
         self.assertEqual(named["rank"], 1)
+        self.assertGreaterEqual(named["seconds"], 0.2)
         self.assertGreater(named["seconds"], 1.5 * named["peers_seconds"])
 
 

@@ -19,6 +19,8 @@
 //
 //   STRATA_RIG_DELAY=RANK:SECONDS   the rank sleeps after each gradient
 //
+//   STRATA_RIG_SLOW=RANK:SECONDS   the rank computes so much longer in each step
+//
 //   STRATA_RIG_TIMES=FORWARD:INPUT:WEIGHT   each action of a schedule takes so many ms more, in the
 //     form of strata schedule
 //
@@ -135,6 +137,10 @@ class Rig {
         !delay.empty() && std::stoll(delay[0]) == rank_) {
       delay_seconds_ = std::stod(delay[1]);
     }
+    if (const auto slow = parts_of("STRATA_RIG_SLOW", 2, 2);
+        !slow.empty() && std::stoll(slow[0]) == rank_) {
+      slow_seconds_ = std::stod(slow[1]);
+    }
     if (const auto fault = parts_of("STRATA_RIG_FAULT", 3, 4);
         !fault.empty() && std::stoll(fault[2]) == rank_) {
       place_ = enum_from_name<FaultPlace>(fault[0]);
@@ -225,6 +231,9 @@ class Rig {
 
   void at(train::StepPoint point, std::int64_t step, train::RankState& state) {
     using train::StepPoint;
+    if (point == StepPoint::kReduced && slow_seconds_ > 0.0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_));
+    }
     if (step != step_ || !place_) {
       return;
     }
@@ -247,6 +256,7 @@ class Rig {
 
   std::int64_t rank_ = 0;
   double delay_seconds_ = 0.0;
+  double slow_seconds_ = 0.0;
   std::optional<FaultPlace> place_;
   std::int64_t step_ = 0;  ///< of the fault
   std::string runs_;
