@@ -117,10 +117,11 @@ class Async(harness.StrataTest):
                 self.assertIsNotNone(found, finished.text)
                 self.assertGreaterEqual(int(found[1]), 5)
 
-    def test_a_worker_that_stands_still_ends_the_job(self):
-        job = self.start(3, "train", self.config, "--run.dir=still", "--numerics.lanes=3", "--batch.micro=4",
+    @harness.on_a_running_machine
+    def test_a_worker_that_stands_still_ends_the_job(self, attempt):
+        job = self.start(3, "train", self.config, f"--run.dir=still-{attempt}", "--numerics.lanes=3", "--batch.micro=4",
                          "--train.steps=400000", "--train.evaluate_every=0", "--checkpoint.every=0",
-                         "--run.timeout=3")
+                         f"--run.timeout={3 * harness.patience(attempt)}")
         job.wait_until(lambda: "  units " in job.text(), 60)
         os.kill(job.ranks()[1], signal.SIGSTOP)
         finished = job.wait(60)

@@ -278,7 +278,7 @@ class Chat(harness.StrataTest):
         grid = harness.grid_settings(grid)[1:] if grid else []
         done = subprocess.run([*ranks, harness.STRATA, "generate", "whole", "--temperature=0", *arguments, *grid], cwd=self.directory,
                               env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, input=said if isinstance(said, bytes) else said.encode(),
-                              capture_output=True, check=False, timeout=60)
+                              capture_output=True, check=False, timeout=60 * harness.LENIENCE)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def answers_prompts_and_chats(self):

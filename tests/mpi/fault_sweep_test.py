@@ -193,9 +193,10 @@ class FaultSweep(harness.StrataTest):
     def test_a_slow_file_system_is_no_lost_peer(self, attempt):
         """One rank reads a checkpoint for longer than run.timeout, while the others wait."""
         whole = shutil.copytree(self.directory / "whole", self.directory / f"sweep/slow-{attempt}")
-        fault = "call=open,n=1,last,error=slow,rank=1,path=/part-"
+        timeout, slow = (seconds * harness.patience(attempt) for seconds in (3, 4))
+        fault = f"call=open,n=1,last,error=slow,seconds={slow},rank=1,path=/part-"
         for arguments in [("train", self.config, "--train.steps=4", f"--run.dir={whole}"), ("evaluate", whole)]:
-            finished = self.strata(2, *arguments, "--run.timeout=3", STRATA_FAULT=fault)
+            finished = self.strata(2, *arguments, f"--run.timeout={timeout}", STRATA_FAULT=fault)
             self.assertEqual(finished.code, DONE, finished.text)
 
     def test_a_process_that_proc_hides_may_live(self):

@@ -297,7 +297,7 @@ class Tables(harness.StrataTest):
         with (self.directory / "prices.csv").open("rb") as file:
             # Slow enough for a line of progress, which only a terminal gets.
             piped = subprocess.run(["sh", "-c", '(sleep 0.6; gzip) | "$0" "$@"', harness.STRATA, *arguments, "--files=-"],
-                                   stdin=file, cwd=self.directory, capture_output=True, text=True, timeout=60)
+                                   stdin=file, cwd=self.directory, capture_output=True, text=True, timeout=60 * harness.LENIENCE)
         self.assertEqual((piped.returncode, piped.stderr), (DONE, ""))
         self.assertEqual(shards, {path.name: path.read_bytes() for path in (self.directory / "prices").glob("*-0*.h5")})
 
@@ -307,7 +307,7 @@ class Tables(harness.StrataTest):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         finished = subprocess.run(
-            ["/usr/bin/python3", CONVERTER, *arguments], cwd=self.directory, capture_output=True, text=True, timeout=60,
+            ["/usr/bin/python3", CONVERTER, *arguments], cwd=self.directory, capture_output=True, text=True, timeout=60 * harness.LENIENCE,
             env={**os.environ, "PYTHONPATH": str(self.directory / "modules") if modules else ""})
         self.assertEqual(finished.returncode, code, finished.stderr)
         return finished.stdout + finished.stderr

@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from harness import DONE, STRATA, USAGE, StrataTest, config_text
+from harness import DONE, STRATA, USAGE, StrataTest, config_text, state_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/job/gpt2.*")])
@@ -156,10 +156,9 @@ while sleep 0.1; do :; done""")
         for number in (signal.SIGHUP, signal.SIGINT):  # to all processes of the terminal
             script = subprocess.Popen(["bash", "job.sh"], cwd=self.directory, start_new_session=True, stdout=subprocess.DEVNULL,
                                       env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
-            while not (self.directory / "ready").exists():
+            while not (self.directory / "ready").exists() or state_of(script.pid) != "S":  # until the script waits
                 self.assertIsNone(script.poll())
                 time.sleep(0.05)
-            time.sleep(0.2)  # until the script waits
             os.killpg(script.pid, number)
             self.assertEqual(script.wait(60), 75)
             (self.directory / "ready").unlink()

@@ -84,7 +84,7 @@ class Errors(language.LanguageTest):
     def generate(self, *arguments, run="spoken"):
         """Generates without mpirun; its exit code, standard output and standard error apart."""
         command = [harness.STRATA, "generate", self.config, f"--run.dir={run}", *arguments]
-        done = subprocess.run(command, cwd=self.directory, timeout=60,
+        done = subprocess.run(command, cwd=self.directory, timeout=60 * harness.LENIENCE,
                               env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, check=False,
                               capture_output=True, text=True, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
@@ -190,7 +190,7 @@ class Errors(language.LanguageTest):
         self.train(self.config, (1, 1, 1), "unheard")
         with open("/dev/full", "wb") as full:
             done = subprocess.run([harness.STRATA, "generate", self.config, "--run.dir=unheard",
-                                   "--prompt=oak"], cwd=self.directory, timeout=60, stdout=full,
+                                   "--prompt=oak"], cwd=self.directory, timeout=60 * harness.LENIENCE, stdout=full,
                                   stderr=subprocess.PIPE, text=True, check=False,
                                   env={**os.environ, **harness.LAUNCH_ENVIRONMENT})
         self.assertEqual(done.returncode, DATA, done.stderr)

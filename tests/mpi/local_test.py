@@ -113,7 +113,7 @@ class Jobs(harness.StrataTest):
                             "local.steps is 6", "12")
 
     def test_a_killed_island_comes_back(self):
-        settings = ["--train.steps=240", "--train.evaluate_every=0", "--local.deadline=2"]
+        settings = ["--train.steps=240", "--train.evaluate_every=0", "--local.deadline=6"]
         jobs = [self.island(number, "loss", *settings) for number in range(3)]
         jobs[2].wait_until(lambda: (self.directory / "loss/rounds/step-00000012").exists(), 60)
         jobs[2].signal_all(signal.SIGKILL)
@@ -127,7 +127,7 @@ class Jobs(harness.StrataTest):
             self.assertEqual(finished.code, harness.DONE, finished.text)
             texts.append(finished.text)
         self.assertRegex(texts[0], r"warning: the average after step \d+ has 2 of 3 islands: 0, 1; the others were "
-                                         "later than local.deadline = 2 s, do not run, or")
+                                         "later than local.deadline = 6 s, do not run, or")
         self.assertRegex(texts[0], r"all islands are in the average after step \d+ again")
         rounds = [round["islands"] for round in self.rounds("loss")]
         self.assertEqual(len(rounds), 40)

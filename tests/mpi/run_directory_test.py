@@ -74,17 +74,23 @@ class ThinMetrics(RunDirectory):
 class TwoRuns(RunDirectory):
     def test_at_the_same_time(self):
         self.train(self.config, (2, 1), "alone", *LONG)
+        met = 0
         for attempt in range(3):
             run = f"both-{attempt}"
             with harness.rig(**SLOW):
                 jobs = [self.start_training(run, "--run.resume=auto", *LONG) for _ in range(2)]
             ended = sorted((job.wait(60) for job in jobs), key=lambda one: one.code)
             self.assertEqual(ended[0].code, DONE, ended[0].text)
-            self.assert_refused(ended[1], USAGE, f"{run} is in use by host ", ", process ", ", since ",
-                                "choose another run.dir")
+            if ended[1].code == DONE:  # it began when the other one had ended, on a busy machine
+                self.assertTrue(any("is done already" in one.text for one in ended), ended[1].text)
+            else:
+                met += 1
+                self.assert_refused(ended[1], USAGE, f"{run} is in use by host ", ", process ", ", since ",
+                                    "choose another run.dir")
             self.assert_same_run("alone", run)
             self.assertEqual(self.hidden_in(run), [])
             self.assertFalse((self.directory / run / "run.lock").exists())
+        self.assertGreater(met, 0)
 
     def test_a_killed_owner_is_succeeded_at_once(self):
         self.train(self.config, (2, 1), "undisturbed", *LONG)

@@ -7,7 +7,7 @@
  * n      the call that fails, from 1; 0: none
  * last   with n: all calls from n on fail
  * error  the name of an errno (EIO, ENOSPC, EACCES, ESTALE, ENOMEM), short: a read or write of half of the bytes, kill:
- *        SIGKILL in place of the call, slow: it takes four seconds, or hang: it does not return
+ *        SIGKILL in place of the call, slow: it takes `seconds` (default 4), or hang: it does not return
  * path   only files whose absolute name holds this text count
  * rank   only this rank of MPI's world counts
  *
@@ -49,6 +49,7 @@ static struct {
   int onward;
   int error; /* 0: short; else an errno or one of those below */
   int counts;
+  unsigned seconds;
   char path[256];
   const char *rank;
 } plan;
@@ -82,6 +83,8 @@ static void set_option(const char *key, const char *value) {
     plan.n = strtol(value, NULL, 10);
   } else if (strcmp(key, "last") == 0) {
     plan.onward = 1;
+  } else if (strcmp(key, "seconds") == 0) {
+    plan.seconds = (unsigned)strtoul(value, NULL, 10);
   } else if (strcmp(key, "path") == 0) {
     snprintf(plan.path, sizeof plan.path, "%s", value);
   } else if (strcmp(key, "rank") == 0) {
@@ -98,6 +101,7 @@ __attribute__((constructor)) static void read_plan(void) {
   plan.rank = rank_of_process();
   plan.counts = text != NULL;
   plan.call = CALLS;
+  plan.seconds = 4;
   plan.is_read = 1;
   if (text == NULL) {
     return;
@@ -161,7 +165,7 @@ static enum outcome meet(enum call call, const char *path) {
     pause();
   }
   if (plan.error == SLOW) {
-    sleep(4);
+    sleep(plan.seconds);
     return PASS;
   }
   if (plan.error == 0) {
