@@ -11,6 +11,7 @@
 #include "strata/core/utf8.hpp"
 #include "strata/exchange/model_files.hpp"
 
+#include "families.hpp"
 #include "peft_config.hpp"
 
 namespace strata::exchange {
@@ -52,6 +53,7 @@ class AdapterReader {
  public:
   AdapterReader(const fs::path& directory, const PublishedModel& model)
       : directory_(directory),
+        model_(model),
         config_(read_peft_config(directory)),
         weights_(published_tensors(model, MatrixOrder::kInputsFirst)),
         files_(io::TensorFiles::open_safetensors(directory / kPeftWeights)),
@@ -110,8 +112,19 @@ class AdapterReader {
          fmt::vformat(format, fmt::make_format_args(args...)));
   }
 
-  static std::string module_of(const PublishedTensor& weight) {
-    return weight.name.substr(0, weight.name.size() - kMatrix.size());
+  /// The module of a weight, in adapters of a composite under the name that it has there.
+  [[nodiscard]] std::string module_of(const PublishedTensor& weight) const {
+    const auto without_end = [](const std::string& name) {
+      return name.substr(0, name.size() - kMatrix.size());
+    };
+    if (!model_.part_of.empty()) {
+      for (const std::string& name : names_in_files(model_, weight.name)) {
+        if (files_.tensors().contains(peft_name(without_end(name), "lora_A"))) {
+          return without_end(name);
+        }
+      }
+    }
+    return without_end(weight.name);
   }
 
   /// Refuses modules of the config that have no adapters in strata.
@@ -257,6 +270,7 @@ class AdapterReader {
   }
 
   const fs::path& directory_;
+  const PublishedModel& model_;
   PeftConfig config_;
   std::vector<PublishedTensor> weights_;
   io::TensorFiles files_;

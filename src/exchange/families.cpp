@@ -1,6 +1,7 @@
 #include "families.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -35,7 +36,30 @@ length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids n
 forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
 suppress_tokens begin_suppress_tokens)";
 
+constexpr std::array kComposites{
+    Composite{.model_type = "gemma3",
+              .family = "gemma3_text",
+              .ignored = "mm_tokens_per_image boi_token_index boi_token_id eoi_token_index "
+                         "eoi_token_id"},
+    Composite{.model_type = "mistral3",
+              .family = "mistral",
+              .ignored = "multimodal_projector_bias projector_hidden_act spatial_merge_size "
+                         "vision_feature_layer"}};
+
+/// Of all composites. Whether the head is tied is a key of the text part: versions of transformers
+/// write a default of their own beside it.
+constexpr std::string_view kKeysOfComposites =
+    "text_config vision_config image_token_index image_token_id tie_word_embeddings";
+
+/// How names of tensors of the other parts begin, also behind "model.".
+constexpr std::array<std::string_view, 2> kOtherParts{"vision_tower", "multi_modal_projector"};
+
 using Keys = std::vector<ConfigKey>;
+
+bool has_word(std::string_view words, std::string_view word) {
+  const std::vector<std::string> all = split_words(words, " \n");
+  return std::ranges::find(all, word) != all.end();
+}
 
 Keys joined(Keys keys, Keys more) {
   keys.insert(keys.end(), std::make_move_iterator(more.begin()),
@@ -290,7 +314,7 @@ std::vector<Family> make_families() {
                    .keys = decoder_keys({silu(), no_window(), fixed("rope_interleaved", false),
                                          fixed("attention_bias", false, Written::kAlways),
                                          fixed("mlp_bias", false, Written::kAlways)}),
-                   .ignored = "is_llama_config",
+                   .ignored = "is_llama_config max_sequence_length",
                    .tensors = decoder_names()});
   table.push_back({.model_type = "qwen2",
                    .architecture = "Qwen2ForCausalLM",
@@ -429,6 +453,14 @@ std::vector<Family> make_families() {
   return table;
 }
 
+std::string model_types(const auto& table) {
+  std::vector<std::string_view> names;
+  for (const auto& row : table) {
+    names.push_back(row.model_type);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
@@ -437,11 +469,11 @@ const std::vector<Family>& families() {
 }
 
 std::string family_names() {
-  std::vector<std::string_view> names;
-  for (const Family& family : families()) {
-    names.push_back(family.model_type);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return model_types(families());
+}
+
+std::string composite_names() {
+  return model_types(kComposites);
 }
 
 const Family& row_of(const PublishedModel& model) {
@@ -456,11 +488,45 @@ const Family* find_family(std::string_view model_type) {
 }
 
 bool is_ignored(const Family& family, std::string_view key) {
-  const auto has = [&](std::string_view words) {
-    const std::vector<std::string> keys = split_words(words, " \n");
-    return std::ranges::find(keys, key) != keys.end();
-  };
-  return has(kIgnoredKeys) || has(family.ignored);
+  return has_word(kIgnoredKeys, key) || has_word(family.ignored, key);
+}
+
+const Composite* find_composite(std::string_view model_type) {
+  const auto* const found = std::ranges::find(kComposites, model_type, &Composite::model_type);
+  return found == kComposites.end() ? nullptr : found;
+}
+
+bool is_ignored(const Composite& composite, std::string_view key) {
+  return has_word(kKeysOfComposites, key) || has_word(composite.ignored, key);
+}
+
+bool is_common(std::string_view key) {
+  static const Keys kAbsent = absent();
+  return has_word(kIgnoredKeys, key) ||
+         std::ranges::find(kAbsent, key, &ConfigKey::name) != kAbsent.end();
+}
+
+std::vector<std::string> names_in_files(const PublishedModel& model, const std::string& name) {
+  std::string without_base = name;
+  for (const std::string_view base : {"transformer.", "model.", "gpt_neox."}) {
+    if (name.starts_with(base)) {
+      without_base = name.substr(base.size());
+    }
+  }
+  if (model.part_of.empty()) {
+    return {name, without_base};
+  }
+  // Up to version 4.51 of transformers, and from 4.52 on, where the head has its own name.
+  return {"language_model." + name, "model.language_model." + without_base, name};
+}
+
+std::string_view other_part(const PublishedModel& model, std::string_view name) {
+  constexpr std::string_view kBase = "model.";
+  name.remove_prefix(name.starts_with(kBase) ? kBase.size() : 0);
+  const std::string_view first = name.substr(0, name.find('.'));
+  const bool is_other = !model.part_of.empty() &&
+                        std::ranges::find(kOtherParts, first) != kOtherParts.end() && first != name;
+  return is_other ? first : std::string_view();
 }
 
 }  // namespace strata::exchange

@@ -1,8 +1,10 @@
 #include "huggingface_config.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,11 +25,67 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModelType = "model_type";
+constexpr const char* kArchitectures = "architectures";
+constexpr const char* kTextConfig = "text_config";
 
 /// The model_type of a config.json; empty without one.
 std::string model_type_in(const nlohmann::json& config) {
   const nlohmann::json type = config.value(kModelType, nlohmann::json());
   return type.is_string() ? type.get<std::string>() : "";
+}
+
+/// The config.json of the text part alone: text_config, and what the whole says of all its parts,
+/// as token ids. Null for a model that is no composite, or a text_config that is no object.
+nlohmann::json text_part(const nlohmann::json& whole) {
+  const Composite* const composite = find_composite(model_type_in(whole));
+  if (composite == nullptr || !whole.value(kTextConfig, nlohmann::json()).is_object()) {
+    return nullptr;
+  }
+  nlohmann::json part = whole.at(kTextConfig);
+  for (const auto& [key, value] : whole.items()) {
+    const bool names_class = key == kModelType || key == kArchitectures || key == "auto_map";
+    if (is_common(key) && !names_class && !value.is_null()) {
+      part[key] = value;
+    }
+  }
+  part.emplace(kModelType, composite->family);
+  return part;
+}
+
+/// What models of other families have, and what strata computes in its place.
+struct ForeignKey {
+  std::string_view key;
+  std::string_view within;  ///< of the key's object; empty: any value but null
+  std::string_view computed;
+};
+
+constexpr std::array kForeignKeys{
+    ForeignKey{"rope_scaling", "mrope_section", "rotary positions of one number for each token"},
+    ForeignKey{"rope_parameters", "mrope_section", "rotary positions of one number for each token"},
+    ForeignKey{"num_local_experts", "", "MLPs without experts"},
+    ForeignKey{"num_experts", "", "MLPs without experts"},
+    ForeignKey{"n_routed_experts", "", "MLPs without experts"},
+    ForeignKey{"vision_config", "", "texts, without images"},
+    ForeignKey{"audio_config", "", "texts, without sounds"}};
+
+/// A key of a model of no family, or of its text_config, as in "num_experts is 16, strata computes
+/// MLPs without experts"; empty where none is known.
+std::string foreign_key_text(const nlohmann::json& config) {
+  const nlohmann::json text = config.value(kTextConfig, nlohmann::json());
+  for (const ForeignKey& foreign : kForeignKeys) {
+    for (const nlohmann::json* place : {&config, &text}) {
+      const auto found = place->find(foreign.key);
+      const bool is_there =
+          found != place->end() && !found->is_null() &&
+          (foreign.within.empty() || (found->is_object() && found->contains(foreign.within)));
+      if (is_there) {
+        return fmt::format("{}{} is {}, strata computes {}",
+                           place == &config ? "" : fmt::format("{}.", kTextConfig), foreign.key,
+                           printable(found->dump(), 80), foreign.computed);
+      }
+    }
+  }
+  return "";
 }
 
 /// A key whose value strata does not compute, and what it computes.
@@ -63,8 +121,8 @@ bool reads_to(const std::vector<std::string>& lines, const Family& family,
 nlohmann::json with_all_keys(const Family& family, const PublishedModel& model,
                              const nlohmann::json& given) {
   nlohmann::json config = given;
-  config["architectures"] = nlohmann::json::array({family.architecture});
-  config["model_type"] = family.model_type;
+  config[kArchitectures] = nlohmann::json::array({family.architecture});
+  config[kModelType] = family.model_type;
   for (const ConfigKey& key : family.keys) {
     const auto found = given.find(key.name);
     if (key.written != Written::kWhereGiven || found != given.end()) {
@@ -144,27 +202,64 @@ PublishedModel read_huggingface_config(const fs::path& path) {
   if (!config || !config->is_object()) {
     fail(ExitCode::kData, "{} is no JSON object, or has a key twice; copy it again", path.string());
   }
-  const auto value_of = [&](const std::string& key) {
-    return config->contains(key) ? printable(config->at(key).dump()) : "missing";
+  const std::string type = model_type_in(*config);
+  const Composite* const composite = find_composite(type);
+  const nlohmann::json part = text_part(*config);
+  const bool is_part = !part.is_null();
+  const nlohmann::json& keys = is_part ? part : *config;
+  const auto value_of = [](const nlohmann::json& object, const std::string& key) {
+    return object.contains(key) ? printable(object.at(key).dump()) : "missing";
   };
-  const Family* const family = find_family(model_type_in(*config));
-  if (family == nullptr) {
-    fail(ExitCode::kData, "{}: {} is {}, strata computes {}", path.string(), kModelType,
-         value_of(kModelType), family_names());
-  }
-  PublishedModel model;
-  if (const auto refused = read_keys(*family, *config, model)) {
-    fail(ExitCode::kData, "{}: {} is {}, strata computes {}", path.string(), refused->key,
-         value_of(refused->key), refused->computed);
-  }
-  for (const auto& [key, value] : config->items()) {
-    if (!has_key(*family, key)) {
-      fail(ExitCode::kData,
-           "{}: {} is {}, a key that strata does not know of {}; if it says nothing about weights "
-           "or logits, remove it",
-           path.string(), printable(key), value_of(key), family->model_type);
+  // A key of the text part under the name that it has in the file.
+  const auto in_file = [&](const std::string& key) {
+    const bool is_outside = !is_part || (config->contains(key) && part.contains(key) &&
+                                         config->at(key) == part.at(key));
+    return is_outside ? printable(key) : fmt::format("{}.{}", kTextConfig, printable(key));
+  };
+  const auto refuse = [&](const std::string& key, const nlohmann::json& object,
+                          const std::string& name, std::string_view computed) {
+    fail(ExitCode::kData, "{}: {} is {}, strata computes {}", path.string(), name,
+         value_of(object, key), computed);
+  };
+  const auto refuse_unknown = [&](const std::string& name, const nlohmann::json& value,
+                                  std::string_view of) {
+    fail(ExitCode::kData,
+         "{}: {} is {}, a key that strata does not know of {}; if it says nothing about weights or "
+         "logits, remove it",
+         path.string(), name, printable(value.dump()), of);
+  };
+  if (composite != nullptr) {
+    for (const auto& [key, value] : config->items()) {
+      if (!is_common(key) && !is_ignored(*composite, key)) {
+        refuse_unknown(printable(key), value, type);
+      }
+    }
+    if (!is_part) {
+      fail(ExitCode::kData, "{}: {} is {}, an object that describes the text part was expected",
+           path.string(), kTextConfig, value_of(*config, kTextConfig));
+    }
+    if (model_type_in(part) != composite->family) {
+      refuse(kModelType, part, in_file(kModelType), composite->family);
     }
   }
+  const Family* const family = find_family(model_type_in(keys));
+  if (family == nullptr) {
+    const std::string known =
+        fmt::format("{}, and the text part of {}", family_names(), composite_names());
+    const std::string foreign = foreign_key_text(*config);
+    fail(ExitCode::kData, "{}: {}{} is {}, strata computes {}", path.string(),
+         foreign.empty() ? "" : foreign + "; ", kModelType, value_of(*config, kModelType), known);
+  }
+  PublishedModel model;
+  if (const auto refused = read_keys(*family, keys, model)) {
+    refuse(refused->key, keys, in_file(refused->key), refused->computed);
+  }
+  for (const auto& [key, value] : keys.items()) {
+    if (!has_key(*family, key)) {
+      refuse_unknown(in_file(key), value, family->model_type);
+    }
+  }
+  model.part_of = is_part ? type : "";
   return model;
 }
 
@@ -205,7 +300,7 @@ train::ModelTexts read_model_texts(const fs::path& directory) {
   train::ModelTexts texts;
   for (const std::string name : kModelTexts) {
     const fs::path path = fs::weakly_canonical(directory / name);
-    const auto text = io::read_text(path, ExitCode::kData, kMostBytes);
+    auto text = io::read_text(path, ExitCode::kData, kMostBytes);
     if (!text) {
       continue;
     }
@@ -216,9 +311,16 @@ train::ModelTexts read_model_texts(const fs::path& directory) {
       const auto json = io::parse_json(*text);
       if (!json || !json->is_object()) {
         refuse("is no JSON object");
-      } else if (!ends_in(*json)) {
-        refuse(fmt::format("has the {} {}, a token id or a list of them was expected", kEnd,
-                           printable(json->at(kEnd).dump())));
+      } else {
+        const nlohmann::json part = name == kConfig ? text_part(*json) : nlohmann::json();
+        const nlohmann::json& described = part.is_null() ? *json : part;
+        if (!ends_in(described)) {
+          refuse(fmt::format("has the {} {}, a token id or a list of them was expected", kEnd,
+                             printable(described.at(kEnd).dump())));
+        }
+        if (!part.is_null()) {
+          text = part.dump(2);
+        }
       }
     } else if (utf8_prefix(*text).bytes != text->size()) {
       refuse("is no UTF-8");

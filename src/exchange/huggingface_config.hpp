@@ -11,8 +11,9 @@
 
 namespace strata::exchange {
 
-/// The model that a config.json describes, by the row of its model_type. Throws: Error(kData)
-/// naming the first key with a value that strata does not compute, or that the row does not have.
+/// The model that a config.json describes, by the row of its model_type, or, of several parts, of
+/// that of its text_config. Throws: Error(kData) naming the first key with a value that strata does
+/// not compute, or that the row does not have.
 [[nodiscard]] PublishedModel read_huggingface_config(const std::filesystem::path& path);
 
 /// The model_type of the config.json that a checkpoint's model came with; empty without one.
@@ -25,8 +26,9 @@ inline constexpr std::array kModelTexts{"config.json",           "generation_con
                                         "added_tokens.json",     "chat_template.jinja",
                                         "chat_template.json"};
 
-/// The texts of those that a directory has. Throws: Error(kData) naming a file that is no JSON
-/// object or no UTF-8, or an eos_token_id that is no token id and no list of them.
+/// The texts of those that a directory has; of a config.json of several parts, that of the text
+/// part alone. Throws: Error(kData) naming a file that is no JSON object or no UTF-8, or an
+/// eos_token_id that is no token id and no list of them.
 [[nodiscard]] train::ModelTexts read_model_texts(const std::filesystem::path& directory);
 
 /// The tokens that begin and end a document; -1 without one.

@@ -15,6 +15,7 @@
 #include "strata/exchange/model_files.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 
+#include "families.hpp"
 #include "huggingface_config.hpp"
 #include "transpose.hpp"
 
@@ -83,15 +84,6 @@ PublishedModel model_of_llmc(const fs::path& path, const io::LlmcHeader& header)
   return model;
 }
 
-std::string without_base(const std::string& name) {
-  for (const std::string_view base : {"transformer.", "model.", "gpt_neox."}) {
-    if (name.starts_with(base)) {
-      return name.substr(base.size());
-    }
-  }
-  return name;
-}
-
 /// Buffers that published files hold beside weights: causal masks and rotary frequencies.
 bool is_buffer(const std::string& name) {
   constexpr std::array kEnds{".attn.bias", ".attn.masked_bias", ".attention.bias",
@@ -120,33 +112,41 @@ void require_size(const fs::path& path, const ForeignModel& foreign) {
   }
 }
 
-/// Finds every tensor of the model, with or without the name of the base model, and refuses others.
+/// Finds every tensor of the model under one of its names, counts those of other parts, and refuses
+/// others.
 void match_tensors(const fs::path& path, ForeignModel& foreign) {
   const auto& found = foreign.files.tensors();
+  const PublishedModel& model = foreign.model;
+  const std::vector<std::string> heads = names_in_files(model, "lm_head.weight");
   std::set<std::string> used;
+  std::size_t form = 0;  // of the names in these files
   for (const PublishedTensor& tensor : foreign.tensors) {
-    auto at = found.find(tensor.name);
-    at = at == found.end() ? found.find(without_base(tensor.name)) : at;
-    if (at == found.end() && tensor.name == "lm_head.weight") {
+    const std::vector<std::string> names = names_in_files(model, tensor.name);
+    auto at = found.end();
+    for (std::size_t i = 0; i < names.size() && at == found.end(); ++i) {
+      at = found.find(names[i]);
+      form = at == found.end() ? form : i;
+    }
+    if (at == found.end() && names == heads) {
       fail(ExitCode::kData,
            "{} has no tensor lm_head.weight, which a head that is not tied to the embedding needs; "
-           "if it is tied, set tie_word_embeddings to true in config.json, else copy the model "
+           "if it is tied, set tie_word_embeddings to true in {}config.json, else copy the model "
            "again",
-           path.string());
+           path.string(), model.part_of.empty() ? "" : "text_config of ");
     }
     if (at == found.end()) {
-      std::vector<std::string> names;
+      std::vector<std::string> others;
       for (const auto& [name, stored] : found) {
-        if (!used.contains(name)) {
-          names.push_back(name);
+        if (!used.contains(name) && other_part(model, name).empty()) {
+          others.push_back(name);
         }
       }
       fail(ExitCode::kData,
            "{} has no tensor {}, {} was expected{}: it is a model of another architecture or size",
-           path.string(), tensor.name, tensor.shape.text(),
-           names.empty()
+           path.string(), names[form], tensor.shape.text(),
+           others.empty()
                ? ""
-               : fmt::format(" (the nearest is {})", printable(nearest(tensor.name, names))));
+               : fmt::format(" (the nearest is {})", printable(nearest(names[form], others))));
     }
     if (at->second.shape != tensor.shape) {
       fail(ExitCode::kData,
@@ -163,21 +163,28 @@ void match_tensors(const fs::path& path, ForeignModel& foreign) {
     foreign.stored.push_back(&at->second);
   }
   for (const auto& [name, stored] : found) {
+    if (const std::string_view part = other_part(model, name); !part.empty()) {
+      ++foreign.left_out.tensors;
+      foreign.left_out.bytes += std::ssize(stored.bytes);
+      foreign.left_out.parts.emplace(part);
+      continue;
+    }
     if (used.contains(name) || is_buffer(name)) {
       continue;
     }
-    const bool tied_head = name == "lm_head.weight" && foreign.model.options.tied == Switch::kOn;
+    const bool tied_head =
+        std::ranges::find(heads, name) != heads.end() && model.options.tied == Switch::kOn;
     if (!tied_head) {
       fail(ExitCode::kData,
            "{} has the tensor {} ({}), which {} of this config lacks: it is a model of another "
            "architecture or size",
-           path.string(), printable(name), stored.shape.text(), foreign.model.family);
+           path.string(), printable(name), stored.shape.text(), model.family);
     }
     if (!std::ranges::equal(stored.bytes, foreign.stored.front()->bytes)) {
       fail(ExitCode::kData,
            "{}: lm_head.weight differs from the embedding's table, but the head is tied to it; "
-           "set tie_word_embeddings to false",
-           path.string());
+           "set tie_word_embeddings to false{}",
+           path.string(), model.part_of.empty() ? "" : " in text_config");
     }
   }
 }

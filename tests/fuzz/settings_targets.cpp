@@ -15,6 +15,7 @@
 #include "strata/plan/plan.hpp"
 #include "strata/train/checkpointing.hpp"
 
+#include "families.hpp"
 #include "huggingface_config.hpp"
 #include "memory_file.hpp"
 #include "refused_or_read.hpp"
@@ -122,7 +123,11 @@ int run_huggingface(std::span<const std::byte> bytes) {
       weights.clear();
       for (const exchange::PublishedTensor& tensor :
            exchange::published_tensors(model, exchange::MatrixOrder::kInputsFirst)) {
-        weights.push_back({tensor.name, io::StoredType::kFloat32, tensor.shape});
+        weights.push_back({exchange::names_in_files(model, tensor.name).front(),
+                           io::StoredType::kFloat32, tensor.shape});
+      }
+      if (!model.part_of.empty()) {
+        weights.push_back({"vision_tower.a", io::StoredType::kFloat32, {1}});
       }
     }
     auto file = io::TensorFileWriter::safetensors(directory / "model.safetensors", weights);

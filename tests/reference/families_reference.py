@@ -128,6 +128,51 @@ class Families(language.LanguageTest):
                 with self.subTest(f"{name}, {case}"):
                     self.check_adapters(name, f"{name}-{case}", roles, fused and case == "all")
 
+    def test_text_part(self):
+        """The text part of a model with vision, in older and newer files, comes in and goes out as its family does."""
+        vision = {"vision_tower.a.weight": torch.zeros(3, 5), "multi_modal_projector.b": torch.zeros(7)}
+        for whole, name, older in (("gemma3", "gemma3_text", True), ("mistral3", "mistral", False)):
+            if name not in self.names:
+                continue
+            with self.subTest(whole):
+                config, weights = small_model(name)
+                adapters = random_adapters(config, ("o",), RANK)
+
+                def named(tensor):
+                    if older or not tensor.startswith("model."):
+                        return f"language_model.{tensor}" if older else tensor
+                    return tensor.replace("model.", "model.language_model.", 1)
+                outer = ("bos_token_id", "eos_token_id", "torch_dtype", "transformers_version")
+                model, peft = self.directory / whole, self.directory / f"{whole}-peft"
+                for directory in (model, peft):
+                    directory.mkdir()
+                (model / "config.json").write_text(json.dumps({
+                    "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 9, "model_type": whole,
+                    "tie_word_embeddings": True, "vision_config": {"hidden_size": 5}, **{key: config[key] for key in outer},
+                    "text_config": {key: value for key, value in config.items() if key not in (*outer, "architectures")}}))
+                write_safetensors(model / "model.safetensors", {
+                    **{named(n): w for n, w in weights.items()}, **{"model." * (not older) + n: w for n, w in vision.items()}})
+                write_safetensors(peft / "adapter_model.safetensors",
+                                  {f"base_model.model.{named(n)}": w for n, w in adapters.items()})
+                (peft / "adapter_config.json").write_text(json.dumps(
+                    {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["o_proj"], "bias": "none"}))
+                said = self.alone("checkpoint", "import", model, f"--output={whole}-run", f"--adapters={peft}",
+                                  "--dtype=float64", "--data=text/train.h5", expect=harness.DONE).text
+                self.assertIn(f"left out of {whole}: 2 tensors of 88 B, multi_modal_projector and vision_tower; exports are of "
+                              f"{name}, the text part alone", said)
+                self.alone("checkpoint", "export", f"{whole}-run", "--format=huggingface", f"--output={whole}-low",
+                           "--adapters=apart", expect=harness.DONE)
+                self.assertEqual({n: bytes_of(w) for n, w in read_safetensors(self.directory / f"{whole}-low").items()},
+                                 {f"base_model.model.{n}": bytes_of(w) for n, w in adapters.items()})
+                self.alone("checkpoint", "import", model, f"--output={whole}-plain", "--data=text/train.h5", expect=harness.DONE)
+                self.alone("checkpoint", "export", f"{whole}-plain", "--format=huggingface", f"--output={whole}-out",
+                           "--check-logits", expect=harness.DONE)
+                self.assertEqual({n: bytes_of(w) for n, w in read_safetensors(self.directory / f"{whole}-out").items()},
+                                 {n: bytes_of(w) for n, w in weights.items()})
+                described = json.loads((self.directory / f"{whole}-out/config.json").read_text())
+                self.assertEqual({key: described.get(key, "missing") for key in config}, config)
+                self.assertFalse({"text_config", "vision_config", "image_token_index"} & set(described))
+
     def check_adapters(self, name, run, roles, fused):
         config, weights = self.brought_in(name)
         adapters = random_adapters(config, roles, RANK)

@@ -65,6 +65,13 @@ struct ForeignAdapters {
 [[nodiscard]] ForeignAdapters open_adapters(const std::filesystem::path& directory,
                                             const PublishedModel& model);
 
+/// Tensors of the other parts of a model whose text part is imported.
+struct LeftOut {
+  std::int64_t tensors = 0;
+  std::int64_t bytes = 0;
+  std::set<std::string, std::less<>> parts;  ///< names, as "vision_tower"
+};
+
 /// A model in files of another program: its tensors have the expected names and shapes.
 struct ForeignModel {
   ModelFormat format = ModelFormat::kHuggingface;
@@ -74,6 +81,7 @@ struct ForeignModel {
   std::vector<const io::StoredTensor*> stored;  ///< of each of `tensors`
   train::ModelTexts texts = {};                 ///< of Hugging Face's files beside the weights
   std::optional<ForeignAdapters> adapters = {};
+  LeftOut left_out = {};
 };
 
 /// The tokens that end a text of a checkpoint's model: the tokenizer's separator and, of a model of

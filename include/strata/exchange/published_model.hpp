@@ -18,6 +18,9 @@ struct PublishedModel {
   /// The model_type of its config.json, which says the names of keys and tensors; empty: the first
   /// family that writes the model.
   std::string family = {};
+  /// The model_type of a config.json of several parts, of which the model is the text part; empty:
+  /// the config.json is the model's own.
+  std::string part_of = {};
 
   friend bool operator==(const PublishedModel&, const PublishedModel&) = default;
 };

@@ -1,6 +1,9 @@
 #include "model/published_sizes.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 #include "strata/core/error.hpp"
@@ -54,6 +57,15 @@ TransformerOptions llama(const Sizes& sizes, double rotary_base = 0.0, Switch ti
   return o;
 }
 
+/// Source: Touvron et al., "LLaMA", arXiv 2302.13971.
+TransformerOptions llama1(const Sizes& sizes, double epsilon = 1e-6) {
+  TransformerOptions o = llama(sizes);
+  o.vocabulary = 32000;
+  o.context = 2048;
+  o.epsilon = epsilon;
+  return o;
+}
+
 TransformerOptions llama31(const Sizes& sizes, double factor, Switch tied) {
   TransformerOptions o = llama(sizes, 500000.0, tied);
   o.rotary_scaling = {.kind = ops::RotaryScalingKind::kLlama3, .factor = factor};
@@ -80,9 +92,11 @@ TransformerOptions qwen3(const Sizes& sizes, Switch tied) {
   return o;
 }
 
-/// Source: Jiang et al., "Mistral 7B", arXiv 2310.06825, version 0.3; of Nemo: its config.json.
-TransformerOptions mistral(const Sizes& sizes) {
-  TransformerOptions o = llama(sizes, 1e6);
+/// Source: Jiang et al., "Mistral 7B", arXiv 2310.06825, versions 0.1, with a window, and 0.3; of
+/// others: their config.json.
+TransformerOptions mistral(const Sizes& sizes, double rotary_base = 1e6, std::int64_t window = 0) {
+  TransformerOptions o = llama(sizes, rotary_base);
+  o.attention_window = window;
   o.family.head_size = 128;
   return o;
 }
@@ -150,9 +164,32 @@ TransformerOptions olmo2(const Sizes& sizes) {
 }
 
 /// Source: Abdin et al., "Phi-3 technical report", arXiv 2404.14219, with its window of 2,047.
-TransformerOptions phi3_mini() {
-  TransformerOptions o = llama({32, 3072, 32, 32, 8192, 32064, 4096}, 10000.0);
+TransformerOptions phi3(const Sizes& sizes) {
+  TransformerOptions o = llama(sizes, 10000.0);
   o.attention_window = 2047;
+  return o;
+}
+
+/// Source: Abouelenin et al., "Phi-4-mini technical report", arXiv 2503.01743, with the factors and
+/// the window of its config.json.
+TransformerOptions phi4_mini() {
+  constexpr std::array kLongFactors{
+      1.0,         1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897,  1.956131817,
+      2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023,
+      4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318, 9.36110372,
+      10.4687158,  11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807,
+      22.90118105, 25.61086418, 28.64115884, 32.03,       32.1,        32.13,       32.23,
+      32.6,        32.61,       32.64,       32.66,       32.7,        32.71,       32.93,
+      32.97,       33.28,       33.49,       33.5,        44.16,       47.77};
+  TransformerOptions o = llama({32, 3072, 24, 8, 8192, 200064, 131072}, 10000.0, Switch::kOn);
+  o.attention_window = 262144;
+  o.family.rotary_share = 0.75;
+  o.rotary_scaling = {.kind = ops::RotaryScalingKind::kLongrope, .factor = 32.0, .context = 4096.0};
+  ops::PairFactors& shorter = o.rotary_scaling.factors;
+  ops::PairFactors& longer = o.rotary_scaling.long_factors;
+  shorter.count = longer.count = std::ssize(kLongFactors);
+  std::fill_n(shorter.values.begin(), shorter.count, 1.0);
+  std::ranges::copy(kLongFactors, longer.values.begin());
   return o;
 }
 
@@ -181,12 +218,18 @@ const std::map<Preset, TransformerOptions>& table() {
       {kGpt2M774, gpt2(36, 1280, 20)},
       {kGpt2M1558, gpt2(48, 1600, 25)},
       {kTinyllamaB1, llama({22, 2048, 32, 4, 5632, 32000, 2048})},
+      {kLlama1B7, llama1({32, 4096, 32, 32, 11008})},
+      {kLlama1B13, llama1({40, 5120, 40, 40, 13824})},
+      {kLlama1B33, llama1({60, 6656, 52, 52, 17920})},
+      {kLlama1B65, llama1({80, 8192, 64, 64, 22016}, 1e-5)},
       {kLlama2B7, llama({32, 4096, 32, 32, 11008, 32000, 4096})},
       {kLlama2B13, llama({40, 5120, 40, 40, 13824, 32000, 4096})},
       {kLlama2B70, llama({80, 8192, 64, 8, 28672, 32000, 4096})},
       {kLlama3B8, llama({32, 4096, 32, 8, 14336, 128256, 8192}, 500000.0)},
       {kLlama3B70, llama({80, 8192, 64, 8, 28672, 128256, 8192}, 500000.0)},
       {kLlama31B8, llama31({32, 4096, 32, 8, 14336, 128256, 131072}, 8.0, kUntied)},
+      {kLlama31B70, llama31({80, 8192, 64, 8, 28672, 128256, 131072}, 8.0, kUntied)},
+      {kLlama31B405, llama31({126, 16384, 128, 8, 53248, 128256, 131072}, 8.0, kUntied)},
       {kLlama32B1, llama31({16, 2048, 32, 8, 8192, 128256, 131072}, 32.0, kTied)},
       {kLlama32B3, llama31({28, 3072, 24, 8, 8192, 128256, 131072}, 32.0, kTied)},
       {kQwen25B05, qwen2({24, 896, 14, 2, 4864, 151936}, kTied)},
@@ -202,8 +245,10 @@ const std::map<Preset, TransformerOptions>& table() {
       {kQwen3B8, qwen3({36, 4096, 32, 8, 12288}, kUntied)},
       {kQwen3B14, qwen3({40, 5120, 40, 8, 17408}, kUntied)},
       {kQwen3B32, qwen3({64, 5120, 64, 8, 25600}, kUntied)},
+      {kMistralV01B7, mistral({32, 4096, 32, 8, 14336, 32000, 32768}, 10000.0, 4096)},
       {kMistralB7, mistral({32, 4096, 32, 8, 14336, 32768, 32768})},
       {kMistralNemoB12, mistral({40, 5120, 32, 8, 14336, 131072, 131072})},
+      {kMistralSmall31B24, mistral({40, 5120, 32, 8, 32768, 131072, 131072}, 1e9)},
       {kSmollm2M135, llama({30, 576, 9, 3, 1536, 49152, 8192}, 100000.0, kTied)},
       {kSmollm2M360, llama({32, 960, 15, 5, 2560, 49152, 8192}, 100000.0, kTied)},
       {kSmollm2B17, llama({24, 2048, 32, 32, 8192, 49152, 8192}, 130000.0, kTied)},
@@ -211,6 +256,7 @@ const std::map<Preset, TransformerOptions>& table() {
       {kGemma2B2, gemma2({26, 2304, 8, 4, 9216}, 256, 256.0)},
       {kGemma2B9, gemma2({42, 3584, 16, 8, 14336}, 256, 256.0)},
       {kGemma2B27, gemma2({46, 4608, 32, 16, 36864}, 128, 144.0)},
+      {kGemma3M270, gemma3({18, 640, 4, 1, 2048, 262144, 32768}, 256, 256.0, 512)},
       {kGemma3B1, gemma3({26, 1152, 4, 1, 6912, 262144, 32768}, 256, 256.0, 512)},
       {kGemma3B4, gemma3_long({34, 2560, 8, 4, 10240, 262208, 131072}, 256, 256.0)},
       {kGemma3B12, gemma3_long({48, 3840, 16, 8, 15360, 262208, 131072}, 256, 256.0)},
@@ -219,7 +265,9 @@ const std::map<Preset, TransformerOptions>& table() {
       {kOlmo2B7, olmo2({32, 4096, 32, 32, 11008})},
       {kOlmo2B13, olmo2({40, 5120, 40, 40, 13824})},
       {kOlmo2B32, olmo2({64, 5120, 40, 8, 27648})},
-      {kPhi3MiniB4, phi3_mini()},
+      {kPhi3MiniB4, phi3({32, 3072, 32, 32, 8192, 32064, 4096})},
+      {kPhi3MediumB14, phi3({40, 5120, 40, 10, 17920, 32064, 4096})},
+      {kPhi4MiniB4, phi4_mini()},
       // Source: Abdin et al., "Phi-4 technical report", arXiv 2412.08905.
       {kPhi4B14, llama({40, 5120, 40, 10, 17920, 100352, 16384}, 250000.0)},
       {kPythiaM70, pythia(6, 512, 8)},

@@ -39,15 +39,33 @@ void check_heads(const TransformerOptions& o) {
         fmt::format("model.heads = {} do not share model.kv_heads = {} evenly; set a "
                     "model.kv_heads that divides {}",
                     o.heads, o.kv_heads, o.heads));
-  check(o.positions != PositionChoice::kRotary || head_size % 2 == 0,
-        fmt::format("model.positions = rotary turns pairs of elements, but a head has {}; change "
+  const bool rotary = o.positions == PositionChoice::kRotary;
+  const ops::RotaryAngles angles{.scaling = o.rotary_scaling, .share = o.family.rotary_share};
+  const std::int64_t turned = angles.rotated(head_size);
+  check(!rotary || (turned > 0 && turned % 2 == 0),
+        fmt::format("model.positions = rotary turns pairs of elements, but {} has {}; change "
                     "model.width = {} or model.heads = {} so that it has an even number",
-                    head_size, o.width, o.heads));
+                    angles.share == 1.0 ? "a head" : "the share of a head that turns", turned,
+                    o.width, o.heads));
+  check(!rotary || o.rotary_scaling.kind != ops::RotaryScalingKind::kLongrope ||
+            2 * o.rotary_scaling.factors.count == turned,
+        fmt::format("its model.rotary_scaling has {} factors, but {} pairs of a head's elements "
+                    "turn with model.width = {} and model.heads = {}; change one of them, or set "
+                    "another model.rotary_scaling",
+                    o.rotary_scaling.factors.count, turned / 2, o.width, o.heads));
+  check(o.positions != PositionChoice::kLearned || o.family.embedding_scale == 1.0,
+        fmt::format("model.positions = learned adds vectors to those of tokens, which this preset "
+                    "multiplies by {:.6g}; set rotary or none, or take another preset",
+                    o.family.embedding_scale));
+  check(o.norm == NormChoice::kRmsNorm || o.family.unit_offset == Switch::kOff,
+        fmt::format("model.norm is {}, but this preset's norms multiply by 1 + weight, which RMS "
+                    "norms alone do; leave it out, or take another preset",
+                    name_of(o.norm)));
   check(o.positions == PositionChoice::kLearned || o.reset_positions == Switch::kOff,
         fmt::format("model.reset_positions counts learned positions anew in each document, but "
                     "model.positions is {}; leave it out",
                     name_of(o.positions)));
-  check(o.positions == PositionChoice::kRotary || o.rotary_scaling == ops::RotaryScaling{},
+  check(rotary || o.rotary_scaling == ops::RotaryScaling{},
         fmt::format("model.rotary_scaling = {} scales rotary positions, but model.positions is {}; "
                     "set model.positions = rotary, or leave the scaling out",
                     text_of(o.rotary_scaling), name_of(o.positions)));

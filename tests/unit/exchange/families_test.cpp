@@ -31,6 +31,7 @@ struct FamilyCase {
   std::vector<std::string> words;
   std::int64_t tensors;
   std::int64_t weights;
+  nn::Preset preset = nn::Preset::kNone;
 
   friend std::ostream& operator<<(std::ostream& out, const FamilyCase& c) { return out << c.name; }
 };
@@ -47,7 +48,8 @@ std::vector<FamilyCase> published_cases() {
            "tie_word_embeddings": true})",
        {"attention 12", "positions=1024"},
        148,
-       124'439'808},
+       124'439'808,
+       nn::Preset::kGpt2M124},
       {"meta-llama/Llama-3.2-1B",
        R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": false,
            "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
@@ -58,7 +60,8 @@ std::vector<FamilyCase> published_cases() {
            "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256})",
        {"attention 32 kv_heads=8 rotary=500000 rotary_scaling=llama3:32:1:4:8192 norm=rms_norm"},
        146,
-       1'235'814'400},
+       1'235'814'400,
+       nn::Preset::kLlama32B1},
       {"HuggingFaceTB/SmolLM2-135M",
        R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": false,
            "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
@@ -69,7 +72,8 @@ std::vector<FamilyCase> published_cases() {
            "use_cache": true, "vocab_size": 49152})",
        {"attention 9 kv_heads=3 rotary=100000"},
        272,
-       134'515'008},
+       134'515'008,
+       nn::Preset::kSmollm2M135},
       {"Qwen/Qwen2.5-0.5B",
        R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
            "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
@@ -80,7 +84,8 @@ std::vector<FamilyCase> published_cases() {
            "vocab_size": 151936})",
        {"attention 14 kv_heads=2 qkv_bias=on rotary=1000000", "bias=off", "epsilon=1e-06"},
        290,
-       494'032'768},
+       494'032'768,
+       nn::Preset::kQwen25B05},
       {"Qwen/Qwen3-0.6B",
        R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
            "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
@@ -90,7 +95,8 @@ std::vector<FamilyCase> published_cases() {
            "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})",
        {"attention 16 kv_heads=8 head_size=128 qk_norm=head rotary=1000000"},
        310,
-       596'049'920},
+       596'049'920,
+       nn::Preset::kQwen3B06},
       {"mistralai/Mistral-7B-v0.1",
        R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_act": "silu",
            "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
@@ -99,7 +105,8 @@ std::vector<FamilyCase> published_cases() {
            "sliding_window": 4096, "tie_word_embeddings": false, "vocab_size": 32000})",
        {"attention 32 kv_heads=8 rotary=10000 window=4096", "head tied=off"},
        291,
-       7'241'732'096},
+       7'241'732'096,
+       nn::Preset::kMistralV01B7},
       {"HuggingFaceTB/SmolLM3-3B",
        R"({"model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false,
            "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
@@ -112,7 +119,8 @@ std::vector<FamilyCase> published_cases() {
            "use_sliding_window": false, "vocab_size": 128256})",
        {"attention 16 kv_heads=4 rotary=5000000 norm", "attention 16 kv_heads=4 norm"},
        326,
-       3'075'098'624},
+       3'075'098'624,
+       nn::Preset::kSmollm3B3},
       {"google/gemma-2-2b",
        R"({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "attention_bias": false,
            "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
@@ -126,7 +134,8 @@ std::vector<FamilyCase> published_cases() {
         "softcap=50 rotary=10000 norm=rms_norm post_norm=rms_norm unit_offset=on", "geglu",
         "head softcap=30"},
        288,
-       2'614'341'888},
+       2'614'341'888,
+       nn::Preset::kGemma2B2},
       {"google/gemma-3-270m",
        R"({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"],
            "_sliding_window_pattern": 6, "attention_bias": false, "attn_logit_softcapping": null,
@@ -144,7 +153,8 @@ std::vector<FamilyCase> published_cases() {
            "use_bidirectional_attention": false, "vocab_size": 262144})",
        {"qk_norm=head rotary=10000 window=512", "qk_norm=head rotary=1000000 norm=rms_norm"},
        236,
-       268'098'176},
+       268'098'176,
+       nn::Preset::kGemma3M270},
       {"allenai/OLMo-2-0425-1B",
        R"({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], "attention_bias": false,
            "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
@@ -153,7 +163,8 @@ std::vector<FamilyCase> published_cases() {
            "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352})",
        {"attention 16 qk_norm=width rotary=500000 norm=none post_norm=rms_norm"},
        179,
-       1'484'916'736},
+       1'484'916'736,
+       nn::Preset::kOlmo2B1},
       {"microsoft/Phi-3-mini-4k-instruct",
        R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
            "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
@@ -164,7 +175,8 @@ std::vector<FamilyCase> published_cases() {
            "sliding_window": 2047, "tie_word_embeddings": false, "vocab_size": 32064})",
        {"attention 32 rotary=10000 window=2047"},
        195,
-       3'821'079'552},
+       3'821'079'552,
+       nn::Preset::kPhi3MiniB4},
       {"microsoft/phi-4",
        R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
            "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 17920,
@@ -174,7 +186,8 @@ std::vector<FamilyCase> published_cases() {
            "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 100352})",
        {"attention 40 kv_heads=10 rotary=250000 norm"},
        243,
-       14'659'507'200},
+       14'659'507'200,
+       nn::Preset::kPhi4B14},
       {"microsoft/Phi-4-mini-instruct",
        R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
            "embd_pdrop": 0.0, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size":
@@ -198,7 +211,8 @@ std::vector<FamilyCase> published_cases() {
        {"attention 24 kv_heads=8 rotary=10000 rotary_scaling=longrope:32:4096:1,1,1,1,",
         ",1:1,1.118320672,", ",44.16,47.77 rotary_share=0.75 window=262144", "head"},
        194,
-       3'836'021'760},
+       3'836'021'760,
+       nn::Preset::kPhi4MiniB4},
       {"Qwen/Qwen2.5-1.5B with yarn",
        R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu",
            "hidden_size": 1536, "intermediate_size": 8960, "max_position_embeddings": 32768,
@@ -218,7 +232,8 @@ std::vector<FamilyCase> published_cases() {
            "use_parallel_residual": true, "vocab_size": 50304})",
        {"attention 8 rotary=10000 rotary_share=0.25", "mlp 8192 gelu_erf parallel_residual=on"},
        196,
-       1'011'781'632}};
+       1'011'781'632,
+       nn::Preset::kPythiaB1}};
 }
 
 /// Reads a config.json of these values.
@@ -230,6 +245,12 @@ PublishedModel model_read(const json& config) {
 
 PublishedModel from_lines(const PublishedModel& model) {
   return published_model_of(layer_lines(model), model.options.context, model.options.vocabulary);
+}
+
+void expect_preset(const PublishedModel& model, nn::Preset preset) {
+  const PublishedModel expected{.options = nn::resolved({.preset = preset})};
+  EXPECT_EQ(layer_lines(model), layer_lines(expected));
+  EXPECT_EQ(model.options.context, expected.options.context);
 }
 
 class PublishedFamilies : public testing::TestWithParam<FamilyCase> {};
@@ -256,6 +277,9 @@ TEST_P(PublishedFamilies, ConfigsGoThroughLinesAndBack) {
   const PublishedModel again = model_read(written({}));
   EXPECT_EQ(layer_lines(again), layer_lines(model));
   EXPECT_EQ(again.options.context, model.options.context);
+  if (const nn::Preset preset = GetParam().preset; preset != nn::Preset::kNone) {
+    expect_preset(model, preset);
+  }
 }
 
 TEST_P(PublishedFamilies, TensorsHoldEveryRowOnce) {
@@ -271,6 +295,87 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilies, testing::ValuesIn(published_
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
                            return name;
                          });
+
+/// The config.json of models with a vision part, as above; the preset is that of the text part.
+std::vector<FamilyCase> composite_cases() {
+  const std::string gemma3 = R"({"model_type": "gemma3", "architectures":
+      ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999, "eoi_token_index": 256000,
+      "eos_token_id": [1, 106], "image_token_index": 262144, "initializer_range": 0.02,
+      "mm_tokens_per_image": 256, "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+      "vision_config": {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+      "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 27,
+      "patch_size": 14, "vision_use_head": false}, "text_config": {"model_type": "gemma3_text",
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024, )";
+  return {{"google/gemma-3-4b-it",
+           gemma3 + R"("hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}})",
+           {},
+           444,
+           3'880'263'168,
+           nn::Preset::kGemma3B4},
+          {"google/gemma-3-12b-it",
+           gemma3 + R"("hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16,
+                   "num_hidden_layers": 48, "num_key_value_heads": 8}})",
+           {},
+           626,
+           11'766'034'176,
+           nn::Preset::kGemma3B12},
+          {"google/gemma-3-27b-it",
+           gemma3 + R"("head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+                   "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16,
+                   "query_pre_attn_scalar": 168}})",
+           {},
+           808,
+           27'009'346'304,
+           nn::Preset::kGemma3B27},
+          {"mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+           R"({"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"],
+           "image_token_index": 10, "multimodal_projector_bias": false,
+           "projector_hidden_act": "gelu", "spatial_merge_size": 2, "text_config":
+           {"attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+           "initializer_range": 0.02, "intermediate_size": 32768, "max_position_embeddings":
+           131072, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 40,
+           "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0,
+           "sliding_window": null, "use_cache": true, "vocab_size": 131072},
+           "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "vision_config":
+           {"hidden_size": 1024, "model_type": "pixtral"}, "vision_feature_layer": -1})",
+           {},
+           363,
+           23'572'403'200,
+           nn::Preset::kMistralSmall31B24}};
+}
+
+TEST(Composites, AreTheirTextPartAlone) {
+  for (const FamilyCase& published : composite_cases()) {
+    SCOPED_TRACE(published.name);
+    const json whole = json::parse(published.config);
+    const io::test::TemporaryDirectory directory;
+    io::test::write_file(directory / "config.json", whole.dump());
+    const PublishedModel model = read_huggingface_config(directory / "config.json");
+    EXPECT_EQ(model.part_of, whole.at("model_type"));
+    EXPECT_EQ(model.family, whole.at("text_config").at("model_type"));
+    expect_preset(model, published.preset);
+    const auto tensors = published_tensors(model, MatrixOrder::kInputsFirst);
+    EXPECT_EQ(std::ssize(tensors), published.tensors);
+    EXPECT_EQ(expect_rows_once(tensors), published.weights);
+    // What goes out has text_config and what the whole says of token ids, but no other part.
+    const json out = huggingface_config(model, io::StoredType::kBfloat16, {},
+                                        read_model_texts(directory.path()));
+    EXPECT_EQ(
+        out.at("architectures"),
+        json::array({model.family == "mistral" ? "MistralForCausalLM" : "Gemma3ForCausalLM"}));
+    for (const auto& [key, value] : whole.at("text_config").items()) {
+      EXPECT_EQ(out.at(key), value) << key;
+    }
+    EXPECT_EQ(out.value("eos_token_id", json()), whole.value("eos_token_id", json()));
+    EXPECT_EQ(out.at("transformers_version"), "4.50.0.dev0");
+    for (const char* key : {"text_config", "vision_config", "image_token_index"}) {
+      EXPECT_FALSE(out.contains(key)) << key;
+    }
+    const PublishedModel alone = model_read(out);
+    EXPECT_EQ(layer_lines(alone), layer_lines(model));
+    EXPECT_EQ(alone.part_of, "");
+  }
+}
 
 TEST(FamilyTensors, AreTheParametersOfTheLayers) {
   for (const FamilyCase& published : published_cases()) {
@@ -387,6 +492,70 @@ TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
               testing::HasSubstr("model_type is \"bert\", strata computes gpt2, llama, qwen2"));
 }
 
+TEST(Composites, KeysAreRefusedUnderTheirNameInTheFile) {
+  const json bits{{"bits", 4}};
+  const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const std::vector<std::pair<json, std::string>> cases{
+      {{{"text_config", nullptr}}, ": text_config is missing, an object that describes the text"},
+      {{{"text_config", {1}}}, ": text_config is [1], an object"},
+      {{{"text_config", {{"model_type", "gemma2"}}}},
+       ": text_config.model_type is \"gemma2\", strata computes gemma3_text"},
+      {{{"text_config", {{"model_type", 5}}}}, ": text_config.model_type is 5, strata computes"},
+      {{{"text_config", {{"experts", 1}}}},
+       ": text_config.experts is 1, a key that strata does not know of gemma3_text"},
+      {{{"text_config", {{"text_config", 1}}}}, ": text_config.text_config is 1, a key"},
+      {{{"text_config", {{"num_attention_heads", 3}}}},
+       ": text_config.num_attention_heads is 3, s"},
+      {{{"text_config", {{"head_dim", 3}}}},
+       ": text_config.num_attention_heads is missing, strata"},
+      {{{"text_config", {{"rope_scaling", dynamic}}}}, ": text_config.rope_scaling is {"},
+      {{{"experts", 1}}, ": experts is 1, a key that strata does not know of gemma3;"},
+      {{{"hidden_size", 64}}, ": hidden_size is 64, a key that strata does not know of gemma3;"},
+      {{{"audio_config", bits}}, ": audio_config is {\"bits\":4}, a key"},
+      {{{"quantization_config", bits}}, ": quantization_config is {\"bits\":4}, strata computes"},
+      {{{"text_config", {{"quantization_config", bits}}}}, ": text_config.quantization_config is"},
+      {{{"is_encoder_decoder", true}}, ": is_encoder_decoder is true, strata computes with false"}};
+  for (const auto& [change, expected] : cases) {
+    json config{{"model_type", "gemma3"}, {"text_config", {{"num_hidden_layers", 2}}}};
+    EXPECT_EQ(model_read(config).options.blocks, 2);
+    config.merge_patch(change);
+    EXPECT_THAT(refusal_of(config), testing::HasSubstr(expected)) << change;
+  }
+  // Versions of transformers write other defaults of the whole than those of the text part.
+  EXPECT_EQ(model_read({{"model_type", "mistral3"},
+                        {"text_config", {{"head_dim", 128}}},
+                        {"tie_word_embeddings", true}})
+                .options.tied,
+            Switch::kOff);
+}
+
+TEST(FamilyKeys, OfOtherFamiliesSayWhatIsNotComputed) {
+  const json mrope{{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+  const json vision{{"vision_config", {{"image_size", 336}}}};
+  const std::vector<std::pair<json, std::string>> cases{
+      {{{"model_type", "llava"}, {"text_config", {{"model_type", "llama"}}}},
+       ": vision_config is {\"image_size\":336}, strata computes texts, without images; model_type "
+       "is \"llava\", strata computes gpt2"},
+      {{{"model_type", "llama4"}, {"text_config", {{"num_local_experts", 16}}}},
+       ": text_config.num_local_experts is 16, strata computes MLPs without experts; model_type is "
+       "\"llama4\", strata computes gpt2"},
+      {{{"model_type", "qwen2_5_vl"}, {"rope_scaling", mrope}},
+       ": rope_scaling is {\"mrope_section\":[16,24,24],\"type\":\"mrope\"}, strata computes "
+       "rotary "
+       "positions of one number for each token; model_type is \"qwen2_5_vl\""},
+      {{{"model_type", "qwen2_vl"}, {"text_config", {{"rope_parameters", mrope}}}},
+       ": text_config.rope_parameters is {"},
+      {{{"model_type", "mistral3"}, {"text_config", {{"model_type", "ministral3"}}}},
+       ": text_config.model_type is \"ministral3\", strata computes mistral"}};
+  for (auto [config, expected] : cases) {
+    config.update(vision);
+    EXPECT_THAT(refusal_of(config), testing::HasSubstr(expected));
+  }
+  EXPECT_THAT(refusal_of({{"model_type", "qwen3_moe"}, {"num_experts", 128}}),
+              testing::AllOf(testing::HasSubstr(": num_experts is 128, strata computes MLPs"),
+                             testing::EndsWith(", and the text part of gemma3, mistral3")));
+}
+
 TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
   const json windowed = "sliding_attention";
   const json whole = "full_attention";
@@ -459,6 +628,8 @@ TEST(FamilyKeys, OfOtherFormsSayTheSame) {
       lines_of({{"model_type", "gpt_neox"}},
                {{"partial_rotary_factor", 0.5}, {"rope_theta", 20000}}),
       lines_of({{"model_type", "gpt_neox"}}, {{"rotary_pct", 0.5}, {"rotary_emb_base", 20000}}));
+  EXPECT_EQ(lines_of({{"model_type", "llama"}}, {{"max_sequence_length", 2048}}),
+            lines_of({{"model_type", "llama"}}, json::object()));
   EXPECT_EQ(lines_of({{"model_type", "gemma2"}}, {{"sliding_window_size", 4096}}),
             lines_of({{"model_type", "gemma2"}}, json::object()));
   EXPECT_EQ(
@@ -581,7 +752,7 @@ TEST(FamilyOf, EveryOptionIsReadFromTheLines) {
     o.family.logit_softcap = 20.0;
     o.family.attention_softcap = 30.0;
     o.family.attention_scale = 0.3;
-    o.family.embedding_scale = 1.7;
+    o.family.embedding_scale = o.positions == nn::PositionChoice::kLearned ? 1.0 : 1.7;
     if (o.positions == nn::PositionChoice::kRotary) {
       o.attention_window = 5;
       o.family.global_every = 3;

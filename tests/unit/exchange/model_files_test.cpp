@@ -1,6 +1,10 @@
 // What a directory of Hugging Face's says beside its weights.
 #include "strata/exchange/model_files.hpp"
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -51,6 +55,89 @@ TEST(HuggingfaceConfig, KeepsWhatDoesNotDescribeTheWeights) {
   EXPECT_EQ(huggingface_config(model, io::StoredType::kFloat16, {}, {}).at("eos_token_id"), json());
   EXPECT_EQ(generation_config(given),
             (json{{"_from_model_config", true}, {"eos_token_id", {95, 93}}}));
+}
+
+/// A file of zeros with these tensors.
+void write_tensors(const std::filesystem::path& path, const std::map<std::string, Shape>& shapes) {
+  std::filesystem::remove(path);
+  std::vector<io::TensorToStore> tensors;
+  for (const auto& [name, shape] : shapes) {
+    tensors.push_back({name, io::StoredType::kFloat32, shape});
+  }
+  auto file = io::TensorFileWriter::safetensors(path, tensors);
+  for (const io::TensorToStore& tensor : tensors) {
+    file.append(std::vector<std::byte>(static_cast<std::size_t>(tensor.shape.count()) * 4));
+  }
+  file.finish();
+}
+
+TEST(Composites, TensorsOfOtherPartsAreLeftOut) {
+  const io::test::TemporaryDirectory directory;
+  const json whole{{"model_type", "mistral3"},
+                   {"eos_token_id", 2},
+                   {"text_config",
+                    {{"num_hidden_layers", 1},
+                     {"hidden_size", 8},
+                     {"num_attention_heads", 2},
+                     {"num_key_value_heads", 1},
+                     {"intermediate_size", 12},
+                     {"max_position_embeddings", 16},
+                     {"vocab_size", 11}}}};
+  io::test::write_file(directory / "config.json", whole.dump());
+  const std::string base = "model.";
+  for (const bool older : {true, false}) {
+    const auto in_file = [&](const std::string& name) {
+      return older                    ? "language_model." + name
+             : name.starts_with(base) ? "model.language_model." + name.substr(base.size())
+                                      : name;
+    };
+    std::map<std::string, Shape> tensors{
+        {(older ? "" : base) + "vision_tower.layers.0.weight", {3}},
+        {(older ? "" : base) + "multi_modal_projector.norm.weight", {2}}};
+    for (const PublishedTensor& tensor : published_tensors(
+             read_huggingface_config(directory / "config.json"), MatrixOrder::kInputsFirst)) {
+      tensors[in_file(tensor.name)] = tensor.shape;
+    }
+    const auto opened = [&](const std::string& without, const std::string& with) {
+      std::map<std::string, Shape> changed = tensors;
+      changed.erase(without);
+      if (!with.empty()) {
+        changed[with] = {4};
+      }
+      write_tensors(directory / "model.safetensors", changed);
+      return open_model(directory.path(), std::nullopt);
+    };
+    const ForeignModel foreign = opened("", "");
+    EXPECT_EQ(foreign.stored.size(), tensors.size() - 2);
+    EXPECT_EQ(foreign.left_out.tensors, 2);
+    EXPECT_EQ(foreign.left_out.bytes, 20);
+    EXPECT_THAT(foreign.left_out.parts,
+                testing::ElementsAre("multi_modal_projector", "vision_tower"));
+    const json text = json::parse(foreign.texts.at("config.json"));
+    EXPECT_EQ(text.at("model_type"), "mistral");
+    EXPECT_EQ(text.at("eos_token_id"), 2);
+    EXPECT_FALSE(text.contains("text_config"));
+    const std::string norm = in_file("model.norm.weight");
+    const std::string head = in_file("lm_head.weight");
+    struct Change {
+      std::string without;
+      std::string with;
+      std::string refusal;
+    };
+    const std::vector<Change> changes{
+        {norm, "", "has no tensor " + norm + ", 8 was expected (the nearest is "},
+        {head, "", "set tie_word_embeddings to true in text_config of config.json"},
+        {"", in_file("model.layers.1.norm.weight"), "has the tensor " + in_file("model.layers.1.")},
+        {"", "language_model.norm.weight", "has the tensor language_model.norm.weight (4)"},
+        {"", "audio_tower.weight", "has the tensor audio_tower.weight (4)"},
+        {"", "vision_tower", "has the tensor vision_tower (4)"}};
+    for (const Change& change : changes) {
+      EXPECT_THAT(
+          io::test::error_of([&] { static_cast<void>(opened(change.without, change.with)); },
+                             ExitCode::kData),
+          testing::HasSubstr(change.refusal));
+    }
+  }
 }
 
 TEST(EndTokens, AreThoseOfEveryFile) {

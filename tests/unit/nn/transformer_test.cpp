@@ -29,32 +29,38 @@ Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
 
 TEST(Transformers, HaveTheirPublishedNumberOfParameters) {
   strata::test::expect_parameter_counts(
-      {{Preset::kGpt2M124, 124'439'808},      {Preset::kGpt2M355, 354'823'168},
-       {Preset::kGpt2M774, 774'030'080},      {Preset::kGpt2M1558, 1'557'611'200},
-       {Preset::kTinyllamaB1, 1'100'048'384}, {Preset::kLlama2B7, 6'738'415'616},
-       {Preset::kLlama2B13, 13'015'864'320},  {Preset::kLlama2B70, 68'976'648'192},
-       {Preset::kLlama3B8, 8'030'261'248},    {Preset::kLlama3B70, 70'553'706'496},
-       {Preset::kLlama31B8, 8'030'261'248},   {Preset::kLlama32B1, 1'235'814'400},
-       {Preset::kLlama32B3, 3'212'749'824},   {Preset::kQwen25B05, 494'032'768},
-       {Preset::kQwen25B15, 1'543'714'304},   {Preset::kQwen25B3, 3'085'938'688},
-       {Preset::kQwen25B7, 7'615'616'512},    {Preset::kQwen25B14, 14'770'033'664},
-       {Preset::kQwen25B32, 32'763'876'352},  {Preset::kQwen25B72, 72'706'203'648},
-       {Preset::kQwen3B06, 596'049'920},      {Preset::kQwen3B17, 1'720'574'976},
-       {Preset::kQwen3B4, 4'022'468'096},     {Preset::kQwen3B8, 8'190'735'360},
-       {Preset::kQwen3B14, 14'768'307'200},   {Preset::kQwen3B32, 32'762'123'264},
-       {Preset::kMistralB7, 7'248'023'552},   {Preset::kMistralNemoB12, 12'247'782'400},
-       {Preset::kSmollm2M135, 134'515'008},   {Preset::kSmollm2M360, 361'821'120},
-       {Preset::kSmollm2B17, 1'711'376'384},  {Preset::kSmollm3B3, 3'075'098'624},
-       {Preset::kGemma2B2, 2'614'341'888},    {Preset::kGemma2B9, 9'241'705'984},
-       {Preset::kGemma2B27, 27'227'128'320},  {Preset::kGemma3B1, 999'885'952},
-       {Preset::kGemma3B4, 3'880'263'168},    {Preset::kOlmo2B1, 1'484'916'736},
-       {Preset::kOlmo2B7, 7'298'617'344},     {Preset::kOlmo2B13, 13'716'198'400},
-       {Preset::kOlmo2B32, 32'234'279'936},   {Preset::kPhi3MiniB4, 3'821'079'552},
-       {Preset::kPhi4B14, 14'659'507'200},    {Preset::kPythiaM70, 70'426'624},
-       {Preset::kPythiaM160, 162'322'944},    {Preset::kPythiaM410, 405'334'016},
-       {Preset::kPythiaB1, 1'011'781'632},    {Preset::kPythiaB14, 1'414'647'808},
-       {Preset::kPythiaB28, 2'775'208'960},   {Preset::kPythiaB69, 6'857'302'016},
-       {Preset::kPythiaB12, 11'846'072'320}},
+      {{Preset::kGpt2M124, 124'439'808},          {Preset::kGpt2M355, 354'823'168},
+       {Preset::kGpt2M774, 774'030'080},          {Preset::kGpt2M1558, 1'557'611'200},
+       {Preset::kTinyllamaB1, 1'100'048'384},     {Preset::kLlama1B7, 6'738'415'616},
+       {Preset::kLlama1B13, 13'015'864'320},      {Preset::kLlama1B33, 32'528'943'616},
+       {Preset::kLlama1B65, 65'285'660'672},      {Preset::kLlama2B7, 6'738'415'616},
+       {Preset::kLlama2B13, 13'015'864'320},      {Preset::kLlama2B70, 68'976'648'192},
+       {Preset::kLlama3B8, 8'030'261'248},        {Preset::kLlama3B70, 70'553'706'496},
+       {Preset::kLlama31B8, 8'030'261'248},       {Preset::kLlama31B70, 70'553'706'496},
+       {Preset::kLlama31B405, 405'853'388'800},   {Preset::kLlama32B1, 1'235'814'400},
+       {Preset::kLlama32B3, 3'212'749'824},       {Preset::kQwen25B05, 494'032'768},
+       {Preset::kQwen25B15, 1'543'714'304},       {Preset::kQwen25B3, 3'085'938'688},
+       {Preset::kQwen25B7, 7'615'616'512},        {Preset::kQwen25B14, 14'770'033'664},
+       {Preset::kQwen25B32, 32'763'876'352},      {Preset::kQwen25B72, 72'706'203'648},
+       {Preset::kQwen3B06, 596'049'920},          {Preset::kQwen3B17, 1'720'574'976},
+       {Preset::kQwen3B4, 4'022'468'096},         {Preset::kQwen3B8, 8'190'735'360},
+       {Preset::kQwen3B14, 14'768'307'200},       {Preset::kQwen3B32, 32'762'123'264},
+       {Preset::kMistralV01B7, 7'241'732'096},    {Preset::kMistralB7, 7'248'023'552},
+       {Preset::kMistralNemoB12, 12'247'782'400}, {Preset::kMistralSmall31B24, 23'572'403'200},
+       {Preset::kSmollm2M135, 134'515'008},       {Preset::kSmollm2M360, 361'821'120},
+       {Preset::kSmollm2B17, 1'711'376'384},      {Preset::kSmollm3B3, 3'075'098'624},
+       {Preset::kGemma2B2, 2'614'341'888},        {Preset::kGemma2B9, 9'241'705'984},
+       {Preset::kGemma2B27, 27'227'128'320},      {Preset::kGemma3M270, 268'098'176},
+       {Preset::kGemma3B1, 999'885'952},          {Preset::kGemma3B4, 3'880'263'168},
+       {Preset::kGemma3B12, 11'766'034'176},      {Preset::kGemma3B27, 27'009'346'304},
+       {Preset::kOlmo2B1, 1'484'916'736},         {Preset::kOlmo2B7, 7'298'617'344},
+       {Preset::kOlmo2B13, 13'716'198'400},       {Preset::kOlmo2B32, 32'234'279'936},
+       {Preset::kPhi3MiniB4, 3'821'079'552},      {Preset::kPhi3MediumB14, 13'960'238'080},
+       {Preset::kPhi4MiniB4, 3'836'021'760},      {Preset::kPhi4B14, 14'659'507'200},
+       {Preset::kPythiaM70, 70'426'624},          {Preset::kPythiaM160, 162'322'944},
+       {Preset::kPythiaM410, 405'334'016},        {Preset::kPythiaB1, 1'011'781'632},
+       {Preset::kPythiaB14, 1'414'647'808},       {Preset::kPythiaB28, 2'775'208'960},
+       {Preset::kPythiaB69, 6'857'302'016},       {Preset::kPythiaB12, 11'846'072'320}},
       [](Preset preset) { return model_of({.preset = preset}); });
 }
 
@@ -104,6 +110,33 @@ TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
   EXPECT_EQ(preset.hidden, 11008);
   EXPECT_EQ(resolved({.preset = Preset::kLlama2B7, .width = 4096}), preset);
   EXPECT_EQ(resolved(preset), preset);
+}
+
+TEST(Resolved, RefusesSettingsThatThePresetDoesNotTakeByTheirName) {
+  const std::vector<std::pair<TransformerOptions, std::string>> cases{
+      {{.preset = Preset::kGemma2B2, .positions = PositionChoice::kLearned},
+       "model.preset is gemma2-2b: model.positions = learned adds vectors to those of tokens, "
+       "which this preset multiplies by 48; set rotary or none"},
+      {{.preset = Preset::kGemma3B1, .norm = NormChoice::kLayerNorm},
+       "model.preset is gemma3-1b: model.norm is layer_norm, but this preset's norms multiply by 1 "
+       "+ weight"},
+      {{.preset = Preset::kPhi4MiniB4, .heads = 48, .kv_heads = 48},
+       "model.preset is phi4-mini: its model.rotary_scaling has 48 factors, but 24 pairs of a "
+       "head's elements turn with model.width = 3072 and model.heads = 48; change one of them"},
+      {{.preset = Preset::kPythiaM70, .heads = 128},
+       "model.preset is pythia-70m: model.positions = rotary turns pairs of elements, but the "
+       "share of a head that turns has 1; change model.width = 512 or model.heads = 128"}};
+  for (const auto& one : cases) {
+    const std::string refusal =
+        strata::test::error_of([&] { static_cast<void>(resolved(one.first)); }, ExitCode::kUsage);
+    EXPECT_TRUE(refusal.starts_with(one.second)) << refusal;
+  }
+  for (const Preset preset : {Preset::kGemma3B1, Preset::kPhi4MiniB4, Preset::kLlama31B8}) {
+    for (const PositionChoice positions : {PositionChoice::kRotary, PositionChoice::kNone}) {
+      static_cast<void>(
+          model_of({.preset = preset, .blocks = 2, .context = 64, .positions = positions}));
+    }
+  }
 }
 
 TEST(Resolved, NamesMissingSizes) {

@@ -146,6 +146,11 @@ ExitCode import_model(const config::CommandLine& line) {
              added > 0 ? fmt::format(" of {} ids, {} of them added_tokens",
                                      count_text(tokenizer->vocabulary()), added)
                        : "");
+  if (const exchange::LeftOut& left = model.left_out; !model.model.part_of.empty()) {
+    fmt::print("left out of {}: {} tensors of {}{}{}; exports are of {}, the text part alone\n",
+               model.model.part_of, count_text(left.tensors), bytes_text(left.bytes),
+               left.parts.empty() ? "" : ", ", fmt::join(left.parts, " and "), model.model.family);
+  }
   if (model.adapters) {
     const exchange::ForeignAdapters& came = *model.adapters;
     fmt::print(
@@ -224,7 +229,7 @@ Commands model_commands() {
        .about =
            R"(Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH
 is a directory of Hugging Face (config.json, safetensors) with a GPT-2, Llama, Qwen, Mistral, SmolLM, Gemma, OLMo 2
-or Phi-3 model, or a model file of llm.c.
+or Phi-3 model, with a vision part beside it or without, or a model file of llm.c.
 torch_to_safetensors.py in share/strata/python makes such a directory from nanoGPT's ckpt.pt.)",
        .options =
            {{"output", "DIR", "the run's directory, a new one"},
