@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,17 +19,21 @@
 #include "harness.hpp"
 #include "in_process.hpp"
 
-/// Generation by ranks that are threads of this process: a checkpoint gives the same logits and
-/// texts on every grid and with any number of texts at once, bit for bit.
+/// Generation by ranks that are threads of this process: a checkpoint gives the same logits, texts
+/// and log-likelihoods on every grid and with any number of texts at once, bit for bit.
 namespace strata::grids {
 namespace {
 
 using Tokens = std::vector<std::int64_t>;
 
-/// What a rank of a replica gets: on the last stage the logits of a text, and on all ranks texts.
+/// What a rank of a replica gets: on the last stage the logits of a text, and on all ranks texts
+/// and the log-likelihoods of scored_texts().
 struct Generated {
   std::vector<double> logits;
   std::vector<Tokens> texts;
+  std::vector<double> scores;
+  /// On the last stage: the same by the logits of each whole text in one pass.
+  std::vector<double> whole;
 };
 
 constexpr std::int64_t kBeyondContext = 30;  // a text restarts its positions, perhaps twice
@@ -40,8 +45,70 @@ const std::array kSamplings{
         .temperature = 0.8, .top_k = 20, .top_p = 0.95, .min_p = 0.01, .seed = 3, .text = 2},
     train::SamplingOptions{.repetition_penalty = 1.5, .seed = 5}};
 
+/// More contexts than any generator has slots. Some texts are of one token, others fill the model's
+/// context of 16, with texts of other lengths behind the same context, or the same context again.
+std::vector<train::ScoredTexts> scored_texts() {
+  const auto tokens = [](std::int64_t seed, std::int64_t count) {
+    Tokens made;
+    for (std::int64_t i = 0; i < count; ++i) {
+      made.push_back((seed * 7 + i * i * 3 + i) % 26);
+    }
+    return made;
+  };
+  std::vector<train::ScoredTexts> all;
+  for (const auto& [context, lengths] :
+       std::vector<std::pair<std::int64_t, Tokens>>{{9, {1, 4, 2}},
+                                                    {1, {16, 1}},
+                                                    {16, {1, 1}},
+                                                    {3, {2}},
+                                                    {5, {3, 12, 3, 1}},
+                                                    {8, {9}},
+                                                    {2, {5, 1}},
+                                                    {2, {3}},
+                                                    {12, {5, 2}},
+                                                    {7, {1}},
+                                                    {4, {6, 6}},
+                                                    {1, {2, 2, 9}}}) {
+    train::ScoredTexts& texts = all.emplace_back();
+    texts.context = tokens(context, context);
+    for (const std::int64_t length : lengths) {
+      texts.texts.push_back(tokens(std::ssize(all) + std::ssize(texts.texts), length));
+    }
+  }
+  return all;
+}
+
+/// The log-likelihoods of scored_texts(), each by the logits of a pass over all of its tokens.
+std::vector<double> scores_of_whole_texts(train::Generator& generator) {
+  std::vector<double> scores;
+  for (const train::ScoredTexts& texts : scored_texts()) {
+    for (const Tokens& text : texts.texts) {
+      Tokens tokens = texts.context;
+      tokens.insert(tokens.end(), text.begin(), text.end());
+      const std::size_t inputs = tokens.size() - 1;
+      const std::vector<double> logits = generator.logits(std::span(tokens).first(inputs));
+      if (logits.empty()) {
+        continue;  // not the last stage
+      }
+      const std::size_t width = logits.size() / inputs;
+      double& score = scores.emplace_back(0.0);
+      for (std::size_t i = texts.context.size(); i < tokens.size(); ++i) {
+        const auto row = std::span(logits).subspan((i - 1) * width, width);
+        double sum = 0.0;
+        for (const double logit : row) {
+          sum += std::exp(logit);
+        }
+        score += row[static_cast<std::size_t>(tokens[i])] - std::log(sum);
+      }
+    }
+  }
+  return scores;
+}
+
 Generated generated_by(train::Generator& generator) {
-  Generated found{.logits = generator.logits(kPrompt)};
+  Generated found{.logits = generator.logits(kPrompt),
+                  .scores = generator.log_likelihoods(scored_texts()),
+                  .whole = scores_of_whole_texts(generator)};
   const auto text = [&](std::span<const std::int64_t> prompt, std::int64_t count,
                         const train::SamplingOptions& options, train::PastTokens past) {
     const std::size_t i = found.texts.size();
@@ -137,9 +204,15 @@ TEST_P(GenerationOnGrids, GivesTheBitsOfOneRank) {
   EXPECT_NE(expected.texts[0], expected.texts[1]) << "greedy and sampled";
   EXPECT_TRUE(std::ranges::any_of(
       expected.texts, [](const Tokens& text) { return std::ssize(text) == kBeyondContext; }));
+  const double tolerance = given.settings.find("bfloat16") == Settings::npos ? 1e-5 : 0.02;
+  ASSERT_EQ(expected.scores.size(), expected.whole.size());
+  for (std::size_t i = 0; i < expected.scores.size(); ++i) {
+    EXPECT_NEAR(expected.scores[i], expected.whole[i], tolerance) << "text " << i;
+  }
   for (const std::int64_t texts_at_once : {2, 5, 8}) {
-    EXPECT_EQ(generate_on(run, {1, 1, 1}, texts_at_once).front().texts, expected.texts)
-        << texts_at_once << " at once";
+    const Generated found = generate_on(run, {1, 1, 1}, texts_at_once).front();
+    EXPECT_EQ(found.texts, expected.texts) << texts_at_once << " at once";
+    EXPECT_EQ(found.scores, expected.scores) << texts_at_once << " at once";
   }
   std::int64_t texts_at_once = 1;
   for (const std::string& text : given.grids) {
@@ -153,6 +226,7 @@ TEST_P(GenerationOnGrids, GivesTheBitsOfOneRank) {
       const bool is_last = grid.coordinates_of(rank).pipeline == grid.pipeline - 1;
       EXPECT_EQ(own.logits, is_last ? expected.logits : std::vector<double>()) << rank;
       EXPECT_EQ(own.texts, expected.texts) << rank;
+      EXPECT_EQ(own.scores, expected.scores) << rank;
     }
   }
 }

@@ -89,15 +89,16 @@ class Choices(language.LanguageTest):
         self.assertNotEqual(right[0], right[1], "both choose the same")
 
     def test_grids(self):
-        """The same bits on every grid, and with attention the same numbers by documents and by choices."""
+        """The same bits on every grid and with any number of questions at once, and with attention the same numbers by
+        documents and by choices."""
         losses = {}
         for run, settings in (("run", []), ("pieces", ["--numerics.loss_pieces=4"])):
             if settings:
                 self.train(self.config, (1, 1, 1), run, *settings)
             expected = [self.answers(run), self.documents(run)]
-            for ranks, *grid in ((2, 2, 1, 1), (2, 1, 2, 1), (2, 1, 1, 2), (4, 2, 1, 2), (3, 1, 3, 1)):
-                with self.subTest(run=run, grid=grid):
-                    found = [self.answers(run, *harness.grid_settings(grid), ranks=ranks),
+            for batch, ranks, *grid in ((1, 2, 2, 1, 1), (2, 2, 1, 2, 1), (3, 2, 1, 1, 2), (9, 4, 2, 1, 2), (1, 3, 1, 3, 1)):
+                with self.subTest(run=run, grid=grid, batch=batch):
+                    found = [self.answers(run, f"--batch={batch}", *harness.grid_settings(grid), ranks=ranks),
                              self.documents(run, *harness.grid_settings(grid), ranks=ranks)]
                     self.assertEqual(found, expected)
             (_, answers), (said, table) = expected
@@ -142,6 +143,8 @@ class Choices(language.LanguageTest):
                 ([questions, "--classes"], USAGE, ["--classes", "--choices"]),
                 (["--output=a.jsonl"], USAGE, ["--output is of --choices"]),
                 (["--cut=left"], USAGE, ["--cut is of --choices"]),
+                (["--batch=2"], USAGE, ["--batch is of --choices"]),
+                ([questions, "--batch=0"], USAGE, ['--batch is "0"', "from 1 to"]),
                 ([questions, "--cut=right"], USAGE, ["right", "left"]),
                 ([questions, "--output=absent/a.jsonl"], USAGE, ["cannot write absent/a.jsonl"]),
                 (["--documents=absent/a.csv"], USAGE, ["cannot write absent/a.csv"]),

@@ -66,6 +66,12 @@ struct Continuation {
   PastTokens past = PastTokens::kDropped;
 };
 
+/// Texts that each follow the same context. Pre: no text is empty, nor is the context.
+struct ScoredTexts {
+  std::vector<std::int64_t> context;
+  std::vector<std::vector<std::int64_t>> texts;
+};
+
 /// The most texts at once where the user does not say: as many as products compute for about the
 /// time of one, and as keys and values fit into as much memory as the weights take.
 [[nodiscard]] std::int64_t default_texts_at_once(const plan::Plan& plan);
@@ -95,6 +101,13 @@ class Generator {
   /// The logits after each token of a text on the last stage, else nothing. Shapes: tokens x
   /// vocabulary. Throws: Error(kUsage) as require_prompt_fits().
   [[nodiscard]] std::vector<double> logits(std::span<const std::int64_t> tokens);
+
+  /// The log-likelihood of each text behind its context, of all texts in order, on all ranks. A
+  /// context has one pass for all of its texts, and so has a long text; the next tokens of up to
+  /// most_texts short texts of several contexts have one together. A text's bits do not depend on
+  /// the others. Communication: as generate(), with one broadcast for all texts. Pre: a context and
+  /// a text of it have at most one token more than the model's context.
+  [[nodiscard]] std::vector<double> log_likelihoods(std::span<const ScoredTexts> all);
 
   /// Bytes of all key-value caches of this rank.
   [[nodiscard]] std::int64_t cache_bytes() const { return cache_memory_.bytes(); }

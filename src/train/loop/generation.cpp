@@ -1,3 +1,5 @@
+// Longer than other files: generating and scoring texts share the passes, slots and caches of one
+// class.
 #include "strata/train/generation.hpp"
 
 #include <algorithm>
@@ -77,6 +79,16 @@ std::int64_t cache_bytes_of(const plan::Plan& plan, const nn::PassShape& pass,
     }
   }
   return bytes;
+}
+
+/// log softmax(logits)[token].
+double log_likelihood(std::span<const double> logits, std::int64_t token) {
+  const double largest = std::ranges::max(logits);
+  double sum = 0.0;
+  for (const double logit : logits) {
+    sum += std::exp(logit - largest);
+  }
+  return logits[static_cast<std::size_t>(token)] - largest - std::log(sum);
 }
 
 [[noreturn]] void refuse_texts_at_once(std::int64_t of_text, std::int64_t most_texts,
@@ -271,6 +283,100 @@ std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
   Slot* const slot = &slots_.front();
   slot->past.clear();
   return append({&slot, 1}, tokens, std::ssize(tokens));
+}
+
+std::vector<double> Generator::log_likelihoods(std::span<const ScoredTexts> all) {
+  // So many tokens of one text cost no more in a pass of their own than those of several texts.
+  constexpr std::size_t kOwnPass = ops::kRowTile;
+  /// What a slot scores: one context's texts after the other.
+  struct Scoring {
+    Slot* slot = nullptr;
+    const ScoredTexts* of = nullptr;
+    std::size_t first = 0;  ///< its first text, of those of all
+    std::size_t text = 0;
+    std::size_t scored = 0;  ///< tokens of the text
+    std::vector<double> behind_context;
+  };
+  std::vector<double> sums;
+  auto next = all.begin();
+  const auto begin_next = [&](Scoring& own) {
+    const bool is_same = own.of != nullptr && own.of->context == next->context;
+    own.of = &*next++;
+    own.first = sums.size();
+    own.text = 0;
+    sums.resize(sums.size() + own.of->texts.size(), 0.0);
+    if (!is_same) {
+      own.slot->past.clear();
+      own.behind_context = append({&own.slot, 1}, own.of->context, 1);
+    }
+  };
+  const auto row_of = [](std::span<const double> logits, std::size_t rows, std::size_t row) {
+    const std::size_t width = logits.size() / rows;
+    return logits.subspan(row * width, width);
+  };
+  const auto score_next = [&](Scoring& own, std::span<const double> logits) {
+    if (!logits.empty()) {
+      sums[own.first + own.text] += log_likelihood(logits, own.of->texts[own.text][own.scored]);
+    }
+    ++own.scored;
+  };
+  // Moves on to a text whose next token needs a pass; false where none is left.
+  const auto needs_pass = [&](Scoring& own) {
+    for (;;) {
+      if (own.of == nullptr || own.text == own.of->texts.size()) {
+        if (next == all.end()) {
+          return false;
+        }
+        begin_next(own);
+      }
+      const std::vector<std::int64_t>& text = own.of->texts[own.text];
+      if (own.scored == 0) {
+        own.slot->past.resize(own.of->context.size());
+        score_next(own, own.behind_context);
+        const std::size_t rows = text.size() - 1;
+        if (rows >= kOwnPass) {
+          const std::vector<double> logits =
+              append({&own.slot, 1}, std::span(text).first(rows), std::ssize(text) - 1);
+          for (std::size_t row = 0; row < rows; ++row) {
+            score_next(own, row_of(logits, rows, row));
+          }
+        }
+      }
+      if (own.scored < text.size()) {
+        return true;
+      }
+      ++own.text;
+      own.scored = 0;
+    }
+  };
+  std::vector<Scoring> scorings(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    scorings[i].slot = &slots_[i];
+  }
+  for (;;) {
+    std::vector<Scoring*> running;
+    std::vector<Slot*> slots;
+    std::vector<std::int64_t> tokens;
+    for (Scoring& own : scorings) {
+      if (needs_pass(own)) {
+        running.push_back(&own);
+        slots.push_back(own.slot);
+        tokens.push_back(own.of->texts[own.text][own.scored - 1]);
+      }
+    }
+    if (running.empty()) {
+      break;
+    }
+    const std::vector<double> logits = append(slots, tokens, std::ssize(slots));
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      score_next(*running[i], row_of(logits, running.size(), i));
+    }
+  }
+  if (!sums.empty()) {
+    groups_.along(grid::Axis::kPipeline)
+        .broadcast(comm::payload_of(std::span(sums)), plan_.grid.pipeline - 1);
+  }
+  return sums;
 }
 
 void Generator::advance(std::span<Slot* const> slots, std::span<const std::int64_t> tokens) {

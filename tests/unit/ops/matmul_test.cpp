@@ -47,7 +47,7 @@ void expect_bits_of_rows(int threads) {
   Context context(threads);
   for (const ProductSize& size :
        {ProductSize{1, 5, 9}, ProductSize{2, 64, 8}, ProductSize{5, 7, 3}, ProductSize{8, 192, 128},
-        ProductSize{17, 33, 100}, ProductSize{3, 131, 1}}) {
+        ProductSize{18, 33, 100}, ProductSize{3, 131, 1}}) {
     SCOPED_TRACE(testing::Message() << size);
     const Operands<T, C> start(size, Transpose::kNo, Transpose::kYes);
     for (const MatmulOptions& form :

@@ -13,6 +13,13 @@
 #include "strata/core/text.hpp"
 
 namespace strata::app {
+namespace {
+
+/// Replicas wait for each other after so many times the texts that each has at once, for texts are
+/// of unlike lengths.
+constexpr std::int64_t kTimesOfRound = 8;
+
+}  // namespace
 
 Author::Author(comm::Groups& groups, train::Generator* generator, const io::Tokenizer& tokenizer,
                std::set<std::int64_t> ends, std::vector<std::string> stops,
@@ -69,8 +76,7 @@ void Author::write_range(
 void Author::write(std::int64_t texts, const Order& order,
                    const std::function<void(std::int64_t text, const std::string& piece)>& take,
                    const std::function<void(std::int64_t text, std::int64_t tokens)>& end) {
-  // Replicas wait for each other after so many texts, which are of unlike lengths.
-  const std::int64_t most_of_round = 8 * texts_at_once_;
+  const std::int64_t most_of_round = kTimesOfRound * texts_at_once_;
   const std::int64_t replicas = groups_.grid.data;
   const std::int64_t own = groups_.coordinates.data;
   comm::Communicator& peers = groups_.along(grid::Axis::kData);
@@ -134,6 +140,47 @@ std::string Author::rate_text() const {
                         count_text(texts_at_once_), bytes_text(generator_->cache_bytes()));
   }
   return text;
+}
+
+std::vector<double> log_likelihoods(comm::Groups& groups, train::Generator* generator,
+                                    std::span<const std::vector<train::ScoredTexts>> questions,
+                                    std::int64_t questions_at_once) {
+  const auto replicas = static_cast<std::size_t>(groups.grid.data);
+  const auto own = static_cast<std::size_t>(groups.coordinates.data);
+  const std::size_t round = replicas * static_cast<std::size_t>(kTimesOfRound * questions_at_once);
+  std::vector<double> sums;
+  for (std::size_t first = 0; first < questions.size(); first += round) {
+    const auto of_round = questions.subspan(first, std::min(round, questions.size() - first));
+    std::vector<train::ScoredTexts> mine;
+    // Of each text, its replica and its place among that replica's.
+    std::vector<std::pair<std::size_t, std::size_t>> places;
+    std::vector<std::size_t> counts(replicas, 0);
+    for (std::size_t i = 0; i < of_round.size(); ++i) {
+      const std::size_t replica = i % replicas;
+      for (const train::ScoredTexts& texts : of_round[i]) {
+        for (std::size_t text = 0; text < texts.texts.size(); ++text) {
+          places.emplace_back(replica, counts[replica]++);
+        }
+        if (replica == own) {
+          mine.push_back(texts);
+        }
+      }
+    }
+    std::vector<double> found;
+    comm::agree_on_parts(*groups.world, [&] {
+      if (!mine.empty()) {
+        found = generator->log_likelihoods(mine);
+      }
+    });
+    const std::size_t width = std::ranges::max(counts);
+    found.resize(width);
+    const std::vector<double> all =
+        comm::gathered_rows(groups.along(grid::Axis::kData), std::span(std::as_const(found)));
+    for (const auto& [replica, place] : places) {
+      sums.push_back(all[replica * width + place]);
+    }
+  }
+  return sums;
 }
 
 }  // namespace strata::app

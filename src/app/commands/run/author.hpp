@@ -70,4 +70,12 @@ class Author {
   double seconds_ = 0.0;
 };
 
+/// The log-likelihoods of the texts of all questions, in order, on every rank. Replicas share the
+/// questions. `generator`: as Author's. Communication: as Generator::log_likelihoods(), and in each
+/// round of some questions a replica one `agree` over the world and one gather over the data group.
+/// Throws: AgreedError of what a rank's passes throw.
+[[nodiscard]] std::vector<double> log_likelihoods(
+    comm::Groups& groups, train::Generator* generator,
+    std::span<const std::vector<train::ScoredTexts>> questions, std::int64_t questions_at_once);
+
 }  // namespace strata::app

@@ -19,11 +19,15 @@
 #include "strata/io/text_file.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/file_timeout.hpp"
+#include "strata/train/generation.hpp"
 #include "strata/train/references.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/run/author.hpp"
 #include "commands/run/loaded_model.hpp"
+#include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
@@ -130,6 +134,36 @@ void require_language_model(const RunInputs& inputs, std::string_view option) {
   }
 }
 
+/// --batch; 0: the default.
+std::int64_t questions_at_once(const config::CommandLine& line) {
+  constexpr std::int64_t kMostQuestions = 1'000'000'000;
+  return line.has("batch") ? line.count("batch", 0, 1, kMostQuestions) : 0;
+}
+
+/// The texts of each question's choices. Contexts that are cut may differ, others are the same.
+std::vector<std::vector<train::ScoredTexts>> texts_of(const io::Choices& choices) {
+  const io::Documents& documents = choices.data.documents();
+  const auto tokens = [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(end - begin));
+    choices.data.read_tokens(begin, ids);
+    return ids;
+  };
+  std::vector<std::vector<train::ScoredTexts>> questions;
+  std::int64_t document = 0;
+  for (const io::Question& question : choices.questions) {
+    std::vector<train::ScoredTexts>& texts = questions.emplace_back();
+    for (std::size_t i = 0; i < question.bytes.size(); ++i, ++document) {
+      const std::int64_t choice = documents.counted[static_cast<std::size_t>(2 * document)];
+      std::vector<std::int64_t> context = tokens(documents.begin(document), choice);
+      if (texts.empty() || texts.back().context != context) {
+        texts.push_back({.context = std::move(context), .texts = {}});
+      }
+      texts.back().texts.push_back(tokens(choice, documents.end(document)));
+    }
+  }
+  return questions;
+}
+
 /// Answers questions by the log-likelihood of their choices.
 ExitCode answer_questions(const config::CommandLine& line, comm::MpiSession& mpi, Log& log) {
   RunInputs inputs = open_trained(mpi, line.positions().front(), settings_of(line), Evaluates::kNo,
@@ -149,22 +183,39 @@ ExitCode answer_questions(const config::CommandLine& line, comm::MpiSession& mpi
   if (inputs.config.data.packing == io::Packing::kPairs) {
     inputs.config.data.packing = io::Packing::kBlocks;
   }
+  inputs.config.train.recompute = nn::Recompute::kNone;
+  inputs.config.parallel.sequence = Switch::kOff;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
-  plan.model->keep_sample_losses();
-  LoadedModel model(mpi, inputs, plan);
-  std::vector<nn::MicrobatchLoss::Sample> samples;
-  static_cast<void>(model.evaluate(choices->data, {.samples = &samples}));
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  comm::Groups& groups = environment.groups();
+  const auto questions = std::ssize(choices->questions);
+  const std::int64_t batch = questions_at_once(line);
+  const std::int64_t at_once = std::min(batch > 0 ? batch : train::default_texts_at_once(plan),
+                                        (questions + groups.grid.data - 1) / groups.grid.data);
+  std::optional<train::Generator> generator;
+  {
+    const train::FileTimeout timeout(mpi.world());
+    comm::agree(mpi.world(), [&] {
+      train::require_same_model(plan, *inputs.checkpoint);
+      if (groups.coordinates.data < questions) {
+        generator.emplace(environment.context(), plan, groups, *inputs.checkpoint, at_once);
+      }
+    });
+  }
+  groups.world->enter(comm::Phase::kEvaluation);
+  const std::vector<double> all_sums =
+      log_likelihoods(groups, generator ? &*generator : nullptr, texts_of(*choices), at_once);
 
   comm::agree_on_first(mpi.world(), [&] {
     std::string lines;
     std::int64_t right = 0;
     std::int64_t right_by_bytes = 0;
-    auto sample = samples.begin();
+    auto sum = all_sums.begin();
     for (const io::Question& question : choices->questions) {
       std::vector<double> sums;
       std::vector<double> shares;
       for (const std::int64_t bytes : question.bytes) {
-        sums.push_back(-(sample++)->loss);
+        sums.push_back(*sum++);
         if (!std::isfinite(sums.back())) {
           fail(
               ExitCode::kCheckpoint,
@@ -217,11 +268,12 @@ void check_options(const config::CommandLine& line, comm::MpiSession& mpi) {
            other);
     }
   }
-  for (const char* const further : {"output", "cut"}) {
+  for (const char* const further : {"output", "cut", "batch"}) {
     if (line.has(further) && !line.has("choices")) {
       fail(ExitCode::kUsage, "--{} is of --choices; give both, or leave it out", further);
     }
   }
+  static_cast<void>(questions_at_once(line));
   for (const char* const written : {"confusion", "documents", "output"}) {
     if (line.has(written) && mpi.world().rank() == 0) {
       require_writable(line.value(written, ""));
@@ -285,7 +337,7 @@ Commands evaluate_commands() {
        .synopses = {{"RUN|CONFIG.ini [--classes] [--confusion=FILE.csv] [--documents=FILE.csv] "
                      "[--section.key=value ...]"},
                     {"RUN|CONFIG.ini --choices=FILE.jsonl [--cut=left] [--output=FILE.jsonl] "
-                     "[--section.key=value ...]"}},
+                     "[--batch=N] [--section.key=value ...]"}},
        .about =
            R"(Prints loss and accuracy of the newest good checkpoint on data.test, or on data.train if
 data.test is empty. RUN is a run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards
@@ -294,21 +346,24 @@ allow, with the same numbers.
 With --choices, a language model answers the questions of a file: the choice with the largest log-likelihood behind the
 context, and the one with the largest log-likelihood per byte. Each line is an object as {"context": "2 + 2 =", "choices":
 [" 3", " 4"], "answer": 1}.)",
-       .options = {{"checkpoint", config::words_of<WhichCheckpoint>(),
-                    "the newest one (default), or the best of checkpoint.best"},
-                   {"classes", "",
-                    "accuracy of each class, and the class it is most often confused with"},
-                   {"confusion", "FILE.csv", "writes the confusion matrix"},
-                   {"documents", "FILE.csv",
-                    "writes the counted tokens, loss and perplexity of each document of a text, "
-                    "each read by itself"},
-                   {"choices", "FILE.jsonl", "questions with several choices"},
-                   {"cut", config::words_of<io::LongQuestions>(),
-                    "questions longer than model.context: refuse them (default), or cut their "
-                    "contexts at the left"},
-                   {"output", "FILE.jsonl",
-                    "writes the log-likelihoods of the choices of each question, and what is "
-                    "chosen"}},
+       .options =
+           {{"checkpoint", config::words_of<WhichCheckpoint>(),
+             "the newest one (default), or the best of checkpoint.best"},
+            {"classes", "", "accuracy of each class, and the class it is most often confused with"},
+            {"confusion", "FILE.csv", "writes the confusion matrix"},
+            {"documents", "FILE.csv",
+             "writes the counted tokens, loss and perplexity of each document of a text, "
+             "each read by itself"},
+            {"choices", "FILE.jsonl", "questions with several choices"},
+            {"cut", config::words_of<io::LongQuestions>(),
+             "questions longer than model.context: refuse them (default), or cut their "
+             "contexts at the left"},
+            {"batch", "N",
+             R"(questions that a replica scores at once, with the same results: more questions a second, and more memory
+(default: 8, or fewer where their keys and values would take more memory than the weights))"},
+            {"output", "FILE.jsonl",
+             "writes the log-likelihoods of the choices of each question, and what is "
+             "chosen"}},
        .lists = {{"Examples",
                   {{"strata evaluate RUN --data.test=FILE.h5", "on another data set"},
                    {"strata evaluate RUN --choices=FILE.jsonl --ranks=4", "questions"}}}},
