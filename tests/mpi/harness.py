@@ -94,6 +94,14 @@ def session_members(session):
     return members
 
 
+def catches(pid, number):
+    """Whether a process has a handler for a signal."""
+    for line in pathlib.Path("/proc", str(pid), "status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def state_of(pid):
     """The letter of ps for a process; "X" where there is none."""
     try:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from harness import DONE, STRATA, USAGE, StrataTest, config_text, state_of
+from harness import DONE, STRATA, USAGE, StrataTest, catches, config_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/job/gpt2.*")])
@@ -156,7 +156,7 @@ while sleep 0.1; do :; done""")
         for number in (signal.SIGHUP, signal.SIGINT):  # to all processes of the terminal
             script = subprocess.Popen(["bash", "job.sh"], cwd=self.directory, start_new_session=True, stdout=subprocess.DEVNULL,
                                       env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
-            while not (self.directory / "ready").exists() or state_of(script.pid) != "S":  # until the script waits
+            while not ((self.directory / "ready").exists() and catches(script.pid, number)):
                 self.assertIsNone(script.poll())
                 time.sleep(0.05)
             os.killpg(script.pid, number)

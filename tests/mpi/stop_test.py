@@ -18,14 +18,6 @@ FEW = ["--train.evaluate_batches=8"]
 SLOW = {"TIMES": "3:0:0"}
 
 
-def catches(pid, number):
-    """Whether a process has a handler for a signal."""
-    for line in pathlib.Path("/proc", str(pid), "status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
 def threads_taking(pid, number):
     """The threads of a process that a caught signal may go to."""
     for task in pathlib.Path("/proc", str(pid), "task").iterdir():
@@ -59,7 +51,7 @@ class Stop(harness.StrataTest):
 
     def test_while_setting_up(self):
         job = self.begin("set-up", 2, *FEW)
-        job.wait_until(lambda: len(job.ranks()) == 2 and catches(job.ranks()[1], signal.SIGUSR1), 60)
+        job.wait_until(lambda: len(job.ranks()) == 2 and harness.catches(job.ranks()[1], signal.SIGUSR1), 60)
         os.kill(job.ranks()[1], signal.SIGUSR1)
         self.stopped(job, "stopped on request while setting up")
         self.assertEqual(harness.checkpoints(self.directory / "set-up"), [])
