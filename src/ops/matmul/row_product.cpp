@@ -59,6 +59,9 @@ template <int kRows, typename Stored>
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     load_floats(left[i], a[i] + first);
+#if defined(__FMA__)
+    asm("" : "+x"(left[i]));  // else GCC loads it again for each product
+#endif
   }
 #pragma GCC unroll 8
   for (int j = 0; j < kColumns; ++j) {
@@ -158,7 +161,7 @@ struct RowProduct {
       left[i] = a + std::min(row + i, m - 1) * k;
     }
     const std::int64_t count = std::min<std::int64_t>(kPartialSums, n - column);
-    float elements[kRows][kPartialSums] = {};
+    float elements[kRows][kPartialSums];
     for (int first = 0; first < count; first += kColumns) {
       std::array<const Stored*, kColumns> right{};
       for (int j = 0; j < kColumns; ++j) {
