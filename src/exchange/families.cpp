@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -454,11 +453,11 @@ std::vector<Family> make_families() {
 }
 
 std::string model_types(const auto& table) {
-  std::vector<std::string_view> names;
+  std::string names;
   for (const auto& row : table) {
-    names.push_back(row.model_type);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.model_type);
   }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return names;
 }
 
 }  // namespace
