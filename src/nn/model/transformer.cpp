@@ -47,12 +47,13 @@ void check_heads(const TransformerOptions& o) {
                     "model.width = {} or model.heads = {} so that it has an even number",
                     angles.share == 1.0 ? "a head" : "the share of a head that turns", turned,
                     o.width, o.heads));
-  check(!rotary || o.rotary_scaling.kind != ops::RotaryScalingKind::kLongrope ||
-            2 * o.rotary_scaling.factors.count == turned,
-        fmt::format("its model.rotary_scaling has {} factors, but {} pairs of a head's elements "
-                    "turn with model.width = {} and model.heads = {}; change one of them, or set "
-                    "another model.rotary_scaling",
-                    o.rotary_scaling.factors.count, turned / 2, o.width, o.heads));
+  check(
+      !rotary || o.rotary_scaling.kind != ops::RotaryScalingKind::kLongrope ||
+          2 * o.rotary_scaling.factors.count == turned,
+      fmt::format("its model.rotary_scaling has {} factors, but {} pairs of a head's elements "
+                  "turn with model.width = {} and model.heads = {}; change one of them, or give {} "
+                  "short and as many long ones",
+                  o.rotary_scaling.factors.count, turned / 2, o.width, o.heads, turned / 2));
   check(o.positions != PositionChoice::kLearned || o.family.embedding_scale == 1.0,
         fmt::format("model.positions = learned adds vectors to those of tokens, which this preset "
                     "multiplies by {:.6g}; set rotary or none, or take another preset",
