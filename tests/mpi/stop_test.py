@@ -1,6 +1,7 @@
 """A stop request ends set-up, training and evaluation soon, with exit code 75 and without a changed bit."""
 
 import contextlib
+import math
 import os
 import pathlib
 import shutil
@@ -179,7 +180,8 @@ class Stop(harness.StrataTest):
         self.assertEqual(len(self.steps_saved("limit")), 1)
         # The same from Slurm, and too little for a step and a checkpoint, which is said.
         # The first step takes a large part of it, so that a slow start of the program does not matter.
-        for number, (seconds, slow) in enumerate([(30, "12000:0:0"), (-5, "0:0:0")]):
+        left = max(14, math.ceil(4 + 4 * start))
+        for number, (seconds, slow) in enumerate([(left, f"{1000 * (left - 2)}:0:0"), (-5, "0:0:0")]):
             with unittest.mock.patch.dict(os.environ, SLURM_JOB_END_TIME=str(int(time.time() + seconds))), \
                     harness.rig(TIMES=slow):
                 past = seconds < 0

@@ -200,9 +200,9 @@ TEST(Watchdog, LooksForMissingRanksWhenItReports) {
 TEST(Watchdog, WhatWritesItsReportUsesNothingOfIt) {
   const io::test::TemporaryDirectory directory;
   comm::Activity activity;
+  // The stack of a thread that takes no signal is awaited for longer than the report.
+  const BlockedSignals blocked;
   {
-    // The stack of a thread that takes no signal is awaited for longer than the report.
-    const BlockedSignals blocked;
     const Watchdog watchdog({.timeout_seconds = kLong,
                              .run_directory = directory.path(),
                              .rank = 3,
