@@ -20,7 +20,7 @@ namespace strata::train {
 /// The weights of one rank's chunks and the memory of its passes, which evaluation needs.
 class StageState {
  public:
-  /// Initialises the weights.
+  /// The weights have no values yet: initialise() or load_weights() gives them some.
   StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
              comm::Groups& groups);
   StageState(const StageState&) = delete;
@@ -37,6 +37,8 @@ class StageState {
   /// Switches to other lanes: this rank's index in `lanes` selects them.
   void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
 
+  /// Gives the weights the values that a run begins with.
+  void initialise(std::uint64_t seed);
   /// Reads the weights, except those of the names `except`; in the checkpoint the names of the
   /// trained ones begin with `prefix`.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
@@ -63,6 +65,7 @@ class StageState {
 /// share of the optimizer state.
 class StoredState {
  public:
+  /// The weights have no values yet; the optimizer state is zero.
   StoredState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
               comm::Groups& groups);
   StoredState(const StoredState&) = delete;
@@ -106,6 +109,8 @@ class StoredState {
   [[nodiscard]] const nn::ParameterSpec& spec_of(const optim::OwnedPiece& piece) const {
     return rank_.layout.parameters[piece.parameter].spec;
   }
+  /// Gives the weights and their master copies the values that a run begins with.
+  void initialise();
   /// Reads the weights, except those of the names `except`; in the checkpoint the names of the
   /// trained ones begin with `prefix`.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.

@@ -124,9 +124,12 @@ class Trainer final : public TrainingLoop {
       if (setup_.checkpoint != nullptr) {
         require_continues(plan_, *setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
-      } else if (setup_.initial != nullptr) {
-        require_initial(plan_, *setup_.initial);
-        state_.load_weights(*setup_.initial, initialized_anew(plan_, *setup_.initial));
+      } else {
+        state_.initialise();
+        if (setup_.initial != nullptr) {
+          require_initial(plan_, *setup_.initial);
+          state_.load_weights(*setup_.initial, initialized_anew(plan_, *setup_.initial));
+        }
       }
       const bool has_states = setup_.checkpoint != nullptr && has_state(plan_, *setup_.checkpoint);
       if (setup_.checkpoint != nullptr && !has_states) {

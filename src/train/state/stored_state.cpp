@@ -108,9 +108,6 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
       chunks_.back().set_units(plan.train_data.target_deviation);
     }
   }
-  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
-    nn::initialise(placed, plan.config.run.seed, 0, weights);
-  });
 }
 
 template <typename Use>
@@ -147,6 +144,12 @@ void StageState::reset_clock() {
   lanes_.reset_clock();
 }
 
+void StageState::initialise(std::uint64_t seed) {
+  for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
+    nn::initialise(placed, seed, 0, weights);
+  });
+}
+
 void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,
                               const std::string& prefix) {
   for_weights([&](const nn::PlacedParameter& placed, const TensorView& weights) {
@@ -166,14 +169,7 @@ StoredState::StoredState(ops::Context& context, const plan::Plan& plan, const pl
       owned_(context.device(), rank.owned(), plan::rank_states(plan),
              compute_dtype(plan.config.numerics.dtype), stage_state_.weights()),
       frozen_masters_(device::Device::cpu(), rank.owned_frozen(), 0,
-                      compute_dtype(plan.config.numerics.dtype), stage_state_.frozen_weights()) {
-  if (has_masters()) {
-    for_owned([&](const optim::OwnedTensors& owned, const optim::OwnedPiece& piece,
-                  const nn::PlacedParameter& placed) {
-      nn::initialise(placed, plan.config.run.seed, piece.range.begin, owned.master(piece));
-    });
-  }
-}
+                      compute_dtype(plan.config.numerics.dtype), stage_state_.frozen_weights()) {}
 
 template <typename Use>
 void StoredState::for_owned(const Use& use) const {
@@ -282,6 +278,17 @@ std::vector<io::TensorSlice> StoredState::slices_of(const optim::OwnedTensors& o
     }
   }
   return slices;
+}
+
+void StoredState::initialise() {
+  const std::uint64_t seed = plan_.config.run.seed;
+  stage_state_.initialise(seed);
+  for_owned([&](const optim::OwnedTensors& owned, const optim::OwnedPiece& piece,
+                const nn::PlacedParameter& placed) {
+    if (has_masters()) {
+      nn::initialise(placed, seed, piece.range.begin, owned.master(piece));
+    }
+  });
 }
 
 void StoredState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except,

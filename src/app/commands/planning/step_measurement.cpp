@@ -200,6 +200,7 @@ double do_steps(ops::Context& context, OperationTimer& timer, const plan::Plan& 
                 const plan::RankPlan& rank, const Repetitions& repetitions) {
   SilentGroups silent(plan, rank.coordinates);
   train::RankState state(context, plan, rank, silent.groups());
+  state.initialise();
   pipeline::Executor executor(state.chunks(), silent.groups().along(grid::Axis::kPipeline),
                               *silent.groups().engine);
   RandomSamples samples(context, plan);
