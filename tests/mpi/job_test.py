@@ -77,6 +77,7 @@ def words_in(line, escape):
 
 class JobTest(StrataTest):
     def setUp(self):
+        shutil.rmtree(self.directory / "bin", ignore_errors=True)  # stubs of other tests
         self.write_config("net.ini", CONFIG)
         self.stub("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
 
@@ -153,9 +154,11 @@ exit ${first%+}""")
         (self.directory / "job.sh").write_text(self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout)
         self.stub("mpirun", """trap 'echo USR1 >>got; exit 75' USR1; trap 'echo HUP >>got; exit 1' HUP INT; touch ready
 while sleep 0.1; do :; done""")
-        for number in (signal.SIGHUP, signal.SIGINT):  # to all processes of the terminal
+        # To all processes of the terminal; also where mpirun ends before the script's kill returns.
+        late = {"BASH_FUNC_kill%%": '() { builtin kill "$@"; local code=$?; /bin/sleep 1; return $code; }'}
+        for number, kill in [(signal.SIGHUP, {}), (signal.SIGINT, {}), (signal.SIGHUP, late)]:
             script = subprocess.Popen(["bash", "job.sh"], cwd=self.directory, start_new_session=True, stdout=subprocess.DEVNULL,
-                                      env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+                                      env={**os.environ, **kill, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
             while not ((self.directory / "ready").exists() and catches(script.pid, number)):
                 self.assertIsNone(script.poll())
                 time.sleep(0.05)
