@@ -15,9 +15,8 @@
 namespace strata::app {
 namespace {
 
-/// Replicas wait for each other after so many times the texts that each has at once, for texts are
-/// of unlike lengths.
-constexpr std::int64_t kTimesOfRound = 8;
+/// Replicas wait for each other after so many batches, as texts have different lengths.
+constexpr std::int64_t kBatchesPerRound = 8;
 
 }  // namespace
 
@@ -76,7 +75,7 @@ void Author::write_range(
 void Author::write(std::int64_t texts, const Order& order,
                    const std::function<void(std::int64_t text, const std::string& piece)>& take,
                    const std::function<void(std::int64_t text, std::int64_t tokens)>& end) {
-  const std::int64_t most_of_round = kTimesOfRound * texts_at_once_;
+  const std::int64_t most_of_round = kBatchesPerRound * texts_at_once_;
   const std::int64_t replicas = groups_.grid.data;
   const std::int64_t own = groups_.coordinates.data;
   comm::Communicator& peers = groups_.along(grid::Axis::kData);
@@ -147,7 +146,8 @@ std::vector<double> log_likelihoods(comm::Groups& groups, train::Generator* gene
                                     std::int64_t questions_at_once) {
   const auto replicas = static_cast<std::size_t>(groups.grid.data);
   const auto own = static_cast<std::size_t>(groups.coordinates.data);
-  const std::size_t round = replicas * static_cast<std::size_t>(kTimesOfRound * questions_at_once);
+  const std::size_t round =
+      replicas * static_cast<std::size_t>(kBatchesPerRound * questions_at_once);
   std::vector<double> sums;
   for (std::size_t first = 0; first < questions.size(); first += round) {
     const auto of_round = questions.subspan(first, std::min(round, questions.size() - first));
