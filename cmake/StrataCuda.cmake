@@ -56,11 +56,11 @@ else()
   message(STATUS "CUDA: headers of ${CUDAToolkit_VERSION}; kernels run on the stand-in of tests/standin alone")
 endif()
 
-# Warnings are errors. Products and sums are contracted only where the code says so, which keeps the bits of a loop the
+# Products and sums are contracted only where the code says so, which keeps the bits of a loop the
 # same as those of its tail (docs/cuda.md). fmt checks its formats while compiling, as it does under the host's
 # compiler; it does not know that nvcc can.
-set(STRATA_CUDA_OPTIONS -Werror=all-warnings --fmad=false --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1
-  -Xcompiler=-Wall,-Wextra,-Werror,-fno-math-errno)
+set(STRATA_CUDA_OPTIONS $<$<BOOL:${STRATA_WERROR}>:-Werror=all-warnings> --fmad=false --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1
+  -Xcompiler=-Wall,-Wextra$<$<BOOL:${STRATA_WERROR}>:,-Werror>,-fno-math-errno)
 
 # Headers and directories of libraries that are loaded at run time.
 set(STRATA_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS})

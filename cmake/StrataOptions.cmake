@@ -1,4 +1,4 @@
-# Compiler options of every target of ours: C++20, warnings as errors, sanitizers, and floating-point
+# Compiler options of every target of ours: C++20, warnings, sanitizers, and floating-point
 # settings under which a vector loop and its scalar tail give the same bits (docs/numerics.md).
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -28,7 +28,7 @@ endif()
 # -Wrestrict: GCC 12 warns falsely inside std::string (its bug 105651).
 add_library(strata_options INTERFACE)
 target_compile_options(strata_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic $<$<BOOL:${STRATA_WERROR}>:-Werror> -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict
     -Wno-missing-field-initializers -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual
     -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 

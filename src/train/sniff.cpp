@@ -344,8 +344,8 @@ SniffFindings findings_of(std::span<const SniffResult> ranks) {
     const Members& members = kinds.at(ranks[rank].kind);
     std::string fault;
     std::string delay;
-    for (const auto& [part, name] : enum_table<SniffPart>()) {
-      const auto p = static_cast<std::size_t>(part);
+    for (std::size_t p = 0; p < kSniffParts; ++p) {  // GCC 14 loses the end of a table's range
+      const auto part = static_cast<SniffPart>(p);
       fault = fault.empty() ? fault_of(ranks, members, rank, part) : fault;
       std::vector<double> seconds;
       std::ranges::transform(members, std::back_inserter(seconds),
@@ -356,7 +356,7 @@ SniffFindings findings_of(std::span<const SniffResult> ranks) {
       if (delay.empty() && own > kFactor * median && own - median > least) {
         delay =
             fmt::format("{} take {:.3g} ms, {:.1f} times the median of {} like ranks, {:.3g} ms",
-                        name, 1e3 * own, own / median, members.size(), 1e3 * median);
+                        name_of(part), 1e3 * own, own / median, members.size(), 1e3 * median);
       }
     }
     if (!fault.empty()) {

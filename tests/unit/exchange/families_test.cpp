@@ -351,7 +351,7 @@ TEST(Composites, AreTheirTextPartAlone) {
     const io::test::TemporaryDirectory directory;
     io::test::write_file(directory / "config.json", whole.dump());
     const PublishedModel model = read_huggingface_config(directory / "config.json");
-    EXPECT_EQ(model.part_of, whole.at("model_type"));
+    EXPECT_EQ(whole.at("model_type"), model.part_of);
     EXPECT_EQ(model.family, whole.at("text_config").at("model_type"));
     expect_preset(model, published.preset);
     const auto tensors = published_tensors(model, MatrixOrder::kInputsFirst);
