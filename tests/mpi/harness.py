@@ -206,7 +206,10 @@ class Job:
     def __init__(self, command, directory, **variables):
         self.output = tempfile.TemporaryFile(dir=directory)
         self.started = time.monotonic()
-        environment = {**os.environ, **LAUNCH_ENVIRONMENT, "TMPDIR": str(directory), **variables}
+        # Two mpiruns of Open MPI 4 that start at once fail where both make the directory of their sessions.
+        self.sessions = tempfile.TemporaryDirectory(prefix="strata-mpi-", ignore_cleanup_errors=True)
+        environment = {**os.environ, **LAUNCH_ENVIRONMENT, "TMPDIR": str(directory),
+                       "OMPI_MCA_orte_tmpdir_base": self.sessions.name, **variables}
         self.process = subprocess.Popen(
             [str(word) for word in command], cwd=directory, env=environment,
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT,
@@ -256,6 +259,7 @@ class Job:
             time.sleep(0.005)
         finished = Finished(code, self.text(), seconds)
         self.output.close()
+        self.sessions.cleanup()
         return finished
 
     def wait_until(self, condition, limit):
