@@ -202,15 +202,17 @@ namespace {
 
 /// Writes a file under a name of its own, which `publish(fresh)` makes that of `path`.
 template <typename Publish>
-void publish_text(const fs::path& path, const std::string& text, const Publish& publish) {
+void publish_text(const fs::path& path, const std::string& text, Syncing syncing,
+                  const Publish& publish) {
+  const bool syncs = syncing == Syncing::kOn;
   const fs::path fresh = fresh_name(path);
   FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   const bool published = file.is_open() && write_fully(file.get(), text) &&
-                         ::fsync(file.get()) == 0 && file.close() && publish(fresh);
+                         (!syncs || ::fsync(file.get()) == 0) && file.close() && publish(fresh);
   const int error = errno;
   // Some file systems do not sync directories.
   const FileDescriptor directory(path.parent_path(), O_RDONLY | O_DIRECTORY);
-  if (!published || (::fsync(directory.get()) != 0 && errno == EIO)) {
+  if (!published || (syncs && ::fsync(directory.get()) != 0 && errno == EIO)) {
     const int reason = published ? errno : error;
     ::unlink(fresh.c_str());
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
@@ -231,15 +233,15 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-void replace_text(const fs::path& path, const std::string& text) {
-  publish_text(path, text, [&](const fs::path& fresh) {
+void replace_text(const fs::path& path, const std::string& text, Syncing syncing) {
+  publish_text(path, text, syncing, [&](const fs::path& fresh) {
     return std::rename(fresh.c_str(), path.c_str()) == 0;
   });
 }
 
 bool create_text(const fs::path& path, const std::string& text) {
   bool created = false;
-  publish_text(path, text, [&](const fs::path& fresh) {
+  publish_text(path, text, Syncing::kOn, [&](const fs::path& fresh) {
     try {
       created = link_file(fresh, path);
     } catch (...) {
@@ -269,9 +271,9 @@ bool link_file(const fs::path& file, const fs::path& name) {
        name.string(), std::strerror(error));
 }
 
-AppendedFile::AppendedFile(const fs::path& path, const std::string& text)
-    : end_bytes_(static_cast<std::int64_t>(text.size())) {
-  replace_text(path, text);
+AppendedFile::AppendedFile(const fs::path& path, const std::string& text, Syncing syncing)
+    : end_bytes_(static_cast<std::int64_t>(text.size())), syncing_(syncing) {
+  replace_text(path, text, syncing);
   FileDescriptor file(path, O_WRONLY | O_APPEND | O_NOFOLLOW);
   if (!file.is_open()) {
     fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
@@ -297,7 +299,7 @@ bool AppendedFile::append(std::string_view text) {
 }
 
 bool AppendedFile::sync() {
-  return ::fsync(file_) == 0;
+  return syncing_ == Syncing::kOff || ::fsync(file_) == 0;
 }
 
 }  // namespace strata::io

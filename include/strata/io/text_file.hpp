@@ -42,11 +42,15 @@ void read_lines(const std::filesystem::path& path, ExitCode code,
 /// Quotes a CSV field that contains a comma, a quote or a line break.
 [[nodiscard]] std::string csv_field(const std::string& text);
 
+/// Whether writes wait for the disk: not in a scratch directory, which nobody reads after a crash.
+enum class Syncing { kOn, kOff };
+
 /// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
 /// both file and directory are synced. The text is first written under a name that no other
 /// process chooses; such files of processes of this node that have ended are deleted.
 /// Throws: Error(kUsage).
-void replace_text(const std::filesystem::path& path, const std::string& text);
+void replace_text(const std::filesystem::path& path, const std::string& text,
+                  Syncing syncing = Syncing::kOn);
 
 /// As replace_text(), but of several processes the first one wins, and there is no file before.
 /// Returns: whether this process wrote the file. Throws: Error(kUsage).
@@ -59,7 +63,8 @@ void replace_text(const std::filesystem::path& path, const std::string& text);
 class AppendedFile {
  public:
   /// Replaces the file by one that begins with `text`. Throws: Error(kUsage).
-  AppendedFile(const std::filesystem::path& path, const std::string& text);
+  AppendedFile(const std::filesystem::path& path, const std::string& text,
+               Syncing syncing = Syncing::kOn);
   /// Syncs the file.
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
@@ -73,6 +78,7 @@ class AppendedFile {
  private:
   int file_ = -1;
   std::int64_t end_bytes_ = 0;
+  Syncing syncing_;
   bool torn_ = false;  ///< bytes after the end could not be removed
 };
 

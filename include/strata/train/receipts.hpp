@@ -93,7 +93,8 @@ class ReceiptsWriter {
   /// no whole chain, or have another digest for the checkpoint; Error(kUsage) where the file cannot
   /// be written.
   ReceiptsWriter(const std::filesystem::path& path, std::int64_t step, const Digest& tensors,
-                 const nlohmann::ordered_json& start, const std::filesystem::path& checkpoint);
+                 const nlohmann::ordered_json& start, const std::filesystem::path& checkpoint,
+                 io::Syncing syncing = io::Syncing::kOn);
 
   void write(const StepReceipt& receipt);
   void write(const SaveReceipt& receipt);

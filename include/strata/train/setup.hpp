@@ -72,6 +72,7 @@ struct TrainerSetup {
   std::optional<StepForecast> forecast = {};  ///< of run.machine; rank 0's counts
   /// The run ends without a save at the first agreed point from this step on: of a replay.
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
+  bool digests_end = true;   ///< whether the receipts of a replay end with a digest of its state
   StepDump* dump = nullptr;  ///< keeps tensors of its step; null: nobody does
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();

@@ -1,6 +1,8 @@
 #include "environment/instruction_sets.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -40,9 +42,13 @@ std::string set_instruction_set(comm::MpiSession& mpi, ops::InstructionSet asked
     ranks.push_back({mpi.hosts()[r], enum_from_name<ops::InstructionSet>(names[r]).value()});
   }
   const CommonInstructionSet common = common_instruction_set(ranks, asked, dtype);
+  static std::set<std::pair<ops::InstructionSet, DType>> checked;  // by this process
   comm::agree(mpi.world(), [&] {
     ops::cap_instruction_set(common.set);
-    ops::check_library(dtype);
+    if (!checked.contains({common.set, dtype})) {
+      ops::check_library(dtype);
+      checked.emplace(common.set, dtype);
+    }
   });
   return common.text;
 }

@@ -19,7 +19,8 @@ void StepReceipts::open(std::int64_t step) {
         setup_.checkpoint != nullptr && has_state(setup_.plan, *setup_.checkpoint) && !is_replay();
     writer_.emplace(std::filesystem::path(setup_.plan.config.run.dir) / kReceiptsFile, step,
                     tensors, start_facts(setup_.plan, setup_.environment),
-                    continues ? setup_.checkpoint->directory() : std::filesystem::path());
+                    continues ? setup_.checkpoint->directory() : std::filesystem::path(),
+                    is_replay() ? io::Syncing::kOff : io::Syncing::kOn);
   });
   saves_.write_receipts(writer_ ? &*writer_ : nullptr);
 }
@@ -47,6 +48,9 @@ bool StepReceipts::is_replay() const {
 }
 
 void StepReceipts::end_replay(std::int64_t step) {
+  if (!setup_.digests_end) {
+    return;
+  }
   const Digest tensors = state_digest();
   if (writer_) {
     writer_->write(SaveReceipt{.step = step, .tensors = tensors, .files = ""});

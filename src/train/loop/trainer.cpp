@@ -137,7 +137,7 @@ class Trainer final : public TrainingLoop {
       }
       replication_->load(has_states ? setup_.checkpoint : nullptr);
       end_setup_on_stop_request();
-      if (setup_.groups.world->rank() == 0) {
+      if (setup_.groups.world->rank() == 0 && !receipts_.is_replay()) {
         open_files();
       }
       saves_.open(metrics_ ? &*metrics_ : nullptr, tokenizer_ ? &*tokenizer_ : nullptr);

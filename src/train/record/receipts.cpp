@@ -162,7 +162,7 @@ std::string read_chain(const std::filesystem::path& path, std::int64_t step_need
 
 ReceiptsWriter::ReceiptsWriter(const std::filesystem::path& path, std::int64_t step,
                                const Digest& tensors, const nlohmann::ordered_json& start,
-                               const std::filesystem::path& checkpoint)
+                               const std::filesystem::path& checkpoint, io::Syncing syncing)
     : last_(kNoLine) {
   const std::string digest = digest_text(tensors);
   std::string kept;
@@ -188,7 +188,7 @@ ReceiptsWriter::ReceiptsWriter(const std::filesystem::path& path, std::int64_t s
           }
         }));
   }
-  lines_.emplace(path, kept);
+  lines_.emplace(path, kept, syncing);
   nlohmann::ordered_json object{{kStartLine, step}, {"tensors", digest}};
   object.update(start);
   line(object);
@@ -280,7 +280,7 @@ nlohmann::json Receipts::start_before(std::int64_t step) const {
 std::string file_sha256(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   Sha256 hash;
-  std::vector<char> piece(std::size_t{1} << 20);
+  std::vector<char> piece(std::size_t{1} << 17);  // stays in the cache
   while (file) {
     file.read(piece.data(), std::ssize(piece));
     hash.update(std::string_view(piece.data(), static_cast<std::size_t>(file.gcount())));

@@ -1,12 +1,16 @@
 #include "strata/core/hash.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "strata/core/digest_terms.hpp"
 
 namespace strata::hash_test {
 namespace {
@@ -89,6 +93,26 @@ TEST(Sha256, IsThatOfItsStandard) {
       EXPECT_EQ(hash.finish(), sha256_text(std::string_view(text).substr(0, 1000))) << piece;
     }
   }
+}
+
+/// Vector instructions may compute it.
+TEST(Digest, IsTheSumOverElements) {
+  const auto check = [](auto element) {
+    for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 63U, 1000U}) {
+      std::vector<decltype(element)> bits(count);
+      std::iota(bits.begin(), bits.end(), element);
+      DigestTerms terms;
+      for (std::size_t i = 0; i < count; ++i) {
+        terms.add(hash_of("a"), 5 + static_cast<std::int64_t>(i), bits[i]);
+      }
+      const Digest digest = digest_of("a", 5, std::span<const decltype(element)>(bits));
+      EXPECT_EQ(digest.sum, terms.sum) << count;
+      EXPECT_EQ(digest.check, terms.check) << count;
+      EXPECT_EQ(digest.place, terms.sum * place_of(hash_of("a"))) << count;
+    }
+  };
+  check(std::uint32_t{0xFFFFFF00});
+  check(std::uint64_t{0xFFFFFFFFFFFFFF00});
 }
 
 TEST(Digest, FindsTheTensorThatDiffers) {

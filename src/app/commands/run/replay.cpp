@@ -15,6 +15,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/comm/values.hpp"
 #include "strata/config/config_file.hpp"
+#include "strata/io/checkpoint.hpp"
 #include "strata/io/scratch_directory.hpp"
 #include "strata/plan/checkpoint_names.hpp"
 #include "strata/plan/replication.hpp"
@@ -51,6 +52,7 @@ std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann:
                                     "--run.time_limit=0",
                                     "--run.machine=",
                                     "--run.timeline=off",
+                                    "--run.sniff=off",  // unless asked for
                                     "--run.tensorboard=off",
                                     "--run.tensorboard_histograms=0",
                                     "--run.tensorboard_text=0",
@@ -248,13 +250,20 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   }));
   RunInputs inputs = open_replayed(run, replay_settings(run, start, directory), mpi, log);
   if (from) {
-    train::OpenedCheckpoint opened = train::open_verified(world, source);
-    if (!opened.checkpoint) {
-      throw comm::AgreedError(ExitCode::kCheckpoint, opened.damaged + opened.unreadable);
+    if (!run.checkpoints_match) {
+      train::OpenedCheckpoint opened = train::open_verified(world, source);
+      if (!opened.checkpoint) {
+        throw comm::AgreedError(ExitCode::kCheckpoint, opened.damaged + opened.unreadable);
+      }
+      inputs.checkpoint = std::move(opened.checkpoint);
     }
-    inputs.checkpoint = std::move(opened.checkpoint);
-    comm::agree(world,
-                [&] { train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins); });
+    comm::agree(world, [&] {
+      if (run.checkpoints_match) {
+        inputs.checkpoint = io::Checkpoint::open(source);
+        inputs.checkpoint->set_verified();
+      }
+      train::keep_settings(*inputs.checkpoint, inputs.config, inputs.origins);
+    });
     comm::agree_on_first(world, [&] {  // of pairs of documents
       for (const auto& entry : fs::directory_iterator(run.directory)) {
         if (entry.path().filename().string().starts_with("references")) {
@@ -278,7 +287,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   Replayed replayed;
   replayed.first = begun + 1;
   replayed.last = last;
-  if (train::identity_hash(plan) != start.at("run") || plan.total_steps < last) {
+  if (start.at("run") != train::identity_hash(plan) || plan.total_steps < last) {
     replayed.other_settings = true;
     return replayed;
   }
@@ -289,6 +298,11 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   replayed.environment = receipt_environment(mpi, plan, environment);
   replayed.tensors = digested_tensors(plan);
+  // In vain where the run has none there.
+  const bool digests_end = comm::agree_on_first(world, [&] {
+    return plan.config.run.receipts == 1 || !run.receipts.save(last).is_null() ||
+           !run.receipts.start(last).is_null();
+  });
   Log silent(Log::Output::kSilent);
   static_cast<void>(train::train({.plan = plan,
                                   .groups = environment.groups(),
@@ -299,6 +313,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
                                   .config_text = config::config_text(plan.config),
                                   .environment = replayed.environment,
                                   .last_step = last,
+                                  .digests_end = digests_end,
                                   .dump = dump ? &*dump : nullptr,
                                   .on_failure = on_failure,
                                   .log = silent}));

@@ -29,6 +29,7 @@ struct ReplayedRun {
   std::vector<std::string> settings;  ///< of the command line
   train::Receipts receipts;           ///< on rank 0: the file of a run that goes on grows
   std::optional<WantedDump> dump = {};
+  bool checkpoints_match = false;  ///< their files were read, and are those of the receipts
 };
 
 /// Steps that were computed again.

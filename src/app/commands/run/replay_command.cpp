@@ -211,13 +211,15 @@ ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
       require_writable(line.value("output", ""));
     }
   });
-  const ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
+  ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
   Verified verified;
   const auto choices = [&] {
     const train::FileTimeout timeout(mpi.world());  // all checkpoints are read
     return nlohmann::json::parse(comm::agree_on_first(
         mpi.world(), [&] { return choose_stretches(run, length, seed, verified).dump(); }));
   }();
+  run.checkpoints_match =
+      comm::agree_on_first(mpi.world(), [&] { return verified.without.empty(); });
   nlohmann::ordered_json stretches = nlohmann::ordered_json::array();
   nlohmann::ordered_json environment;
   std::int64_t steps = 0;
