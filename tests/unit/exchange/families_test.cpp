@@ -352,7 +352,7 @@ TEST(Composites, AreTheirTextPartAlone) {
     io::test::write_file(directory / "config.json", whole.dump());
     const PublishedModel model = read_huggingface_config(directory / "config.json");
     EXPECT_EQ(whole.at("model_type"), model.part_of);
-    EXPECT_EQ(model.family, whole.at("text_config").at("model_type"));
+    EXPECT_EQ(whole.at("text_config").at("model_type"), model.family);
     expect_preset(model, published.preset);
     const auto tensors = published_tensors(model, MatrixOrder::kInputsFirst);
     EXPECT_EQ(std::ssize(tensors), published.tensors);
