@@ -51,6 +51,17 @@ EVP_MD_CTX* sha256_state(const auto& state) {
   return static_cast<EVP_MD_CTX*>(state.get());
 }
 
+/// From a library context of its own: the configuration that a user or a site gives OpenSSL, as for
+/// FIPS, may leave the default provider out. Null where memory ran out.
+const EVP_MD* sha256_method() {
+#if OPENSSL_VERSION_NUMBER >= 0x30000000L
+  static const EVP_MD* const kMethod = EVP_MD_fetch(OSSL_LIB_CTX_new(), "SHA256", "");
+  return kMethod;
+#else
+  return EVP_sha256();  // without providers
+#endif
+}
+
 }  // namespace
 
 std::uint64_t hash_of(std::string_view text) {
@@ -89,7 +100,7 @@ std::uint64_t StreamingHash::digest() const {
 }
 
 Sha256::Sha256() : state_(EVP_MD_CTX_new()) {
-  if (state_ == nullptr || EVP_DigestInit_ex(sha256_state(state_), EVP_sha256(), nullptr) != 1) {
+  if (state_ == nullptr || EVP_DigestInit_ex(sha256_state(state_), sha256_method(), nullptr) != 1) {
     throw std::bad_alloc();
   }
 }

@@ -80,6 +80,7 @@ class JobTest(StrataTest):
         shutil.rmtree(self.directory / "bin", ignore_errors=True)  # stubs of other tests
         self.write_config("net.ini", CONFIG)
         self.stub("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+        self.stub("sleep", "exec /bin/sleep 0.02")
 
     def stub(self, name, text):
         path = self.directory / "bin" / name
@@ -166,6 +167,15 @@ while sleep 0.1; do :; done""")
             self.assertEqual(script.wait(60), 75)
             (self.directory / "ready").unlink()
         self.assertEqual(set((self.directory / "got").read_text().split()), {"USR1"})
+
+    def test_a_signal_as_mpirun_ends_hides_no_exit_code(self):
+        (self.directory / "job.sh").write_text(self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout)
+        self.stub("mpirun", "trap '' USR1; /bin/sleep 0.2; kill -USR1 $PPID; exit 3")
+        for options in [], ["--posix"]:
+            for _ in range(5):
+                result = subprocess.run(["bash", *options, "job.sh"], cwd=self.directory, capture_output=True, text=True, check=False,
+                                        env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+                self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
 
     def test_a_lost_host_is_replaced_and_then_left_out(self):
         # Each launch loses the first of its hosts; a probe of a lost host fails.

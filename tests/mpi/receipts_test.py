@@ -245,6 +245,13 @@ class Receipts(harness.StrataTest):
                 self.assertNotIn("checkpoint", found.text)
             self.assertFalse((self.directory / "full").exists())
 
+    def test_a_configuration_of_openssl_changes_nothing(self):
+        settings = self.directory / "openssl.cnf"
+        settings.write_text("openssl_conf = init\n[init]\nalg_section = algorithms\n[algorithms]\ndefault_properties = fips=yes\n")
+        with unittest.mock.patch.dict(os.environ, OPENSSL_CONF=str(settings)):
+            self.train(self.config, (1, 1, 1), "fips")
+        self.assertEqual(chained(self.lines("fips")).splitlines(), self.lines("fips"))
+
     def test_where_two_runs_parted(self):
         for name, fault, settings in [("later", "flip-weights:7:0", []), ("summed", "flip-gradient:7:2", []),
                                       ("seldom", "flip-weights:7:0", ["--run.receipts=5"])]:

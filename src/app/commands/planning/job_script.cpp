@@ -315,9 +315,10 @@ std::string mpirun_lines(const JobScript& s) {
   {4} &
 launcher=$!
 {5}
-# mpirun hands USR1 to the ranks; on TERM it would kill them. A signal ends the wait, not mpirun.
-while kill -0 $launcher 2>/dev/null; do wait $launcher; done
-wait $launcher; code=$?  # that of mpirun, also where a signal came as it ended
+# mpirun hands USR1 to the ranks; on TERM it would kill them. A signal that interrupts a wait as mpirun ends may cost bash
+# the exit code.
+while kill -0 $launcher 2>/dev/null; do sleep 1; done
+wait $launcher; code=$?
 )sh",
              s.ranks_per_node, s.cpus_per_task, start, hosts, train_words(s),
              shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 USR2 HUP TERM INT"
