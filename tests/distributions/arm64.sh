@@ -97,8 +97,9 @@ cd /root/strata/build/release
 rm -f strata_*.deb
 cpack -G DEB >/dev/null
 apt-get -qq -o Dpkg::Use-Pty=0 install ./strata_*_arm64.deb >/dev/null
+cd /root/run  # the config names its data set from there
 /usr/bin/strata --version
-/usr/bin/strata evaluate /root/run/runs/one
+/usr/bin/strata evaluate runs/one
 CHECK
 in_root bash /root/check.sh
 echo "arm64.sh: passed in Debian $(cat "$root/etc/debian_version") under $(qemu-aarch64-static --version | head -n 1)"
