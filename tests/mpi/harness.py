@@ -217,7 +217,8 @@ class Job:
 
     def text(self):
         self.output.flush()
-        return os.pread(self.output.fileno(), 1 << 26, 0).decode(errors="replace")
+        # The launcher of Open MPI 5 writes the zero byte behind some of its messages.
+        return os.pread(self.output.fileno(), 1 << 26, 0).decode(errors="replace").replace("\0", "")
 
     def ranks(self):
         """The process ids of the ranks, the lowest rank first."""
@@ -252,7 +253,7 @@ class Job:
         # itself may crash where it ends.
         if complete := re.search("strata: rank .*The command is complete, (also|with exit code 0).*", self.text()):
             print(complete[0], file=sys.stderr, flush=True)
-            code = DONE if code == 1 and "exiting improperly" in self.text() else code
+            code = DONE if code == 1 and re.search(r"exiting\s+improperly", self.text()) else code
         end = time.monotonic() + 30 * LENIENCE
         while self.members() and time.monotonic() < end:  # ranks outlive a killed mpirun for a moment
             self.signal_all(signal.SIGKILL)

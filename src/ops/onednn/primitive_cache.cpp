@@ -1,9 +1,26 @@
 #include "onednn/primitive_cache.hpp"
 
+#include <fmt/format.h>
 #include <omp.h>
+
+#include "strata/core/memory.hpp"
 
 namespace strata::ops {
 namespace {
+
+/// Throws: OutOfMemory where oneDNN fails for want of memory, for which it may give any other
+/// reason.
+template <typename Call>
+void call_library(const Call& call) {
+  try {
+    call();
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory || memory_is_short()) {
+      throw OutOfMemory(fmt::format("oneDNN says \"{}\"", error.what()));
+    }
+    throw;
+  }
+}
 
 void grow(std::span<device::Buffer> buffers, std::int64_t bytes) {
   for (device::Buffer& buffer : buffers) {
@@ -34,8 +51,11 @@ Primitive& PrimitiveCache::primitive(const std::variant<ProductKey, ConvolutionK
     // We thread over primitives: a primitive that never splits its work has the same bits for any
     // number of threads. oneDNN reads that number when it creates a primitive.
     omp_set_num_threads(1);
-    slot = std::make_unique<Primitive>(
-        engine_, threads_, std::visit([&](const auto& of) { return describe(engine_, of); }, key));
+    call_library([&] {
+      slot = std::make_unique<Primitive>(
+          engine_, threads_,
+          std::visit([&](const auto& of) { return describe(engine_, of); }, key));
+    });
     grow(scratch_, slot->scratch_bytes());
   }
   return *slot;
@@ -60,7 +80,8 @@ void PrimitiveCache::run(Primitive& primitive, int thread,
 }
 
 void PrimitiveCache::check() {
-  dnnl::error::wrap_c_api(status_.exchange(dnnl_success), "a library kernel failed");
+  call_library(
+      [&] { dnnl::error::wrap_c_api(status_.exchange(dnnl_success), "a library kernel failed"); });
 }
 
 }  // namespace strata::ops
