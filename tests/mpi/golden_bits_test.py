@@ -107,7 +107,8 @@ class GoldenBits(harness.StrataTest):
                     self.assertEqual(len(set(of_class.values())), 1, "the AVX-512 classes have the same bits")
                     self.assertNotIn(narrow, of_class.values())
             # Some of these classes differ in norms alone.
-            rounded = record["runs"]["convnet bfloat16"]
+            rounded = dict(record["runs"]["convnet bfloat16"])
+            self.assertEqual(rounded.pop("sve", None), rounded.get("neon"), "the classes of Arm have the same bits")
             digits = [json.dumps(one) for one in rounded.values() if all(norm for _, norm in one)]
             self.assertEqual(len(set(digits)), len(digits), version)
             losses = [[loss for loss, _ in rounded[isa]] for isa in ("avx512", "avx512_bf16")]
