@@ -38,9 +38,10 @@ template <typename Bits>
 Digest digest_of_bits(std::string_view name, std::int64_t first, std::span<const Bits> bits) {
   const std::uint64_t tensor = hash_of(name);
 #ifdef __x86_64__
-  static const bool wide = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  static const bool kWide =
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const DigestTerms terms =
-      wide ? wide_terms_of(tensor, first, bits) : terms_of(tensor, first, bits);
+      kWide ? wide_terms_of(tensor, first, bits) : terms_of(tensor, first, bits);
 #else
   const DigestTerms terms = terms_of(tensor, first, bits);
 #endif

@@ -92,9 +92,9 @@ void take_config(comm::MpiSession& mpi, RunInputs& inputs, config::GivenConfig g
   inputs.config = std::move(given.config);
   inputs.origins = std::move(given.origins);
   // Counted once, which takes 4 ms: a verification opens inputs for each stretch.
-  static const int own_threads = default_threads(mpi.ranks_on_node());
+  static const int kOwnThreads = default_threads(mpi.ranks_on_node());
   inputs.threads =
-      inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads) : own_threads;
+      inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads) : kOwnThreads;
 }
 
 /// Names the ranks and nodes that fail to open data which others open.
