@@ -145,7 +145,8 @@ def file_problems(root, rooms):
     for room in rooms:
         for folder in (directory_of(root, room), root / "include" / "strata" / room):
             if folder.is_dir():
-                sources += [(room, path) for path in sorted(folder.rglob("*")) if path.is_file()]
+                sources += [(room, path) for path in sorted(folder.rglob("*"))
+                            if path.is_file() and path.parent.name != "__pycache__"]  # of tests run by hand
     known = {path for _, path in sources}
     owners = {room: public_headers(room, directory_of(root, room)) for room in rooms}
     for path in sorted((root / "include").rglob("*")):
