@@ -177,7 +177,7 @@ class Errors(language.LanguageTest):
                     self.assertNotIn("rank 0: ", refused.text)
         for number, grid in ((signal.SIGTERM, grids[0]), (signal.SIGINT, grids[1]), (signal.SIGKILL, grids[0])):
             with self.subTest(number=number):
-                job = self.start(4, "generate", "ranks", *grid, "--prompt=oak", "--tokens=1000000000")
+                job = self.start(4, "generate", "ranks", *grid, "--prompt=oak", "--samples=1000000", "--tokens=10")
                 job.wait_until(lambda job=job: len(job.text()) > 100, 60)
                 ranks = job.ranks()
                 # As a user stops the launcher; a rank is killed.
