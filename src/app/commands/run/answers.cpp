@@ -193,15 +193,16 @@ void converse(nlohmann::json dialogue, comm::Communicator& world, const plan::Pl
       continue;
     }
     std::vector<std::int64_t> ids;
+    std::string left_out;
     comm::agree(world, [&] {
       messages.push_back(message_of("user", trimmed(*said)));
       ids = encoder.of_dialogue(dialogue);
       const auto is_too_long = [&] {
         return std::ssize(ids) > most && std::ssize(messages) > first + 1;
       };
-      if (is_too_long() && world.rank() == 0) {
-        print_error(fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
-                                count_text(std::ssize(ids)), count_text(context)));
+      if (is_too_long()) {
+        left_out = fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
+                               count_text(std::ssize(ids)), count_text(context));
       }
       while (is_too_long()) {
         messages.erase(messages.begin() + first, messages.begin() + first + 2);
@@ -223,6 +224,11 @@ void converse(nlohmann::json dialogue, comm::Communicator& world, const plan::Pl
           output.write(piece);
         },
         [&](std::int64_t /*text*/, std::int64_t /*tokens*/) { output.write("\n"); });
+    if (world.rank() == 0) {
+      // Not before: the launcher of Open MPI 5 may put the begin of a line before the other
+      // stream's line.
+      print_error(left_out);
+    }
     ++sampling.text;
     messages.push_back({{"role", "assistant"}, {"content", *io::parse_json(json_text(answer))}});
   }
