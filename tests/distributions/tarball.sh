@@ -1,12 +1,19 @@
 #!/bin/bash
 # Makes the release tarball (packaging/tarball.sh) and tries it in a bare Debian 12 and 13 with Open MPI, with MPICH and with both:
 # tests/distributions/tarball.sh [DIRECTORY]. DIRECTORY keeps the systems for the next call; without one they are removed. As root
-# on a Debian 12, with debootstrap and a Debian mirror (STRATA_MIRROR). Takes 2 GB. Exit code 77: skipped.
+# on a Debian 12, with debootstrap and a Debian mirror (STRATA_MIRROR). Takes 2 GB. Exit code 77: skipped. STRATA_TARBALL names one
+# that is there already; one for aarch64 is tried under emulation, as tests/distributions/arm64.sh does it.
 set -euo pipefail
 # shellcheck source=tests/distributions/chroot.sh
 . "$(dirname "${BASH_SOURCE[0]}")/chroot.sh"
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
-"$source/packaging/tarball.sh" -DSTRATA_CUDA=OFF
+tarball=${STRATA_TARBALL:-}
+if [ -z "$tarball" ]; then
+  "$source/packaging/tarball.sh" -DSTRATA_CUDA=OFF
+  tarball=$(echo "$source"/build/strata-*-x86_64.tar.gz)
+fi
+options=()
+[[ $tarball != *-aarch64.tar.gz ]] || options=(--arch=arm64)
 
 # What a user does there, without the build's machine.
 work=$(mktemp -d)
@@ -16,6 +23,7 @@ set -euo pipefail
 export PATH=/usr/local/bin:$PATH DEBIAN_FRONTEND=noninteractive OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
+export QEMU_CPU=neoverse-n1  # of an emulator
 quietly() {
   "$@" >/root/log 2>&1 || { tail /root/log; exit 1; }
 }
@@ -39,7 +47,9 @@ tar -xf /root/strata.tar.gz -C "/opt/a release"
 home=$(echo "/opt/a release"/strata-*)
 ln -sf "$home/bin/strata" /usr/local/bin/strata
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s ", substr("thequickbrownfoxjumpsoverthelazydog", 1 + int(30 * rand()), 2 + i % 4) }' >text.txt
-cat >gpt.ini <<'INI'
+isa=avx2
+[ "$(uname -m)" != aarch64 ] || isa=neon
+cat >gpt.ini <<INI
 [model]
 preset = gpt
 blocks = 2
@@ -51,7 +61,7 @@ train = data/train.h5
 [batch]
 global = 8
 [numerics]
-isa = avx2
+isa = $isa
 lanes = 2
 shards = 2
 [train]
@@ -124,8 +134,8 @@ CHECK
 
 try() {  # try SUITE DIRECTORY
   (
-    make_root "$1" "$2"
-    cp "$source"/build/strata-*-x86_64.tar.gz "$root/root/strata.tar.gz"
+    make_root "$1" "$2" "${options[@]}"
+    cp "$tarball" "$root/root/strata.tar.gz"
     cp "$work/check.sh" "$root/root"
     in_root bash /root/check.sh
     cp "$root/root/run/losses.txt" "$work/$1"

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "strata/comm/mpi_library.hpp"
 #include "strata/comm/values.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
@@ -95,6 +96,14 @@ std::optional<std::string> next_line(comm::Communicator& world) {
 
 }  // namespace
 
+TextOutput::TextOutput(comm::Communicator& world, const config::FailureHandler& on_failure)
+    : world_(world), on_failure_(on_failure), file_(nullptr, &std::fclose) {
+  if (comm::launch_in_environment().by_launcher) {
+    const comm::LaunchProgram* const program = comm::launch_program();
+    by_lines_ = program != nullptr && program->holds_lines;
+  }
+}
+
 void TextOutput::open(const std::string& path, const std::string& other) {
   agree_on_file(world_, [&] {
     std::error_code ignored;
@@ -114,7 +123,9 @@ void TextOutput::write(const std::string& text) const {
     return;
   }
   std::FILE* const file = file_ ? file_.get() : stdout;
-  if (std::fwrite(text.data(), 1, text.size(), file) != text.size() || std::fflush(file) != 0) {
+  const bool flushes = !by_lines_ || text.find('\n') != std::string::npos;
+  if (std::fwrite(text.data(), 1, text.size(), file) != text.size() ||
+      (flushes && std::fflush(file) != 0)) {
     const Error error(
         ExitCode::kData,
         fmt::format("cannot write to the {}: {}; redirect it to a writable file",
@@ -193,16 +204,15 @@ void converse(nlohmann::json dialogue, comm::Communicator& world, const plan::Pl
       continue;
     }
     std::vector<std::int64_t> ids;
-    std::string left_out;
     comm::agree(world, [&] {
       messages.push_back(message_of("user", trimmed(*said)));
       ids = encoder.of_dialogue(dialogue);
       const auto is_too_long = [&] {
         return std::ssize(ids) > most && std::ssize(messages) > first + 1;
       };
-      if (is_too_long()) {
-        left_out = fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
-                               count_text(std::ssize(ids)), count_text(context));
+      if (is_too_long() && world.rank() == 0) {
+        print_error(fmt::format("the oldest messages are left out: {} tokens, the context has {}\n",
+                                count_text(std::ssize(ids)), count_text(context)));
       }
       while (is_too_long()) {
         messages.erase(messages.begin() + first, messages.begin() + first + 2);
@@ -224,11 +234,6 @@ void converse(nlohmann::json dialogue, comm::Communicator& world, const plan::Pl
           output.write(piece);
         },
         [&](std::int64_t /*text*/, std::int64_t /*tokens*/) { output.write("\n"); });
-    if (world.rank() == 0) {
-      // Not before: the launcher of Open MPI 5 may put the begin of a line before the other
-      // stream's line.
-      print_error(left_out);
-    }
     ++sampling.text;
     messages.push_back({{"role", "assistant"}, {"content", *io::parse_json(json_text(answer))}});
   }

@@ -20,9 +20,8 @@ namespace strata::app {
 /// Where rank 0 writes texts; the other ranks write nothing. What cannot be written ends the job.
 class TextOutput {
  public:
-  /// Of the standard output.
-  TextOutput(comm::Communicator& world, const config::FailureHandler& on_failure)
-      : world_(world), on_failure_(on_failure), file_(nullptr, &std::fclose) {}
+  /// Of the standard output; by lines where the launcher mixes others.
+  TextOutput(comm::Communicator& world, const config::FailureHandler& on_failure);
 
   /// Goes on with a file. Throws: AgreedError(kUsage) where it cannot be written, or is `other`.
   void open(const std::string& path, const std::string& other);
@@ -32,6 +31,7 @@ class TextOutput {
   comm::Communicator& world_;
   const config::FailureHandler& on_failure_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  bool by_lines_ = false;
 };
 
 /// The prompts of the file of --prompts, which rank 0 alone reads.
