@@ -245,6 +245,14 @@ class Receipts(harness.StrataTest):
                 self.assertNotIn("checkpoint", found.text)
             self.assertFalse((self.directory / "full").exists())
 
+    def test_a_replay_ends_with_the_messages_of_its_last_update(self):
+        # Weights of more bytes than MPI sends at once, and an end that needs no digest.
+        wide = NETWORK.replace("dense 16 parallel=column relu", "dense 1024 relu\nlayer = dense 1024 relu\nlayer = dense 16 parallel=column relu")
+        self.write_config("wide.ini", wide)
+        self.train("wide.ini", (1, 1, 1), "wide", "--run.receipts=500", "--train.steps=4")
+        found = self.launch(2, "replay", "wide", "--steps=1-2", "--parallel.data=2", expect=DONE)
+        self.assertIn("steps 1 to 2 are equal", found.text)
+
     def test_a_configuration_of_openssl_changes_nothing(self):
         settings = self.directory / "openssl.cnf"
         settings.write_text("openssl_conf = init\n[init]\nalg_section = algorithms\n[algorithms]\ndefault_properties = fips=yes\n")

@@ -48,6 +48,7 @@ bool StepReceipts::is_replay() const {
 }
 
 void StepReceipts::end_replay(std::int64_t step) {
+  state_.drain();  // the messages of the last update, whose memory goes with the trainer
   if (!setup_.digests_end) {
     return;
   }

@@ -24,8 +24,8 @@ class StepReceipts {
   void write(const StepResult& result);
   /// Whether the run is a replay, which saves nothing and ends before the run's last step.
   [[nodiscard]] bool is_replay() const;
-  /// Writes the receipt of a save, which a replay leaves out. Communication: collective over the
-  /// world.
+  /// Completes the messages of the last update, and writes the receipt of a save, which a replay
+  /// leaves out, where TrainerSetup::digests_end. Communication: collective over the world.
   void end_replay(std::int64_t step);
 
  private:

@@ -276,6 +276,7 @@ class Trainer final : public TrainingLoop {
       last = point.ends;
       const bool stop = point.requests.has(StepRequest::kStop) && !last;
       if (stop && receipts_.is_replay()) {
+        state_.drain();
         return Outcome::kStopped;
       }
       const double save_began = now_seconds();
