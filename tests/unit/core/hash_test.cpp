@@ -76,14 +76,14 @@ TEST(Hash, TextHasSixteenDigits) {
 TEST(Sha256, IsThatOfItsStandard) {
   // Source: NIST, Cryptographic Standards and Guidelines, example values of FIPS 180-4; the last of
   // FIPS 180-2, appendix B.3.
-  const std::pair<std::string, const char*> kCases[]{
+  const std::pair<std::string, const char*> cases[]{
       {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
       {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
       {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
       {std::string(1'000'000, 'a'),
        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"}};
-  for (const auto& [text, expected] : kCases) {
+  for (const auto& [text, expected] : cases) {
     EXPECT_EQ(sha256_text(text), expected);
     for (const std::size_t piece : {1, 55, 63, 64, 65, 130}) {
       Sha256 hash;
