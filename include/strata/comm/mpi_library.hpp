@@ -68,9 +68,9 @@ struct LaunchProgram {
   /// between two rules begin, and parts of other lines.
   std::array<std::string_view, 3> blocks;
   std::array<std::string_view, 3> lines;
-  /// Whether it holds the begin of a line until more comes, and may write it to the other one of
-  /// standard output and standard error then.
-  bool holds_lines = false;
+  /// Whether it buffers a partial line until more output comes, and may then write it to the other
+  /// one of standard output and standard error.
+  bool buffers_partial_lines = false;
 };
 
 /// That of an MPI library, by default of the one which this program uses; null where strata does

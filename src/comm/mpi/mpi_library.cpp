@@ -160,7 +160,7 @@ constexpr std::array kLaunchPrograms{
                    "prterun has exited due to process rank", "MPI_ABORT was invoked on rank"},
         .lines = {"PRTE: Forwarding signal ", "sent help message help-mpi-api.txt / ",
                   "Set MCA parameter \"base_help_aggregate\" to 0"},
-        .holds_lines = true},
+        .buffers_partial_lines = true},
     LaunchProgram{.family = MpiFamily::kMpich,
                   .mpi_library = "MPICH Version:",
                   .slurm_type = "pmi2",

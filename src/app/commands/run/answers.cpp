@@ -100,7 +100,7 @@ TextOutput::TextOutput(comm::Communicator& world, const config::FailureHandler& 
     : world_(world), on_failure_(on_failure), file_(nullptr, &std::fclose) {
   if (comm::launch_in_environment().by_launcher) {
     const comm::LaunchProgram* const program = comm::launch_program();
-    by_lines_ = program != nullptr && program->holds_lines;
+    by_lines_ = program != nullptr && program->buffers_partial_lines;
   }
 }
 

@@ -20,7 +20,7 @@ namespace strata::app {
 /// Where rank 0 writes texts; the other ranks write nothing. What cannot be written ends the job.
 class TextOutput {
  public:
-  /// Of the standard output; by lines where the launcher mixes others.
+  /// Of the standard output; by whole lines where the launcher may misplace partial ones.
   TextOutput(comm::Communicator& world, const config::FailureHandler& on_failure);
 
   /// Goes on with a file. Throws: AgreedError(kUsage) where it cannot be written, or is `other`.

@@ -298,7 +298,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   replayed.environment = receipt_environment(mpi, plan, environment);
   replayed.tensors = digested_tensors(plan);
-  // In vain where the run has none there.
+  // Elsewhere the run has no digest to compare with.
   const bool digests_end = comm::agree_on_first(world, [&] {
     return plan.config.run.receipts == 1 || !run.receipts.save(last).is_null() ||
            !run.receipts.start(last).is_null();
