@@ -46,8 +46,8 @@ TEST(CrashSignals, AreNoFailureOfACommandThatIsCompleteWhereMpiIsFinalized) {
   for (const comm::Phase phase : {comm::Phase::kTraining, comm::Phase::kEnd}) {
     EXPECT_EXIT(
         {
-          std::signal(SIGSEGV,
-                      SIG_DFL);  // not the handler of a sanitizer, which ends the process by exit()
+          // not the handler of a sanitizer, which ends the process by exit()
+          std::signal(SIGSEGV, SIG_DFL);
           comm::Activity activity;
           activity.enter(phase);
           install_crash_signals(3, &activity);
