@@ -131,6 +131,23 @@ int hydra_code(int code, StopAsked stop) {
   return code == 0 && stop == StopAsked::kYes ? static_cast<int>(ExitCode::kStoppedEarly) : code;
 }
 
+/// The launcher from Open MPI 5 on is PRRTE, called prterun in messages.
+constexpr LaunchProgram prrte_program(std::string_view mpi_library, std::string_view version) {
+  return {.family = MpiFamily::kOpenMpi,
+          .mpi_library = mpi_library,
+          .slurm_type = "pmix",
+          .package = "openmpi-bin",
+          .names = {"mpirun", "mpirun.openmpi"},
+          .version = version,
+          .options = open_mpi_options,
+          .exit_code = same_code,
+          .blocks = {"prterun detected that one or more processes exited with non-zero",
+                     "prterun has exited due to process rank", "MPI_ABORT was invoked on rank"},
+          .lines = {"PRTE: Forwarding signal ", "sent help message help-mpi-api.txt / ",
+                    "Set MCA parameter \"base_help_aggregate\" to 0"},
+          .buffers_partial_lines = true};
+}
+
 /// Another one needs a row here, and its variables in launch_in_environment().
 constexpr std::array kLaunchPrograms{
     LaunchProgram{.family = MpiFamily::kOpenMpi,
@@ -146,21 +163,8 @@ constexpr std::array kLaunchPrograms{
                              "MPI_ABORT was invoked on rank"},
                   .lines = {"mpirun: Forwarding signal ", "sent help message help-mpi-api.txt / ",
                             "Set MCA parameter \"orte_base_help_aggregate\" to 0"}},
-    // Its launcher is PRRTE, called prterun in messages.
-    LaunchProgram{
-        .family = MpiFamily::kOpenMpi,
-        .mpi_library = "Open MPI v5.",
-        .slurm_type = "pmix",
-        .package = "openmpi-bin",
-        .names = {"mpirun", "mpirun.openmpi"},
-        .version = "mpirun (Open MPI) 5.",
-        .options = open_mpi_options,
-        .exit_code = same_code,
-        .blocks = {"prterun detected that one or more processes exited with non-zero",
-                   "prterun has exited due to process rank", "MPI_ABORT was invoked on rank"},
-        .lines = {"PRTE: Forwarding signal ", "sent help message help-mpi-api.txt / ",
-                  "Set MCA parameter \"base_help_aggregate\" to 0"},
-        .buffers_partial_lines = true},
+    prrte_program("Open MPI v5.", "mpirun (Open MPI) 5."),
+    prrte_program("Open MPI v6.", "mpirun (Open MPI) 6."),
     LaunchProgram{.family = MpiFamily::kMpich,
                   .mpi_library = "MPICH Version:",
                   .slurm_type = "pmi2",
@@ -219,7 +223,8 @@ void prepare_mpi_library() {
     ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     ::setenv("OMPI_MCA_smsc", "^cma", 0);  // the same in Open MPI 5
   }
-  if (mpi_library_text().starts_with("Open MPI v5.")) {
+  const std::string library = mpi_library_text();
+  if (library.starts_with("Open MPI v") && !library.starts_with("Open MPI v4.")) {
     // Otherwise it prints a line for each pair of ranks of a host that has IPv4 and IPv6.
     ::setenv("OMPI_MCA_reachable", "weighted", 0);
   }

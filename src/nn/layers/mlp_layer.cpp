@@ -58,9 +58,11 @@ class Mlp final : public Sublayer {
   }
   static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
     const InnerProduct up{"up", hidden};
-    return !gate_of(kind) ? slot_list<Product, InnerProduct>({{Product::kUp, up}})
-                          : slot_list<Product, InnerProduct>(
-                                {{Product::kUp, up}, {Product::kGate, {"gate", hidden}}});
+    if (!gate_of(kind)) {
+      return slot_list<Product, InnerProduct>({{Product::kUp, up}});
+    }
+    return slot_list<Product, InnerProduct>(
+        {{Product::kUp, up}, {Product::kGate, {"gate", hidden}}});
   }
 
   MlpKind kind_;
