@@ -142,6 +142,12 @@ TEST(Launch, IsReadFromTheEnvironment) {
 
 TEST(LaunchProgram, EachLibraryHasItsOwn) {
   EXPECT_EQ(launch_program("Another MPI 1.0"), nullptr);
+  for (const std::string version : {"4", "5", "6"}) {
+    const LaunchProgram* const program = launch_program("Open MPI v" + version + ".0.2rc1");
+    ASSERT_NE(program, nullptr) << version;
+    EXPECT_EQ(program->version, "mpirun (Open MPI) " + version + ".");
+    EXPECT_EQ(program->buffers_partial_lines, version != "4");
+  }
   ASSERT_NE(launch_program(), nullptr) << mpi_library_text();
   const LaunchProgram* const open_mpi = launch_program("Open MPI v4.1.4");
   const LaunchProgram* const mpich = launch_program("MPICH Version: 4.0.2");
