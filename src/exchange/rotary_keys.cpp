@@ -1,4 +1,7 @@
+#include <array>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,7 +14,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kScaling = "rope_scaling";
+constexpr const char* kParameters = "rope_parameters";
 constexpr const char* kTheta = "rope_theta";
+constexpr const char* kLocalBase = "rope_local_base_freq";
 constexpr const char* kShare = "partial_rotary_factor";
 constexpr const char* kFirstContext = "original_max_position_embeddings";
 constexpr const char* kAttentionFactor = "attention_factor";
@@ -118,6 +124,36 @@ bool read_rotary(const Json& value, const Json& config, RotaryForm form,
                                   static_cast<double>(read->factors.count) == pairs);
 }
 
+/// Whether angles and magnitudes are the same, whatever says them.
+bool turn_alike(ops::RotaryScaling one, ops::RotaryScaling other) {
+  for (ops::RotaryScaling* scaling : {&one, &other}) {
+    scaling->attention_factor = scaling->magnitude();
+    scaling->factor = scaling->kind == ops::RotaryScalingKind::kLongrope ? 1.0 : scaling->factor;
+  }
+  return one == other;
+}
+
+/// What strata computes where two keys say the same thing otherwise. Programs differ in which of
+/// them they take.
+std::string agreement(std::string_view one, std::string_view other) {
+  return fmt::format("rotary positions on which {} and {} agree; remove one of the two", one,
+                     other);
+}
+
+/// The key under a second name, with the value of the first where both are given.
+ConfigKey second_name(ConfigKey key, const std::string& name, Member<double> member) {
+  const std::string first = std::exchange(key.name, name);
+  key.read = [=, read = key.read](const Json* value, const Json& config,
+                                  PublishedModel& model) -> Computed {
+    const double before = member.of(model);
+    const Computed computed = read(value, config, model);
+    const bool differs = is_given(config, first.c_str()) && member.of(model) != before;
+    return !computed && differs ? agreement(first, name) : computed;
+  };
+  key.written = Written::kWhereGiven;
+  return key;
+}
+
 Json list_json(const ops::PairFactors& factors) {
   return std::vector<double>(factors.values.begin(), factors.values.begin() + factors.count);
 }
@@ -190,6 +226,8 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
       "original_max_position_embeddings, factor, attention_factor), of {}, with "
       "rope_theta above 0",
       has_share(form) ? "an even number of a head's elements" : "whole heads");
+  const char* const base_name = form == RotaryForm::kNeox ? "rotary_emb_base" : kTheta;
+  const char* const share_name = form == RotaryForm::kNeox ? "rotary_pct" : kShare;
   const auto read = [=](const Json* value, const Json& config, PublishedModel& model) -> Computed {
     nn::TransformerOptions& o = model.options;
     if (!is_given(value)) {
@@ -200,6 +238,7 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
       return read_rotary(*value, config, form, o) ? Computed() : expected;
     }
     nn::TransformerOptions local = o;
+    local.rotary_base = o.family.local_rotary_base;
     if (!read_rotary(value->at(kOutsideWindow), config, form, o) ||
         !read_rotary(value->at(kInWindow), config, form, local) ||
         local.rotary_scaling.kind != ops::RotaryScalingKind::kNone) {
@@ -208,10 +247,33 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
     o.family.local_rotary_base = local.rotary_base;
     return std::nullopt;
   };
+  // What keys beside it say, which were read before.
+  const auto read_parameters = [=](const Json* value, const Json& config,
+                                   PublishedModel& model) -> Computed {
+    const nn::TransformerOptions before = model.options;
+    if (const Computed computed = read(value, config, model)) {
+      return computed;
+    }
+    const nn::TransformerOptions& o = model.options;
+    const bool same_base = o.rotary_base == before.rotary_base;
+    const bool same_share = o.family.rotary_share == before.family.rotary_share;
+    const std::array<std::pair<const char*, bool>, 6> keys{
+        {{kScaling, turn_alike(o.rotary_scaling, before.rotary_scaling)},
+         {base_name, same_base},
+         {kTheta, same_base},
+         {share_name, same_share},
+         {kShare, same_share},
+         {kLocalBase, o.family.local_rotary_base == before.family.local_rotary_base}}};
+    for (const auto& [key, agrees] : keys) {
+      if (!agrees && is_given(config, key)) {
+        return agreement(key, kParameters);
+      }
+    }
+    return std::nullopt;
+  };
   ConfigKey share = fixed(kShare, 1.0, "rotary positions of whole heads, 1");
   if (has_share(form)) {
-    share = positive(form == RotaryForm::kNeox ? "rotary_pct" : kShare,
-                     &nn::FamilyOptions::rotary_share);
+    share = positive(share_name, &nn::FamilyOptions::rotary_share);
     share.read = [read_number = share.read](const Json* value, const Json& config,
                                             PublishedModel& model) -> Computed {
       const bool fits = !read_number(value, config, model) &&
@@ -221,16 +283,15 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
     share.written = form == RotaryForm::kNeox ? Written::kAlways : Written::kWhereNeeded;
   }
   std::vector<ConfigKey> keys{
-      positive(form == RotaryForm::kNeox ? "rotary_emb_base" : kTheta,
-               &nn::TransformerOptions::rotary_base),
+      positive(base_name, &nn::TransformerOptions::rotary_base),
       share,
-      {.name = "rope_scaling",
+      {.name = kScaling,
        .read = read,
        .write = [=](const PublishedModel& model,
                     const Json*) { return model_scaling_json(model.options, form); },
        .written = form == RotaryForm::kNeox ? Written::kWhereNeeded : Written::kAlways},
-      {.name = "rope_parameters",
-       .read = read,
+      {.name = kParameters,
+       .read = read_parameters,
        .write =
            [](const PublishedModel& model, const Json* given) {
              Json json = parameters_json(model.options);
@@ -243,11 +304,10 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
            },
        .written = Written::kWhereGiven}};
   if (form == RotaryForm::kNeox) {
-    // Some versions write both names; they compute by these.
-    share.name = kShare;
-    ConfigKey theta = positive(kTheta, &nn::TransformerOptions::rotary_base);
-    share.written = theta.written = Written::kWhereGiven;
-    keys.insert(keys.begin() + 2, {theta, share});
+    // Some versions write both names.
+    keys.insert(keys.begin() + 2,
+                {second_name(keys[0], kTheta, &nn::TransformerOptions::rotary_base),
+                 second_name(keys[1], kShare, &nn::FamilyOptions::rotary_share)});
   }
   if (form == RotaryForm::kShare) {
     keys.push_back(only_written(kFirstContext, [](const PublishedModel& model, const Json* given) {
@@ -259,7 +319,7 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
     }));
   }
   if (form == RotaryForm::kTwoBases) {
-    ConfigKey local = positive("rope_local_base_freq", &nn::FamilyOptions::local_rotary_base);
+    ConfigKey local = positive(kLocalBase, &nn::FamilyOptions::local_rotary_base);
     local.write = [](const PublishedModel& model, const Json*) -> Json {
       return base_in_window(model.options);
     };

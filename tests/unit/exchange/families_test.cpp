@@ -495,6 +495,8 @@ TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
 TEST(Composites, KeysAreRefusedUnderTheirNameInTheFile) {
   const json bits{{"bits", 4}};
   const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const json linear{{"rope_type", "linear"}, {"factor", 4.0}};
+  const json usual{{"rope_type", "default"}, {"rope_theta", 1e4}};
   const std::vector<std::pair<json, std::string>> cases{
       {{{"text_config", nullptr}}, ": text_config is missing, an object that describes the text"},
       {{{"text_config", {1}}}, ": text_config is [1], an object"},
@@ -561,6 +563,8 @@ TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
   const json whole = "full_attention";
   const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}};
   const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const json linear{{"rope_type", "linear"}, {"factor", 4.0}};
+  const json usual{{"rope_type", "default"}, {"rope_theta", 1e4}};
   const json longrope{{"type", "longrope"}, {"long_factor", {1.0}}, {"short_factor", {1.0}}};
   const json no_list{{"type", "longrope"}, {"long_factor", 1.0}, {"short_factor", {{"a", 1.0}}}};
   json scaled = longrope;
@@ -603,6 +607,25 @@ TEST(FamilyKeys, WithListsAndRotaryPositionsOfOtherFormsAreRefused) {
       {{{"model_type", "gemma3_text"},
         {"rope_parameters", {{whole, {{"rope_type", "default"}}}, {windowed, yarn}}}},
        "rope_parameters"},
+      // What an older key beside it says otherwise.
+      {{{"model_type", "qwen3"}, {"rope_scaling", linear}, {"rope_parameters", usual}},
+       "rope_parameters"},
+      {{{"model_type", "llama"}, {"rope_theta", 5e5}, {"rope_parameters", usual}},
+       "rope_parameters"},
+      {{{"model_type", "phi3"},
+        {"partial_rotary_factor", 0.5},
+        {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.75}}}},
+       "rope_parameters"},
+      {{{"model_type", "gpt_neox"}, {"rope_theta", 5e5}, {"rope_parameters", usual}},
+       "rope_parameters"},
+      {{{"model_type", "gpt_neox"}, {"rotary_emb_base", 20000}, {"rope_theta", 10000}},
+       "rope_theta"},
+      {{{"model_type", "gpt_neox"}, {"rotary_pct", 0.25}, {"partial_rotary_factor", 0.5}},
+       "partial_rotary_factor"},
+      {{{"model_type", "gemma3_text"},
+        {"rope_local_base_freq", 1e3},
+        {"rope_parameters", {{whole, usual}, {windowed, usual}}}},
+       "rope_parameters"},
       {{{"model_type", "llama"}, {"num_key_value_heads", 5}}, "num_attention_heads"},
       {{{"model_type", "llama"}, {"head_dim", 5}}, "num_attention_heads"},
       {{{"model_type", "gpt2"}, {"n_embd", 100}}, "n_head"}};
@@ -637,6 +660,14 @@ TEST(FamilyKeys, OfOtherFormsSayTheSame) {
                         {{global, {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
                          {local, {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
       lines_of(gemma, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
+  // Bases that rope_parameters lacks are those of the older keys.
+  const json usual{{"rope_type", "default"}};
+  EXPECT_EQ(lines_of(gemma, {{"rope_parameters", {{global, usual}, {local, usual}}}}),
+            lines_of(gemma, json::object()));
+  EXPECT_EQ(lines_of(gemma, {{"rope_theta", 1e5},
+                             {"rope_local_base_freq", 1e3},
+                             {"rope_parameters", {{global, usual}, {local, usual}}}}),
+            lines_of(gemma, {{"rope_theta", 1e5}, {"rope_local_base_freq", 1e3}}));
   EXPECT_EQ(lines_of(gemma, {{"layer_types", {local, local, global, local, local, global, local}}}),
             lines_of(gemma, {{"sliding_window_pattern", 3}}));
   EXPECT_NE(lines_of(gemma, {{"sliding_window_pattern", 3}}), lines_of(gemma, json::object()));
