@@ -63,6 +63,7 @@ struct JinjaParts {
   std::vector<std::string> written;  ///< texts outside of statements, and strings that are no names
   std::set<std::string> names;       ///< identifiers that the text does not define itself
   bool trims = false;
+  bool prompts = false;  ///< asks whether an answer begins behind the dialogue
 };
 
 bool is_jinja_word(char c) {
@@ -133,6 +134,7 @@ class JinjaReader {
   }
 
   void add(const std::string& word, const std::string& before) {
+    parts_.prompts = parts_.prompts || word == "add_generation_prompt";
     const bool is_token = word == "bos_token" || word == "eos_token";
     if (is_token) {
       const auto found = tokens_.find(word);
@@ -322,6 +324,14 @@ std::string difference(const JinjaParts& parts, const ChatTemplate& chat) {
                         : theirs.texts == ours.texts && ends && written.starts_with('<');
   if (!same) {
     return "writes other texts or white space around messages";
+  }
+  // Gemma's name for the assistant, in the dialogue and at the begin of an answer.
+  constexpr std::string_view kModel = "model";
+  const auto named = std::ranges::count_if(parts.written, [&](const std::string& text) {
+    return text.find(kModel) != std::string::npos;
+  });
+  if (all.find(kModel) != std::string::npos && named < (parts.prompts ? 2 : 1)) {
+    return "does not call the assistant model";
   }
   if (!parts.names.empty()) {
     return fmt::format("uses {}", fmt::join(parts.names, ", "));

@@ -186,6 +186,10 @@ TEST(PublishedTemplate, IsRecognisedByAllThatItWrites) {
            {llama3, "llama3", "", llama_tokens},
            {zephyr, "zephyr", "", sentence_tokens},
            {gemma, "gemma", "", {{"bos_token", "<bos>"}}},
+           {gemma + "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}",
+            "gemma",
+            "",
+            {{"bos_token", "<bos>"}}},
            {phi3, "phi3", "", {{"eos_token", "<|endoftext|>"}}},
            {mistral, "mistral", "", sentence_tokens},
            // Like one of them, with something else.
@@ -209,6 +213,13 @@ TEST(PublishedTemplate, IsRecognisedByAllThatItWrites) {
            {loop + "<|im_start|>{{ message.role }}\n{{ message.content | trim }}<|im_end|>\n{% "
                    "endfor %}",
             "", "treats white space around contents otherwise"},
+           {"{{ bos_token }}" + loop +
+                "{{ '<start_of_turn>' + message['role'] + '\\n' + message['content'] | trim + "
+                "'<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+                "'<start_of_turn>model\\n' }}{% endif %}",
+            "",
+            "does not call the assistant model",
+            {{"bos_token", "<bos>"}}},
            {llama3, "", "writes bos_token, which tokenizer_config.json does not have", {}},
            {llama3 + "{{ date_string }}", "", "uses date_string", llama_tokens},
            {zephyr, "", "tokens of none", {{"eos_token", "<|endoftext|>"}}},
