@@ -1,6 +1,8 @@
 #include "strata/io/tokenizer.hpp"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <unordered_map>
 
 #include <nlohmann/json.hpp>
@@ -137,17 +139,44 @@ Tokenizer Tokenizer::gpt2(const std::filesystem::path& encoder,
 
 namespace {
 
-/// The frame that a tokenizer_config.json gives SentencePiece's model beside it.
-DocumentFrame frame_beside(const std::filesystem::path& model, const SentencePieces& pieces) {
-  const nlohmann::json config = object_beside(model, "tokenizer_config.json");
-  DocumentFrame frame;
-  const auto add = [&](const char* key, std::int64_t id, std::vector<std::uint32_t>& ids) {
-    if (id >= 0 && config.contains(key) && config.at(key) == true) {
-      ids.push_back(static_cast<std::uint32_t>(id));
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kBeginRole = "bos_token";
+constexpr const char* kEndRole = "eos_token";
+
+/// The text of the token with a role; empty without one.
+std::string text_of_role(const nlohmann::json& config, const char* role) {
+  nlohmann::json token = config.value(role, nlohmann::json());
+  token = token.is_object() ? token.value("content", nlohmann::json()) : token;
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+/// Whether a tokenizer_config.json names a class that puts bos_token before a text, whatever the
+/// template in tokenizer.json, unless add_bos_token and add_eos_token say otherwise.
+/// Source: huggingface/transformers, LlamaTokenizerFast.update_post_processor().
+bool frames_by_class(const nlohmann::json& config) {
+  constexpr std::array<std::string_view, 6> kClasses{"LlamaTokenizer",     "LlamaTokenizerFast",
+                                                     "CodeLlamaTokenizer", "CodeLlamaTokenizerFast",
+                                                     "GemmaTokenizer",     "GemmaTokenizerFast"};
+  const nlohmann::json name = config.value("tokenizer_class", nlohmann::json());
+  return name.is_string() &&
+         std::ranges::find(kClasses, name.get_ref<const std::string&>()) != kClasses.end();
+}
+
+/// `frame` as a tokenizer_config.json changes it. `id_of`: the id of bos_token or eos_token, or -1.
+DocumentFrame frame_beside(const nlohmann::json& config, DocumentFrame frame,
+                           const std::function<std::int64_t(const char* role)>& id_of) {
+  const auto read = [&](const char* key, const char* role, bool usual,
+                        std::vector<std::uint32_t>& ids) {
+    const nlohmann::json given = config.value(key, nlohmann::json());
+    const std::int64_t id = id_of(role);
+    if (!(given.is_boolean() ? given.get<bool>() : usual)) {
+      ids.clear();
+    } else if (id >= 0) {
+      ids = {static_cast<std::uint32_t>(id)};
     }
   };
-  add("add_bos_token", pieces.begin(), frame.before);
-  add("add_eos_token", pieces.end(), frame.after);
+  read("add_bos_token", kBeginRole, frames_by_class(config), frame.before);
+  read("add_eos_token", kEndRole, false, frame.after);
   return frame;
 }
 
@@ -183,6 +212,14 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
   if (is_json) {
     BytePairTables tables = parse_tokenizer_json(file, path);
     add_tokens_beside(path, tables);
+    const nlohmann::json config = object_beside(path, kTokenizerConfig);
+    if (config.is_object() && frames_by_class(config)) {
+      tables.frame = frame_beside(config, tables.frame, [&](const char* role) -> std::int64_t {
+        const auto found =
+            std::ranges::find(tables.added, text_of_role(config, role), &AddedToken::text);
+        return found == tables.added.end() ? -1 : std::int64_t{found->id};
+      });
+    }
     if (tables.characters) {
       contents->kind =
           tables.scores.empty() ? TokenizerKind::kCharacterPairs : TokenizerKind::kUnigram;
@@ -196,8 +233,13 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
   } else if (is_model) {
     contents->kind = TokenizerKind::kSentencePiece;
     contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());
-    contents->pieces_frame = frame_beside(path, *contents->pieces);
     const SentencePieces& pieces = *contents->pieces;
+    const nlohmann::json config = object_beside(path, kTokenizerConfig);
+    if (config.is_object()) {
+      contents->pieces_frame = frame_beside(config, {}, [&](const char* role) {
+        return std::string_view(role) == kBeginRole ? pieces.begin() : pieces.end();
+      });
+    }
     add_tokens(added_tokens_beside(path),
                {.name = path.string(),
                 .ids = pieces.vocabulary(),
@@ -344,11 +386,9 @@ std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokeni
   };
   if (contents.pieces) {
     write("tokenizer.model", contents.pieces->model());
-    nlohmann::json config = nlohmann::json::object();
-    if (const DocumentFrame& frame = tokenizer.frame(); !frame.empty()) {
-      config["add_bos_token"] = !frame.before.empty();
-      config["add_eos_token"] = !frame.after.empty();
-    }
+    // Programs put bos_token before a text where nothing says otherwise.
+    nlohmann::json config{{"add_bos_token", !tokenizer.frame().before.empty()},
+                          {"add_eos_token", !tokenizer.frame().after.empty()}};
     nlohmann::json beyond = nlohmann::json::object();
     for (const nlohmann::json& token : added_tokens_json(contents.pieces_added)) {
       if (token.at("id") >= contents.pieces->vocabulary()) {
@@ -357,9 +397,7 @@ std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokeni
       nlohmann::json& flags = config["added_tokens_decoder"][token.at("id").dump()] = token;
       flags.erase("id");
     }
-    if (!config.empty()) {
-      write("tokenizer_config.json", config.dump(2) + "\n");
-    }
+    write(kTokenizerConfig, config.dump(2) + "\n");
     if (!beyond.empty()) {  // for a tokenizer_config.json that does not list them
       write("added_tokens.json", beyond.dump(2) + "\n");
     }
@@ -369,6 +407,17 @@ std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokeni
       bytes.tokens.emplace_back(1, static_cast<char>(byte));
     }
     write("tokenizer.json", tokenizer_json(contents.pairs ? contents.pairs->tables() : bytes));
+    // Without it programs take the class of the model's family, which may add its own tokens.
+    nlohmann::json config{{"tokenizer_class", "PreTrainedTokenizerFast"}};
+    const std::vector<std::uint32_t>& before = tokenizer.frame().before;
+    for (const auto& [role, id] :
+         {std::pair(kBeginRole, before.empty() ? -1 : std::int64_t{before.front()}),
+          std::pair(kEndRole, tokenizer.separator())}) {
+      if (id >= 0) {
+        config[role] = tokenizer.decode(std::span(&id, 1));
+      }
+    }
+    write(kTokenizerConfig, config.dump(2) + "\n");
   }
   return files;
 }

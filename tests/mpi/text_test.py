@@ -218,7 +218,8 @@ class OtherTokenizers(TextTest):
         with h5py.File(self.directory / "pieces/train.h5") as master:
             self.assertEqual(master["text/model"][()].tobytes(), (self.directory / "pieces.model").read_bytes())
         config = self.directory / "tokenizer_config.json"
-        for written, frame, before in (({"add_bos_token": True}, b"1 $A", [1]), ({"add_bos_token": False}, None, [])):
+        for written, frame, before in (({"add_bos_token": True}, b"1 $A", [1]), ({"add_bos_token": False}, None, []),
+                                       ({"tokenizer_class": "LlamaTokenizer"}, b"1 $A", [1]), ({}, None, [])):
             config.write_text(json.dumps(written))
             self.import_with("pieces.model", "framed", "--overwrite")
             self.assertEqual(self.tokens("framed", "train")[:4].tolist(), (before + processor.encode(self.TEXT))[:4])

@@ -567,7 +567,8 @@ TEST_F(TokenizerFile, DataSetsStoreTokenizersAndFilesAreWrittenBack) {
     const Tokenizer from_data = stored(directory_, directory_ / "file", pattern);
     EXPECT_EQ(tokenizer_checksum(from_data), tokenizer_checksum(tokenizer));
     const auto files = write_tokenizer_files(from_data, directory_.path());
-    ASSERT_THAT(files, ElementsAre(directory_ / "tokenizer.json"));
+    ASSERT_THAT(files,
+                ElementsAre(directory_ / "tokenizer.json", directory_ / "tokenizer_config.json"));
     const Tokenizer again = Tokenizer::from_file(files[0]);
     if (pattern.empty()) {  // the order of ranks becomes a list
       EXPECT_EQ(tokenizer_checksum(again), tokenizer_checksum(tokenizer));
@@ -631,6 +632,31 @@ TEST_F(TokenizerFile, TemplatesFrameDocuments) {
   }
 }
 
+TEST_F(TokenizerFile, ClassesOfLlamaHaveTheFrameOfTheirConfig) {
+  const json llama{{"tokenizer_class", "LlamaTokenizerFast"},
+                   {"bos_token", {{"content", "<|begin|>"}}},
+                   {"eos_token", "<|endoftext|>"}};
+  using Words = std::vector<std::uint32_t>;
+  for (const auto& [changes, before, after] : std::vector<std::tuple<json, Words, Words>>{
+           {json::object(), {261}, {}},
+           {{{"add_bos_token", nullptr}, {"add_eos_token", true}}, {261}, {260}},
+           {{{"add_bos_token", false}}, {}, {}},
+           {{{"bos_token", nullptr}}, {260}, {}},
+           {{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_bos_token", false}},
+            {260},
+            {260}}}) {
+    json config = llama;
+    config.update(changes);
+    write_file(directory_ / "tokenizer_config.json", config.dump());
+    json file = small_json();
+    file["added_tokens"].push_back({{"id", 261}, {"content", "<|begin|>"}});
+    file["post_processor"] = framed({"<|endoftext|>", "A", "<|endoftext|>"});
+    const DocumentFrame frame = read(file.dump()).frame();
+    EXPECT_EQ(frame.before, before) << config;
+    EXPECT_EQ(frame.after, after) << config;
+  }
+}
+
 TEST_F(TokenizerFile, OtherKindsAreWrittenToo) {
   test::write_pairs(directory_, small_pairs());
   const Tokenizer gpt2 = Tokenizer::gpt2(directory_ / "encoder.json", directory_ / "vocab.bpe");
@@ -639,6 +665,10 @@ TEST_F(TokenizerFile, OtherKindsAreWrittenToo) {
   EXPECT_EQ(tokenizer_checksum(again), tokenizer_checksum(gpt2));
   EXPECT_EQ(again.separator(), gpt2.separator());
   EXPECT_EQ(again.encode("the<|endoftext|> aaa"), gpt2.encode("the<|endoftext|> aaa"));
+  // The class that takes a tokenizer.json as it stands.
+  std::ifstream written(directory_ / "tokenizer_config.json");
+  EXPECT_EQ(json::parse(written),
+            (json{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}}));
   const auto bytes = write_tokenizer_files(Tokenizer::bytes(), directory_.path());
   EXPECT_THAT(Tokenizer::from_file(bytes.at(0)).encode("the\n"), ElementsAre('t', 'h', 'e', '\n'));
   EXPECT_TRUE(write_tokenizer_files(Tokenizer::chars({U'a'}), directory_.path()).empty());
