@@ -54,12 +54,20 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Prompt
         .object = lines.object(), .place = fmt::format("{}:{}", path.string(), lines.line())});
     try {
       const auto text = prompt.object.find("prompt");
-      if (text == prompt.object.end()) {
+      const bool has_text = text != prompt.object.end();
+      const char* const dialogue =
+          prompt.object.contains("messages") ? "messages" : "conversations";
+      if (!has_text && !prompt.object.contains(dialogue)) {
+        fail(
+            ExitCode::kData,
+            "there is neither a text \"prompt\" nor a dialogue, \"messages\" or \"conversations\"");
+      }
+      if (!has_text) {
         prompt.ids = encoder.of_dialogue(prompt.object);
       } else if (!text->is_string() || text->get_ref<const std::string&>().empty()) {
         fail(ExitCode::kData, "the \"prompt\" is no text or an empty one");
-      } else if (prompt.object.contains("messages")) {
-        fail(ExitCode::kData, "there are both \"prompt\" and \"messages\"; give one of them");
+      } else if (prompt.object.contains(dialogue)) {
+        fail(ExitCode::kData, "there are both \"prompt\" and \"{}\"; give one of them", dialogue);
       } else {
         prompt.ids = encoder.of_text(text->get_ref<const std::string&>());
       }

@@ -116,7 +116,8 @@ TEST(PromptEncoder, ReadsAFileOfPrompts) {
            {R"({"prompt": 7})", R"(the "prompt" is no text)"},
            {R"({"prompt": ""})", "an empty one"},
            {R"({"prompt": "a", "messages": []})", "there are both"},
-           {R"({"id": 7})", R"(neither "messages" nor)"},
+           {R"({"prompt": "a", "conversations": []})", R"(both "prompt" and "conversations")"},
+           {R"({"id": 7})", R"(neither a text "prompt" nor a dialogue)"},
            {R"({"messages": [{"role": "wizard", "content": "a"}]})", R"(the role "wizard")"},
            {"{", "no JSON object"}}) {
     EXPECT_THAT(error_of([&] { read("{\"prompt\": \"a\"}\n" + line); }, ExitCode::kData),
