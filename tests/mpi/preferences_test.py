@@ -234,9 +234,13 @@ class Preferences(harness.StrataTest):
                                 ("two", (2, 1, 1), ["--train.evaluate_every=3"])):
             self.train(config, grid, run, tests, *more)
         # Without test data there is one file of references.
-        self.train(config, (1, 2, 1), "three", "--train.steps=3")
-        self.train(config, (1, 1, 1), "three", "--run.resume=must")
+        self.train(config, (1, 2, 1), "three", "--train.steps=3", "--run.receipts=on")
+        self.train(config, (1, 1, 1), "three", "--run.resume=must", "--run.receipts=on")
         self.assertEqual([len(list((self.directory / run).glob("references-*"))) for run in ("one", "two", "three")], [2, 2, 1])
+        # A replay needs no room for the references: no file may be as large as they are.
+        self.assertGreater(next((self.directory / "three").glob("references-*")).stat().st_size, 2048)
+        job = harness.Job(["bash", "-c", f"ulimit -f 2; exec {harness.STRATA} replay three --steps=4-5"], self.directory)
+        self.assertIn("steps 4 to 5 are equal", self.finish(job, 60, DONE).text)
         # A run that is killed before its first checkpoint begins with the reference again.
         job = self.start(1, "train", str(config), "--run.dir=killed", "--run.resume=auto", "--train.steps=1000000")
         job.wait_until(lambda: (self.directory / "killed/config.ini").exists(), 60)

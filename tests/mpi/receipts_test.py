@@ -1,16 +1,18 @@
 """Receipts: a run's steps computed again on other grids, and what a forger or a fault changes."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import signal
 import unittest.mock
 
 import numpy as np
 
 import harness
 import language
-from harness import CHECKPOINT, DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DIVERGED, DONE, STOPPED_EARLY, USAGE
 
 NETWORK = harness.config_text(
     ["dense 16 parallel=column relu", "dense 12 parallel=row relu", "dropout 0.2", "dense 8 relu", "dense 4"],
@@ -139,6 +141,7 @@ class Receipts(harness.StrataTest):
                 ("extended", [], [[1, 4], [5, 8], [9, 12]], {"other_settings": []}),
                 ("faster", [], [[9, 12]], {"other_settings": [[1, 8]]}),
                 ("faster", ["--optimizer.learning_rate=0.005"], [[1, 4], [5, 8]], {"other_settings": [[9, 12]]}),
+                ("faster", ["--stretches=0"], [], {"other_settings": [[1, 8]]}),
                 ("late", [], [[9, 12]], {"checkpoints_without_receipts": [4], "checkpoints_equal": [12, 8],
                                          "steps_without_receipts": 8}),
                 ("gap", [], [[1, 4], [5, 5], [9, 12]], {"checkpoints_without_receipts": [4], "checkpoints_equal": [12, 8],
@@ -236,11 +239,80 @@ class Receipts(harness.StrataTest):
         self.assertEqual(list(read_tensors(self.directory / "dump/step-00000003.safetensors")),
                          ["activations/dense1", "activations/dense2", *(f"gradients/dense{i}.bias" for i in (1, 2, 3, 4))])
 
+    def without_room(self, *arguments, path, **more):
+        """Runs strata alone, where writes to files of this name find a full disk."""
+        fault = ",".join(["call=write", "error=ENOSPC", f"path={path}", *(f"{key}={value}" for key, value in more.items())])
+        with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.environ["STRATA_FAULT_SHIM"], STRATA_FAULT=fault):
+            return self.alone(*arguments)
+
+    @contextlib.contextmanager
+    def slow_at(self, call):
+        """One call takes 3 seconds; yields what tells whether it has come."""
+        log = self.directory / "slow.log"
+        log.unlink(missing_ok=True)
+        with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.environ["STRATA_FAULT_SHIM"], STRATA_FAULT_LOG=str(log),
+                                      STRATA_FAULT=f"{call},error=slow,seconds=3"):
+            yield log.exists
+
+    def test_a_replay_without_room(self):
+        other = [line.replace('"loss":"3', '"loss":"2') if line.startswith('{"step":6,') else line for line in self.lines()]
+        self.forged("forged", chained(other))
+        # The start's line, that of step 6, and the last, with the digest of the state.
+        for line, arguments in [(1, ["replay", "run", "--steps=5-8"]), (3, ["replay", "run", "--steps=5-8"]),
+                                (6, ["replay", "run", "--steps=5-8"]), (3, ["verify", "run"]),
+                                (2, ["replay", "--bisect", "run", "forged"]), (2, ["replay", "--bisect", "forged", "run"])]:
+            with self.subTest(arguments, line=line):
+                found = self.without_room(*arguments, path="/strata-replay-", n=line, last="")
+                self.assert_refused(found, USAGE, "receipts.jsonl of the replay cannot be written in", "set TMPDIR to a directory")
+
+    def test_a_stop_request_to_one_rank(self):
+        with self.slow_at("call=write,n=2,path=/strata-replay-") as met:
+            job = self.start(2, "replay", "run", "--steps=1-12", "--parallel.data=2")
+            job.wait_until(met, 60)
+            os.kill(job.ranks()[1], signal.SIGUSR1)
+            found = job.wait(60)
+        self.assert_refused(found, STOPPED_EARLY, "stopped on request after step")
+
+    def test_the_step_in_which_a_run_diverged(self):
+        with harness.rig(FAULT="gradient:6:0"):
+            self.train(self.config, (1, 1), "diverged", expect=DIVERGED)
+        steep = ["--optimizer.kind=sgd", "--optimizer.learning_rate=1e30", "--train.steps=9"]
+        self.train(self.config, (2, 1), "steep", *steep, expect=DIVERGED)
+        last = json.loads([line for line in self.lines("steep") if line.startswith('{"step":')][-1])["step"]
+        for ranks in (1, 2):
+            found = self.launch(ranks, "replay", "steep", f"--steps={last + 1}", "--dump=gradients,activations", f"--output=steep-{ranks}")
+            self.assertIn(f"tensors of step {last + 1}: steep-{ranks}/step-", found.text)
+            self.assert_refused(found, DIVERGED, f"the run diverged: at step {last + 1} the loss is")
+        files = [next((self.directory / f"steep-{ranks}").iterdir()) for ranks in (1, 2)]
+        self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+        self.assertFalse(all(np.isfinite(tensor).all() for tensor in read_tensors(files[0]).values()))
+        # A fault that does not come again.
+        found = self.alone("replay", "diverged", "--steps=5-6", "--dump=gradients", "--output=diverged-dump")
+        self.assert_refused(found, CHECKPOINT, "step 6: the run has no receipt")
+        self.assertNotIn("fault of this machine", found.text)
+        self.assertTrue(np.isfinite(read_tensors(self.directory / "diverged-dump/step-00000006.safetensors")["gradients/dense1.bias"]).all())
+        for run, steps, words in [("diverged", "5-6", ["up to step 5"]), ("diverged", "7", ["up to step 5"]),
+                                  ("run", "13", ["--steps ends at 13, and run with step 12"])]:
+            found = self.alone("replay", run, f"--steps={steps}", *([] if "-" in steps else ["--dump=weights", "--output=none"]))
+            self.assert_refused(found, USAGE, *words)
+            self.assertFalse((self.directory / "none").exists())
+
+    def test_a_checkpoint_that_goes_while_it_is_verified(self):
+        shutil.copytree(self.directory / "run", self.directory / "pruned")
+        with self.slow_at("call=open,n=1,path=step-00000008/part-") as met:
+            job = harness.Job([harness.STRATA, "verify", "pruned", "--stretches=9"], self.directory)
+            job.wait_until(met, 60)
+            (self.directory / "pruned/checkpoints/step-00000008").rename(self.directory / "gone")
+            found = job.wait(60)
+        self.assertEqual(found.code, DONE, found.text)
+        certificate = json.loads(found.text)
+        self.assertEqual(certificate["checkpoints_equal"], [12, 4])
+        self.assertEqual(sorted(stretch["first"] for stretch in certificate["recomputed_equal"]), [1, 5])
+
     def test_a_dump_without_room(self):
         for file in ("/part-", "/master.h5", "/tensors"):
-            shim = {"LD_PRELOAD": os.environ["STRATA_FAULT_SHIM"], "STRATA_FAULT": f"call=write,n=1,error=ENOSPC,path={file}"}
-            with self.subTest(file), unittest.mock.patch.dict(os.environ, shim):
-                found = self.alone("replay", "run", "--steps=1-2", "--dump=weights", "--output=full")
+            with self.subTest(file):
+                found = self.without_room("replay", "run", "--steps=1-2", "--dump=weights", "--output=full", path=file, n=1)
                 self.assert_refused(found, USAGE, file, "No space left on device; free some space, or choose another --output")
                 self.assertNotIn("checkpoint", found.text)
             self.assertFalse((self.directory / "full").exists())
@@ -332,6 +404,7 @@ class Receipts(harness.StrataTest):
         shutil.rmtree(self.directory / "rate")
 
     def test_refused_options(self):
+        self.train(self.config, (1, 1), "frozen", "--train.steps=2", "--optimizer.frozen=dense1.*")
         (self.directory / "taken").mkdir()
         (self.directory / "taken/step-00000002.safetensors").touch()
         before = sorted(self.directory.rglob("*"))
@@ -342,6 +415,7 @@ class Receipts(harness.StrataTest):
                 ([*steps, "--dump=weights:"], ['no pattern after "weights:"']),
                 ([*steps, "--dump=,"], ["--dump is empty"]),
                 ([*steps, "--dump=gradients:dens1.*"], ["--dump=gradients", '"dens1.*"', "the nearest is"]),
+                (["frozen", *steps[1:], "--dump=gradients:dense1.*"], ["--dump=gradients", "no trained parameter", '"dense1.*"']),
                 ([*steps, "--dump=activations:flatten"], ["--dump=activations: no layer", '"flatten"', "the nearest is"]),
                 ([*steps, "--dump=weights", "--output=network.ini"], ["network.ini"]),
                 ([*steps, "--dump=weights", "--dump-step=3"], ["--dump-step", "from 1 to 2"]),

@@ -49,13 +49,20 @@ bool StepReceipts::is_replay() const {
 
 void StepReceipts::end_replay(std::int64_t step) {
   state_.drain();  // the messages of the last update, whose memory goes with the trainer
-  if (!setup_.digests_end) {
-    return;
+  if (setup_.digests_end) {
+    const Digest tensors = state_digest();
+    if (writer_) {
+      writer_->write(SaveReceipt{.step = step, .tensors = tensors, .files = ""});
+    }
   }
-  const Digest tensors = state_digest();
-  if (writer_) {
-    writer_->write(SaveReceipt{.step = step, .tensors = tensors, .files = ""});
-  }
+  comm::agree_on_first(*setup_.groups.world, [&] {
+    if (writer_ && writer_->failed()) {
+      fail(ExitCode::kUsage,
+           "{} of the replay cannot be written in {}: it has no room left; set TMPDIR to a "
+           "directory with room",
+           kReceiptsFile, setup_.plan.config.run.dir);
+    }
+  });
 }
 
 Digest StepReceipts::state_digest() {

@@ -144,10 +144,11 @@ std::string read_chain(const std::filesystem::path& path, std::int64_t step_need
   });
   constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   if (bad > 0 && step_needed == kAll && bad == number && ends_torn(path)) {
-    fail(ExitCode::kCheckpoint,
-         "{}: line {}, the last, is torn, as by a crash; continue the run with --run.resume=auto, "
-         "which drops it",
-         path.string(), bad);
+    fail(
+        ExitCode::kCheckpoint,
+        "{}: line {}, the last, is torn, as by a crash, or while the run writes it; continue a run "
+        "that ended with --run.resume=auto, which drops it",
+        path.string(), bad);
   }
   if (bad > 0 && step < step_needed) {
     fail(ExitCode::kCheckpoint,
@@ -316,8 +317,10 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
     fail(ExitCode::kCheckpoint,
          "the receipts have no line about {}: lines at their end were removed or, as on a full "
          "disk, not written, the checkpoint is of another run, or the run was killed while it "
-         "saved. Restore receipts.jsonl or the checkpoint from a copy; if nothing was removed, "
-         "continue the run with --run.resume=auto, which writes the line of its newest checkpoint",
+         "saved or has saved only now. Restore receipts.jsonl or the checkpoint from a copy; if "
+         "nothing was removed, continue the run with --run.resume=auto, which writes the line of "
+         "its "
+         "newest checkpoint",
          checkpoint.directory.string());
   }
   static_cast<void>(io::Checkpoint::open(checkpoint.directory));  // its name is its step's

@@ -141,7 +141,10 @@ StepDump::StepDump(const plan::Plan& plan, DumpedKinds kinds, std::int64_t step)
       fail(ExitCode::kUsage,
            "--dump={}: no {} is called \"{}\"; the nearest is \"{}\". Give names, or patterns "
            "with * and ?",
-           name_of(kind), kind == DumpKind::kActivation ? "layer with an output" : "parameter",
+           name_of(kind),
+           kind == DumpKind::kActivation ? "layer with an output"
+           : kind == DumpKind::kWeight   ? "parameter"
+                                         : "trained parameter",
            patterns.text(), nearest(patterns.text(), names));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -21,7 +22,6 @@
 #include "strata/plan/replication.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/file_timeout.hpp"
-#include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
 
 #include "environment/execution_environment.hpp"
@@ -267,7 +267,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
     comm::agree_on_first(world, [&] {  // of pairs of documents
       for (const auto& entry : fs::directory_iterator(run.directory)) {
         if (entry.path().filename().string().starts_with("references")) {
-          fs::copy(entry.path(), scratch->path() / entry.path().filename());
+          fs::create_symlink(fs::absolute(entry.path()), scratch->path() / entry.path().filename());
         }
       }
     });
@@ -284,6 +284,12 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   open_initial(mpi, inputs, log);
   plan::Plan plan = make_plan(mpi, inputs, world.size());
   static_cast<void>(match_data(mpi, inputs, plan));
+  comm::agree_on_first(world, [&] {
+    if (plan.total_steps < last && run.receipts.last_step() < last) {  // of a dump
+      fail(ExitCode::kUsage, "--steps ends at {}, and {} with step {}; choose others", last,
+           run.directory.string(), plan.total_steps);
+    }
+  });
   Replayed replayed;
   replayed.first = begun + 1;
   replayed.last = last;
@@ -303,28 +309,43 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
     return plan.config.run.receipts == 1 || !run.receipts.save(last).is_null() ||
            !run.receipts.start(last).is_null();
   });
+  const auto write_dump = [&] {
+    if (dump && dump->is_complete()) {
+      dump->write(world, run.dump->directory);
+      comm::agree_on_first(world, [&] {
+        fmt::print("tensors of step {}: {}\n", dump->step(),
+                   train::StepDump::file_in(run.dump->directory, dump->step()).string());
+        std::fflush(stdout);  // before an error
+      });
+    }
+  };
   Log silent(Log::Output::kSilent);
-  static_cast<void>(train::train({.plan = plan,
-                                  .groups = environment.groups(),
-                                  .context = environment.context(),
-                                  .train_data = *inputs.train_data,
-                                  .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
-                                  .initial = inputs.initial ? &*inputs.initial : nullptr,
-                                  .config_text = config::config_text(plan.config),
-                                  .environment = replayed.environment,
-                                  .last_step = last,
-                                  .digests_end = digests_end,
-                                  .dump = dump ? &*dump : nullptr,
-                                  .on_failure = on_failure,
-                                  .log = silent}));
-  environment.groups().world->barrier();
-  if (dump && dump->is_complete()) {
-    dump->write(world, run.dump->directory);
+  try {
+    static_cast<void>(train::train({.plan = plan,
+                                    .groups = environment.groups(),
+                                    .context = environment.context(),
+                                    .train_data = *inputs.train_data,
+                                    .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                                    .initial = inputs.initial ? &*inputs.initial : nullptr,
+                                    .config_text = config::config_text(plan.config),
+                                    .environment = replayed.environment,
+                                    .last_step = last,
+                                    .digests_end = digests_end,
+                                    .dump = dump ? &*dump : nullptr,
+                                    .on_failure = on_failure,
+                                    .log = silent}));
+  } catch (const comm::AgreedError& error) {
+    if (error.code() == ExitCode::kDiverged) {
+      write_dump();
+    }
+    throw;
   }
+  environment.groups().world->barrier();
+  write_dump();
   replayed.first = comm::agree_on_first(world, [&] {
     replayed.receipts = train::Receipts::read(scratch->path() / train::kReceiptsFile);
-    const std::int64_t end = replayed.receipts.last_step();
-    if (end < last && train::stop_request() != train::StopRequest::kNone) {
+    const std::int64_t end = std::max(begun, replayed.receipts.last_step());
+    if (end < last) {  // any rank may have got the request
       fail(ExitCode::kStoppedEarly, "stopped on request after step {} of {} to {}", end,
            replayed.first, last);
     }

@@ -94,7 +94,8 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
   run.dump = dump;
   std::optional<io::EmptyDirectories> made;  // of a dump that is not written
   comm::agree_on_first(mpi.world(), [&] {
-    if (last > run.receipts.last_step()) {
+    // The step in which a run diverged has tensors and no receipt.
+    if (last > run.receipts.last_step() + (dump ? 1 : 0)) {
       fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
            last, run.directory.string(), run.receipts.last_step());
     }
@@ -108,15 +109,11 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
     refuse_other_settings(run);
   }
   comm::agree_on_first(mpi.world(), [&] {
-    if (dump) {
-      fmt::print("tensors of step {}: {}\n", dump->step,
-                 train::StepDump::file_in(dump->directory, dump->step).string());
-    }
     if (!replayed.compared.difference.empty()) {
-      fail(ExitCode::kCheckpoint,
-           "{}. Replay the steps elsewhere: equal receipts there tell a "
-           "fault of this machine",
-           replayed.compared.difference);
+      fail(ExitCode::kCheckpoint, "{}{}", replayed.compared.difference,
+           replayed.compared.field == train::kNoReceipt
+               ? ""
+               : ". Replay the steps elsewhere: equal receipts there tell a fault of this machine");
     }
     const std::int64_t ranks = mpi.world().size();
     fmt::print("{}: steps {} to {} are equal on {} rank{}\n", run.directory.string(),
@@ -139,13 +136,20 @@ nlohmann::json choose_stretches(const ReplayedRun& run, std::int64_t length, std
   const train::Receipts& receipts = run.receipts;
   std::set<std::int64_t> states{0, receipts.last_step()};
   for (const io::CheckpointEntry& entry : io::list_checkpoints(run.directory / "checkpoints")) {
-    states.insert(entry.step);
     if (receipts.lack_checkpoint(entry.step)) {
       verified.without.push_back(entry.step);
     } else {
-      train::require_receipt(receipts, entry);
+      try {
+        train::require_receipt(receipts, entry);
+      } catch (const std::exception&) {
+        if (std::filesystem::exists(entry.directory)) {
+          throw;
+        }
+        continue;  // a run that goes on has deleted it
+      }
       verified.equal.push_back(entry.step);
     }
+    states.insert(entry.step);
   }
   std::vector<nlohmann::json> stretches;
   std::vector<bool> digested;
@@ -254,22 +258,24 @@ ExitCode verify_command(const config::CommandLine& line, comm::MpiSession& mpi,
   }
   comm::agree_on_first(mpi.world(), [&] {
     // A full disk may have taken the receipts of the last steps before a start.
-    const std::int64_t end = std::max(run.receipts.last_step(), run.receipts.starts().back());
-    const nlohmann::ordered_json certificate{
-        {"run", run.directory.string()},
-        {"receipts_sha256", run.receipts.head()},
-        {"steps", end},
-        {"steps_without_receipts", end - run.receipts.steps()},
-        {"checkpoints_equal", verified.equal},
-        {"checkpoints_without_receipts", verified.without},
-        {"seed", seed},
-        {"recomputed_equal", stretches},
-        {"digests_compared", digests},
-        {"other_settings",
-         own.empty() ? nlohmann::ordered_json::array() : other_settings(run.receipts, own)},
-        {"steps_recomputed", steps},
-        {"steps_not_recomputed", end - steps},
-        {"where", environment}};
+    const std::int64_t last_start = run.receipts.starts().back();
+    const std::int64_t end = std::max(run.receipts.last_step(), last_start);
+    if (own.empty()) {  // without a stretch
+      own = run.receipts.start(last_start).at("run").get<std::string>();
+    }
+    const nlohmann::ordered_json certificate{{"run", run.directory.string()},
+                                             {"receipts_sha256", run.receipts.head()},
+                                             {"steps", end},
+                                             {"steps_without_receipts", end - run.receipts.steps()},
+                                             {"checkpoints_equal", verified.equal},
+                                             {"checkpoints_without_receipts", verified.without},
+                                             {"seed", seed},
+                                             {"recomputed_equal", stretches},
+                                             {"digests_compared", digests},
+                                             {"other_settings", other_settings(run.receipts, own)},
+                                             {"steps_recomputed", steps},
+                                             {"steps_not_recomputed", end - steps},
+                                             {"where", environment}};
     const std::string text =
         certificate.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     if (line.has("output")) {
