@@ -309,6 +309,15 @@ class Receipts(harness.StrataTest):
         self.assertEqual(certificate["checkpoints_equal"], [12, 4])
         self.assertEqual(sorted(stretch["first"] for stretch in certificate["recomputed_equal"]), [1, 5])
 
+    def test_a_run_directory_among_the_settings_keeps_its_receipts(self):
+        lines = self.lines()
+        self.forged("forged", chained([line.replace('"loss":"3', '"loss":"2') if '"step":6,' in line else line for line in lines]))
+        for command in (["replay", "run", "--steps=6-7"], ["replay", "run", "--steps=1-2"], ["verify", "run"]):
+            self.alone(*command, "--run.dir=run", expect=DONE)
+            self.assertEqual(self.lines(), lines)
+        self.assert_refused(self.alone("replay", "--bisect", "run", "forged", "--run.dir=run"), CHECKPOINT, "forged went wrong in step 6")
+        self.assertEqual(self.lines(), lines)
+
     def test_a_dump_without_room(self):
         for file in ("/part-", "/master.h5", "/tensors"):
             with self.subTest(file):
@@ -436,8 +445,9 @@ class Receipts(harness.StrataTest):
         for steps in ("0-3", "4-2", "x", "-3", "3-", "1-13"):
             self.assert_refused(self.alone("replay", "run", f"--steps={steps}"), USAGE, "--steps")
         self.assert_refused(self.alone("replay", "nowhere", "--steps=1-2"), CHECKPOINT, "there is no nowhere/receipts.jsonl")
-        self.assert_refused(self.alone("replay", "run", "--steps=1-2", "--optimizer.learning_rate=1"), CHECKPOINT,
-                            "of another run than its config.ini")
+        for setting in ("--optimizer.learning_rate=1", "--numerics.lanes=2", "--numerics.shards=1"):
+            for command in (["replay", "run", "--steps=6-7"], ["replay", "run", "--steps=1-2"], ["verify", "run"]):
+                self.assert_refused(self.alone(*command, setting), CHECKPOINT, "of another run than its config.ini")
         self.assert_refused(self.alone("replay", "run", "--steps=1-2", "--data.train=none.h5"), DATA,
                             "none.h5 does not exist; if the data set is elsewhere, give its place as --data.train=FILE")
 

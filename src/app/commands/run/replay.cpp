@@ -43,10 +43,10 @@ fs::path make_replay_directory() {
 }
 
 /// The settings of a replay: what determines the numbers as the run had it, no saves and no
-/// evaluations, and any grid. The user's settings come last.
+/// evaluations, and any grid. The user's settings come after these.
 std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann::json& start,
                                          const std::string& scratch) {
-  std::vector<std::string> settings{"--run.dir=" + scratch};
+  std::vector<std::string> settings;
   for (const char* const setting : {"--run.resume=never",
                                     "--run.threads=0",
                                     "--run.time_limit=0",
@@ -90,6 +90,7 @@ std::vector<std::string> replay_settings(const ReplayedRun& run, const nlohmann:
     as_in_run(fmt::format("parallel.{}", plan::kPartsKey), plan::kPartsKey);
   }
   settings.insert(settings.end(), run.settings.begin(), run.settings.end());
+  settings.push_back("--run.dir=" + scratch);  // whatever the user's: it would lose its receipts
   return settings;
 }
 
@@ -191,8 +192,8 @@ void refuse_other_settings(const ReplayedRun& run) {
       ExitCode::kCheckpoint,
       fmt::format(
           "the receipts of {} are of another run than its config.ini and data set: the SHA-256 of "
-          "the settings and of the data's checksum differs. If the run went on with other "
-          "settings, give those that it had in these steps, as --section.key=value",
+          "the settings and of the data's checksum, or the virtual grid, differs. If the run went "
+          "on with other settings, give those that it had in these steps, as --section.key=value",
           run.directory.string()));
 }
 
@@ -293,7 +294,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
   Replayed replayed;
   replayed.first = begun + 1;
   replayed.last = last;
-  if (start.at("run") != train::identity_hash(plan) || plan.total_steps < last) {
+  if (identity_in(start) != identity_in(train::start_facts(plan, {})) || plan.total_steps < last) {
     replayed.other_settings = true;
     return replayed;
   }
