@@ -286,6 +286,11 @@ class Receipts(harness.StrataTest):
         files = [next((self.directory / f"steep-{ranks}").iterdir()) for ranks in (1, 2)]
         self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
         self.assertFalse(all(np.isfinite(tensor).all() for tensor in read_tensors(files[0]).values()))
+        with harness.rig(FAULT="gradient:1:0"):
+            self.train(self.config, (1, 1), "at-once", expect=DIVERGED)
+        self.alone("replay", "at-once", "--steps=1", "--dump=gradients", "--output=at-once-dump")
+        self.assertTrue((self.directory / "at-once-dump/step-00000001.safetensors").exists())
+        self.assert_refused(self.alone("replay", "at-once", "--steps=1"), CHECKPOINT, "no step yet")
         # A fault that does not come again.
         found = self.alone("replay", "diverged", "--steps=5-6", "--dump=gradients", "--output=diverged-dump")
         self.assert_refused(found, CHECKPOINT, "step 6: the run has no receipt")

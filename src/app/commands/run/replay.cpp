@@ -174,12 +174,12 @@ RunInputs open_replayed(const ReplayedRun& run, const std::vector<std::string>& 
 }  // namespace
 
 ReplayedRun read_run(const std::string& directory, const std::vector<std::string>& settings,
-                     comm::MpiSession& mpi) {
+                     comm::MpiSession& mpi, std::int64_t least_steps) {
   ReplayedRun run{.directory = directory, .settings = settings, .receipts = {}};
   const train::FileTimeout timeout(mpi.world());
   comm::agree_on_first(mpi.world(), [&] {
     run.receipts = train::Receipts::read(run.directory / train::kReceiptsFile);
-    if (run.receipts.last_step() == 0) {
+    if (run.receipts.last_step() < least_steps) {
       fail(ExitCode::kCheckpoint, "the receipts of {} have no step yet; train first",
            run.directory.string());
     }

@@ -44,9 +44,11 @@ struct Replayed {
   nlohmann::ordered_json environment;
 };
 
-/// A run whose receipts are read. Communication: collective over the world. Throws: AgreedError.
+/// A run whose receipts are read. Communication: collective over the world. Throws: AgreedError,
+/// where they have fewer steps, too.
 [[nodiscard]] ReplayedRun read_run(const std::string& directory,
-                                   const std::vector<std::string>& settings, comm::MpiSession& mpi);
+                                   const std::vector<std::string>& settings, comm::MpiSession& mpi,
+                                   std::int64_t least_steps = 1);
 
 /// What the numbers of a start's steps depend on.
 [[nodiscard]] nlohmann::json identity_in(nlohmann::json start);

@@ -90,7 +90,7 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
     }
     dump = wanted_dump(line, first, last);
   });
-  ReplayedRun run = read_run(only_run(line), settings_of(line), mpi);
+  ReplayedRun run = read_run(only_run(line), settings_of(line), mpi, dump ? 0 : 1);
   run.dump = dump;
   std::optional<io::EmptyDirectories> made;  // of a dump that is not written
   comm::agree_on_first(mpi.world(), [&] {
@@ -307,8 +307,8 @@ last checkpoint before A, and compares them with receipts.jsonl. Says that they 
 tensor that differ. Writes nothing into RUN.
 
 --dump writes tensors of a step to a file of safetensors, whole and by name, the same on any number of ranks, also where
-the step differs: activations (the output of each layer for the samples in order), reduced gradients, and the weights and
-optimizer state that the step begins with.
+the step differs or the run diverged in it: activations (the output of each layer for the samples in order), reduced
+gradients, and the weights and optimizer state that the step begins with.
 
 --bisect compares the receipts of two runs up to the first difference, computes the steps since their last equal state
 again with digests in every step, and names the step, the tensor and the run that went wrong.)",
