@@ -319,8 +319,7 @@ void require_receipt(const Receipts& receipts, const io::CheckpointEntry& checkp
          "disk, not written, the checkpoint is of another run, or the run was killed while it "
          "saved or has saved only now. Restore receipts.jsonl or the checkpoint from a copy; if "
          "nothing was removed, continue the run with --run.resume=auto, which writes the line of "
-         "its "
-         "newest checkpoint",
+         "its newest checkpoint",
          checkpoint.directory.string());
   }
   static_cast<void>(io::Checkpoint::open(checkpoint.directory));  // its name is its step's
