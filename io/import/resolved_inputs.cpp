@@ -93,6 +93,24 @@ void add_files(const fs::path& directory, Paths& files) {
   std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
 }
 
+/// Refuses an output among the data: the import would read what it writes.
+void require_output_elsewhere(const ImportOptions& options) {
+  std::error_code ignored;
+  const fs::path output = fs::weakly_canonical(options.output, ignored);
+  for (const Paths* const paths : {&options.inputs, &options.test_inputs}) {
+    for (const fs::path& path : *paths) {
+      const fs::path from = output.lexically_relative(fs::weakly_canonical(path, ignored));
+      // Files beside the folders of classes are not read.
+      const bool beside = options.format == ImportFormat::kImages && from == ".";
+      if (is_folder(path) && !from.empty() && *from.begin() != ".." && !beside) {
+        fail(ExitCode::kUsage,
+             "{} would be written among the files of {}, which are read; choose another --output",
+             options.output.string(), path.string());
+      }
+    }
+  }
+}
+
 /// Copies standard input, which can be read once, to a file that can be read again.
 void copy_standard_input(const PendingFile& copy) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
@@ -141,6 +159,7 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
       }
     }
   }
+  require_output_elsewhere(options);
   if (options.model == nullptr) {
     take_split_folders(options);
   }

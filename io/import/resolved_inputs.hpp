@@ -15,7 +15,8 @@ namespace strata::io {
 /// texts or tables for the files in it, "-" for a copy of standard input in the output directory.
 struct ResolvedInputs {
   /// Throws: Error(kData) for an empty directory; Error(kUsage) where both the files and `split`
-  /// say what is in the test split, and where standard input cannot be read.
+  /// say what is in the test split, where the output lies in a directory that is read, and where
+  /// standard input cannot be read.
   explicit ResolvedInputs(const ImportOptions& given);
 
   ImportOptions options;

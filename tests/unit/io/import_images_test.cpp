@@ -430,6 +430,9 @@ TEST(ImportImages, RefusesFoldersThatAreNoClasses) {
               AllOf(HasSubstr("one has a folder for the class b"), HasSubstr("two has none")));
   EXPECT_THAT(error({directory / "two", directory / "one"}),
               AllOf(HasSubstr("one has a folder for the class b"), HasSubstr("two has none")));
+  EXPECT_THAT(import_error(image_options({directory / "two"}, directory / "two/out", "1.0"),
+                           ExitCode::kUsage),
+              HasSubstr("two/out would be written among the files of"));
   write_image(directory / "latin/caf\xe9/x.png", png(4, 4, 0));
   EXPECT_THAT(error({directory / "latin"}),
               HasSubstr("latin/caf\\xe9 is not UTF-8 text; rename it"));

@@ -182,6 +182,23 @@ TEST(ImportText, DirectoriesAndFilesOfTheTestSplit) {
               HasSubstr("holds train, test and val, which is of neither split"));
 }
 
+// Else the import reads its own lock, and the next one an earlier data set.
+TEST(ImportText, NothingIsWrittenAmongTheTexts) {
+  const TemporaryDirectory directory;
+  ImportOptions options = text_options(directory, TokenizerKind::kBytes, {}, "1.0");
+  std::filesystem::create_directories(directory / "in");
+  write_file(directory / "in/1.txt", "the");
+  options.inputs = {directory / "in"};
+  for (const char* const output : {"in", "in/", "in/out", "in/deep/out", "in/../in/out"}) {
+    options.output = directory / output;
+    EXPECT_THAT(error_of([&] { (void)import_dataset(options); }, ExitCode::kUsage),
+                HasSubstr("would be written among the files of"))
+        << output;
+  }
+  options.output = directory / "in-out";
+  EXPECT_EQ(train_of(options).info().tokens, 3);
+}
+
 // Files are read a MiB at a time: characters, words and white space lie across the pieces.
 TEST(ImportText, LongFilesGiveTheTokensOfTheWhole) {
   const TemporaryDirectory directory;
