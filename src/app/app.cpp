@@ -87,7 +87,17 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
       // All ranks report it together, once MPI has started.
     }
     Watchdog watchdog(watchdog_setup(line ? &*line : nullptr, activity), activity);
-    comm::MpiSession mpi(&argc, &argv, &activity);
+    std::optional<comm::MpiSession> session;
+    try {
+      session.emplace(&argc, &argv, &activity);
+    } catch (const std::exception& error) {
+      const Failure failure = failure_of(error);
+      report(failure.message);
+      // The watchdog waits for its threads, and a file system may not respond.
+      end_soon(failure.code);
+      return failure.code;
+    }
+    comm::MpiSession& mpi = *session;
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();
     install_crash_signals(rank, &activity);
