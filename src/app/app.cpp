@@ -26,6 +26,7 @@
 #include "strata/ops/instruction_set.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/output_file.hpp"
 #include "environment/crash_signals.hpp"
 #include "environment/rank_launcher.hpp"
 #include "environment/versions.hpp"
@@ -131,6 +132,7 @@ int run_on_ranks(int argc, char** argv, const config::Command& command, config::
           line.emplace(command, given);
         }
         refuse_ranks_of_ranks(*line);
+        refuse_outputs_that_are_inputs(*line);
         if (command.rank_options == config::RankOptions::kAny) {
           return {};
         }
@@ -208,6 +210,7 @@ int run_command(int argc, char** argv, const train::TrainerHooks& hooks) {
     return run_on_ranks(argc, argv, command, given);
   }
   const config::CommandLine line(command, given);
+  refuse_outputs_that_are_inputs(line);
   if (on_ranks) {
     return starts_ranks(line) ? launch_ranks(line) : run_on_ranks(argc, argv, command, given);
   }

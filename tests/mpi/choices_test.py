@@ -142,6 +142,7 @@ class Choices(language.LanguageTest):
                 ([questions, "--documents=a.csv"], USAGE, ["--documents", "--choices"]),
                 ([questions, "--classes"], USAGE, ["--classes", "--choices"]),
                 (["--output=a.jsonl"], USAGE, ["--output is of --choices"]),
+                ([questions, "--output=q.jsonl"], USAGE, ["--output=q.jsonl is the file of --choices"]),
                 (["--cut=left"], USAGE, ["--cut is of --choices"]),
                 (["--batch=2"], USAGE, ["--batch is of --choices"]),
                 ([questions, "--batch=0"], USAGE, ['--batch is "0"', "from 1 to"]),

@@ -184,6 +184,13 @@ class Predict(harness.StrataTest):
                 self.assert_refused_by(code, "table", files, *words, options=options)
         self.assert_refused(self.alone("predict", "table", "--files=table.csv", "--output=no.txt"), harness.USAGE, ".csv or .npy")
         self.assert_refused(self.alone("predict", "table", "--files=table.csv"), harness.USAGE, "--output")
+        for ranks in 1, 2:
+            self.assert_refused(self.predict("table", "table.csv", "./table.csv", ranks=ranks, expect=harness.USAGE), harness.USAGE,
+                                "--output=./table.csv is the file of --files")
+        (self.directory / "tables").mkdir()
+        shutil.copy(self.directory / "table.csv", self.directory / "tables")
+        self.assert_refused(self.alone("predict", "table", "--files=tables", "--format=csv", "--output=tables/out.csv"), harness.USAGE,
+                            "among the files of tables")
         (self.directory / "new-run").mkdir()
         shutil.copy(self.directory / "table" / "config.ini", self.directory / "new-run")
         self.assert_refused_by(harness.CHECKPOINT, "new-run", "table.csv", "there is no checkpoint in new-run/checkpoints")

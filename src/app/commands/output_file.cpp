@@ -17,6 +17,29 @@ namespace {
 
 }  // namespace
 
+void refuse_outputs_that_are_inputs(const config::CommandLine& line) {
+  for (const std::string output :
+       {"output", "html", "calibrate", "confusion", "documents", "contact-sheet"}) {
+    for (const std::string& path : line.values(output)) {
+      const auto require_other = [&](const std::string& input, const std::string& name) {
+        std::error_code ignored;
+        if (std::filesystem::is_regular_file(path, ignored) &&
+            std::filesystem::equivalent(path, input, ignored)) {
+          fail(ExitCode::kUsage, "--{}={} is {}; choose another file", output, path, name);
+        }
+      };
+      for (const std::string& position : line.positions()) {
+        require_other(position, "what the command reads");
+      }
+      for (const std::string input : {"files", "prompts", "choices", "machine", "hostfile"}) {
+        for (const std::string& file : line.values(input)) {
+          require_other(file, "the file of --" + input);
+        }
+      }
+    }
+  }
+}
+
 void require_writable(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_other(path, error)) {

@@ -2,7 +2,12 @@
 
 #include <string>
 
+#include "strata/config/command.hpp"
+
 namespace strata::app {
+
+/// Throws: Error(kUsage) where a file that a command writes is one that it reads.
+void refuse_outputs_that_are_inputs(const config::CommandLine& line);
 
 /// Checks that write_file() can write the file that a user named, and leaves it unchanged.
 /// Throws: Error(kUsage) where it cannot.

@@ -23,8 +23,8 @@ class TextOutput {
   /// Of the standard output; by whole lines where the launcher may misplace partial ones.
   TextOutput(comm::Communicator& world, const config::FailureHandler& on_failure);
 
-  /// Goes on with a file. Throws: AgreedError(kUsage) where it cannot be written, or is `other`.
-  void open(const std::string& path, const std::string& other);
+  /// Goes on with a file. Throws: AgreedError(kUsage) where it cannot be written.
+  void open(const std::string& path);
   void write(const std::string& text) const;
 
  private:

@@ -220,7 +220,7 @@ ExitCode generate_text(const config::CommandLine& line, comm::MpiSession& mpi,
   if (line.has("prompts")) {
     prompts.emplace(line, world, plan, *encoder);
     if (line.has("output")) {
-      output.open(line.required("output"), line.required("prompts"));
+      output.open(line.required("output"));
     }
   }
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
