@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <hwloc.h>
 
+#include "strata/core/cgroup.hpp"
 #include "strata/core/text.hpp"
 
 namespace strata::app {
@@ -106,31 +107,9 @@ std::optional<double> quota_of(const fs::path& group) {
 
 std::optional<double> cpu_quota(const fs::path& membership, const fs::path& root) {
   std::optional<double> least;
-  std::ifstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // "4:cpu,cpuacct:/a/b", or "0::/a/b" of version 2.
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::vector<std::string> names = split_words(controllers, ",");
-    if (!names.empty() && std::ranges::find(names, "cpu") == names.end()) {
-      continue;
-    }
-    const std::vector<fs::path> mounts = names.empty()
-                                             ? std::vector{root, root / "unified"}
-                                             : std::vector{root / controllers, root / "cpu"};
-    for (const fs::path& mount : mounts) {
-      // In a container the path may be the host's, which does not exist here.
-      fs::path group = fs::path(line.substr(second + 1)).relative_path().lexically_normal();
-      for (bool more = true; more; group = group.parent_path()) {
-        more = !group.empty();
-        if (const auto quota = quota_of(mount / group)) {
-          least = std::min(least.value_or(*quota), *quota);
-        }
-      }
+  for (const fs::path& group : cgroups_of("cpu", membership, root)) {
+    if (const auto quota = quota_of(group)) {
+      least = std::min(least.value_or(*quota), *quota);
     }
   }
   return least;

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "strata/comm/values.hpp"
+#include "strata/core/cgroup.hpp"
 #include "strata/core/error.hpp"
-#include "strata/core/memory.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/matmul.hpp"
@@ -118,7 +118,7 @@ plan::RankPlan generating_rank(const device::Device& device, const plan::Plan& p
   stage.order = nn::BackwardOrder::kSplit;
   const std::int64_t of_text = cache_bytes_of(plan, stage.pass, stage.layers);
   // Linux gives more memory than there is, and ends processes later.
-  if (const std::int64_t available = proc_bytes("/proc/meminfo", "MemAvailable");
+  if (const std::int64_t available = host_memory().available;
       most_texts > 1 && device.memory_space() == MemorySpace::kHost && available > 0 &&
       available / most_texts < of_text) {
     refuse_texts_at_once(of_text, most_texts,

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "strata/core/cgroup.hpp"
+
 #include "../io/data_files.hpp"
 
 namespace strata::app::cpu_cores_test {
@@ -120,6 +122,49 @@ TEST(CpuQuota, IsTheLeastOfTheGroupAndThoseAbove) {
     EXPECT_EQ(cpu_quota(directory / "membership", directory / "root"), one.quota);
   }
   EXPECT_EQ(cpu_quota("/none", "/none"), std::nullopt);
+}
+
+TEST(HostMemory, IsWhatTheGroupAndThoseAboveLeave) {
+  const HostMemory host = host_memory("/none", "/none");
+  ASSERT_GE(host.all, host.available);
+  ASSERT_GT(host.available, 100000);
+  struct Case {
+    const char* membership;
+    std::vector<std::pair<std::string, std::string>> files;
+    std::int64_t all;
+    std::int64_t available;
+  };
+  const std::vector<Case> cases{
+      {"0::/a/b\n",
+       {{"a/b/memory.max", "max\n"},
+        {"a/b/memory.current", "999\n"},
+        {"a/memory.max", "90000\n"},
+        {"a/memory.current", "50000\n"},
+        {"a/memory.stat", "anon 10000\ninactive_file 30000\nactive_file 1\n"}},
+       90000,
+       70000},
+      {"3:memory:/host/path\n",
+       {{"memory/memory.limit_in_bytes", "80000\n"},
+        {"memory/memory.usage_in_bytes", "50000\n"},
+        {"memory/memory.stat", "inactive_file 1\ntotal_inactive_file 20000\n"}},
+       80000,
+       50000},
+      {"0::/a\n", {{"a/memory.max", "5\n"}, {"a/memory.current", "9\n"}}, 5, 1},
+      {"3:cpu:/a\n", {{"cpu/a/memory.limit_in_bytes", "5\n"}}, host.all, -1},
+      {"3:memory:/\n", {{"memory/memory.limit_in_bytes", "9223372036854771712\n"}}, host.all, -1}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.membership);
+    const TemporaryDirectory directory;
+    std::ofstream(directory / "membership") << one.membership;
+    for (const auto& [name, text] : one.files) {
+      const std::filesystem::path file = directory.path() / "root" / name;
+      std::filesystem::create_directories(file.parent_path());
+      std::ofstream(file) << text;
+    }
+    const HostMemory memory = host_memory(directory / "membership", directory / "root");
+    EXPECT_EQ(memory.all, one.all);
+    EXPECT_TRUE(memory.available == one.available || one.available < 0) << memory.available;
+  }
 }
 
 }  // namespace

@@ -14,9 +14,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include "strata/comm/values.hpp"
+#include "strata/core/cgroup.hpp"
 #include "strata/core/host_name.hpp"
 #include "strata/core/memory.hpp"
 #include "strata/core/text.hpp"
@@ -104,8 +104,7 @@ class Calibration {
                              : std::max(bound_cores().count, threads * mpi_.ranks_on_node());
       machine_.node_devices = std::max<std::int64_t>(1, cores / threads);
       machine_.device_threads = threads;
-      machine_.memory_bytes =
-          static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+      machine_.memory_bytes = static_cast<double>(host_memory().all);
     }
     machine_.name = host_name();
     machine_.source = fmt::format(
