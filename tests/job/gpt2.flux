@@ -17,7 +17,11 @@ echo "job $FLUX_ENCLOSING_ID"
 module load openmpi/4.1 hdf5
 strata=${STRATA:-build/release/bin/strata}
 run=runs/gpt2-124m
-for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${setting#*=}; done
+for setting in "$@"; do
+  [[ $setting != --run.dir=* ]] || run=${setting#*=}
+  [[ ${option:-} != --run.dir ]] || run=$setting
+  option=$setting
+done
 
 # Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
 # written last: a run that went back behind a damaged one writes smaller steps.

@@ -40,6 +40,7 @@ REFUSED = [
     (["--time=60", "--scheduler=flux", "--hostfile=hosts", "--spares=1"], "--spares needs .*because flux ends"),
     (["--scheduler=shell", "--spares=1"], "--spares needs .*because mpirun on one host ends"),
     (["--hostfile=hosts", "--submit"], "--submit needs a scheduler"),
+    (["--time=60", "--output=net.ini"], "--output=net.ini is what the command reads; choose another file"),
     (["--time=60", "--job-name=../x"], "--job-name is \"../x\"; give a name without /"),
     (["--time=60", "--scheduler=pbs", "--job-name=a b"], "a name without / and blanks"),
     (["--time=60", "--scheduler=pbs", "--account=a'b\"c"], "PBS cannot read a'b\"c in a job script"),
@@ -126,6 +127,8 @@ class JobTest(StrataTest):
         text = self.job("--time=60", "--nodes=2", "--partition=gpu", site=site).stdout
         self.assertIn("--partition=gpu", text)
         self.assertIn("\nmpirun ", text)
+        site.write_text("\ufeff[job]\r\npartition = marked\r\n", encoding="utf-8")
+        self.assertIn("--partition=marked\n", self.job("--time=60", site=site).stdout)
         site.write_text("[job]\npartiton = batch\n")
         self.assertRegex(self.job("--time=60", site=site).stderr, "no option \"job.partiton\".*nearest is \"partition\"")
 
@@ -150,6 +153,15 @@ exit ${first%+}""")
                 last = codes.split()[starts - 1]
                 self.assertEqual(result.returncode, int(last.rstrip("+")), result.stdout)
                 self.assertIn(words, result.stdout)
+
+    def test_starts_are_counted_in_the_directory_of_the_run(self):
+        (self.directory / "job.sh").write_text(self.job("--hostfile=hosts").stdout)
+        self.stub("mpirun", "exit 0")
+        for number, words in enumerate((["--run.dir=runs/a"], ["--run.dir", "runs/b"], ["--run.dir=runs/c", "--run.dir", "runs/d e"])):
+            shutil.rmtree(self.directory / "runs", ignore_errors=True)
+            subprocess.run(["bash", "job.sh", *words, "--run.seed=2"], cwd=self.directory, capture_output=True, check=True,
+                           env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+            self.assertEqual(os.listdir(self.directory / "runs"), [("a", "b", "d e")[number]])
 
     def test_a_terminal_that_closes_is_a_stop_request(self):
         (self.directory / "job.sh").write_text(self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout)

@@ -153,7 +153,11 @@ std::string element_settings(const JobScript& s) {
 std::string counting(const JobScript& s) {
   return fmt::format(R"sh(strata=${{STRATA:-{}}}
 run={}
-for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${{setting#*=}}; done
+for setting in "$@"; do
+  [[ $setting != --run.dir=* ]] || run=${{setting#*=}}
+  [[ ${{option:-}} != --run.dir ]] || run=$setting
+  option=$setting
+done
 
 # Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
 # written last: a run that went back behind a damaged one writes smaller steps.
