@@ -120,6 +120,8 @@ std::string read_input(const std::filesystem::path& path, std::int64_t most_byte
       }
       if (done < text.size()) {
         text.resize(done);
+        constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+        text.erase(0, text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
         return text;
       }
       text.resize(2 * text.size());

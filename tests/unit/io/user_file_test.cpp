@@ -183,6 +183,8 @@ TEST(UserFile, SizesAreBounded) {
     write_file(directory / "file", std::string(size, 'x'));
     EXPECT_EQ(read(directory / "file"), std::string(size, 'x'));
   }
+  write_file(directory / "file", "\xEF\xBB\xBF[a]");
+  EXPECT_EQ(read(directory / "file"), "[a]");
   write_file(directory / "file", std::string(1001, 'x'));
   EXPECT_THAT(test::error_of([&] { (void)read(directory / "file"); }, ExitCode::kUsage),
               AllOf(HasSubstr("file has more than 1000 B"), HasSubstr("name the right file")));
