@@ -8,6 +8,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
 
 namespace strata::io {
@@ -39,6 +40,8 @@ nlohmann::json object_of_line(std::string_view text, const LinePlace& place) {
          place.text(),
          text.starts_with('[')
              ? "; write the elements of an array one per line, as jq -c '.[]' does"
+         : utf8_prefix(text).rest != Utf8Prefix::Rest::kNothing
+             ? "; its text is not UTF-8, so convert the file to UTF-8"
              : "");
   }
   return std::move(*object);

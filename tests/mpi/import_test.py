@@ -236,7 +236,7 @@ class Ranks(harness.StrataTest):
                 ("escape", '{"text": "\\ud800"}', "the line is no JSON object"),
                 ("list", '[{"text": "no"}]', "jq -c"),
                 ("endless", '{"text": "' + "x" * (65 << 20), "the line does not end within 64.00 MiB"),
-                ("bytes", '{"text": "\udcff"}', "the line is no JSON object")):
+                ("bytes", '{"text": "\udcff"}', "its text is not UTF-8")):
             lines = self.lines.split("\n")
             lines[number - 1] = bad
             text = "\n".join(lines) + '\n{"txt": "another"}'
