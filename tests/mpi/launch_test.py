@@ -120,6 +120,7 @@ class Launch(harness.StrataTest):
 
     def test_refusals(self):
         (self.directory / "empty").write_text("# none\n\n")
+        (self.directory / "windows").write_bytes(b"localhost slots=2\r\n")
         no_path = {"PATH": str(self.directory)}
         other = self.directory / "other"
         other.mkdir()
@@ -136,6 +137,7 @@ class Launch(harness.StrataTest):
                 ([*train, "--ranks=2", "--hostfile=nothing"], {}, ["nothing", "does not exist"]),
                 ([*train, "--ranks=2", "--hostfile=empty"], {}, ["empty names no host"]),
                 ([*train, "--ranks=2", "--hostfile=."], {}, ["directory"]),
+                ([*train, "--ranks=2", "--hostfile=windows"], {}, ["windows has line ends of Windows"]),
                 ([*train, "--ranks=2"], no_path, ["no mpirun in PATH", "mpirun -n 2 strata"]),
                 ([*train, "--ranks=2"], {"PATH": str(other)}, [f'mpirun is "{others}"', harness.mpi_library()]),
                 (train, by_other, ["2 processes were launched", harness.mpi_library(), "each is alone"]),

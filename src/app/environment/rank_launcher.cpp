@@ -155,8 +155,14 @@ class FilteredErrors {
 /// The lines of a hostfile that name hosts.
 std::vector<std::string> read_hosts(const std::string& hostfile) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
-  std::vector<std::string> lines =
-      split_words(io::read_input(hostfile, kMostBytes, ExitCode::kUsage), "\n");
+  const std::string file = io::read_input(hostfile, kMostBytes, ExitCode::kUsage);
+  if (file.find('\r') != std::string::npos) {
+    fail(ExitCode::kUsage,
+         "--hostfile={} has line ends of Windows, which launchers cannot read; convert it, as with "
+         "sed -i 's/\\r//' {}",
+         hostfile, hostfile);
+  }
+  std::vector<std::string> lines = split_words(file, "\n");
   std::erase_if(lines, [](const std::string& line) {
     const std::string_view text = trimmed(line);
     return text.empty() || text.starts_with('#');
