@@ -161,11 +161,9 @@ class Reader {
       }
       machine_.device = *device;
     } else if (line.key == "machine.node_devices") {
-      machine_.node_devices = static_cast<std::int64_t>(number(
-          line, line.value, 0, 1.0, 1e5, "the GPUs of a node, or the cores that ranks compute on"));
+      machine_.node_devices = count(line, "the GPUs of a node, or the cores that ranks compute on");
     } else if (line.key == "machine.device_threads") {
-      machine_.device_threads = static_cast<std::int64_t>(
-          number(line, line.value, 0, 1.0, 1e5, "the threads of a rank that was measured"));
+      machine_.device_threads = count(line, "the threads of a rank that was measured");
     } else if (line.key == "link.node.message" || line.key == "link.network.message") {
       const auto [bytes, rate] =
           values<2>(line, {"bytes :", "GB/s"}, {0, 9}, "the rate of messages of a size");
@@ -280,6 +278,15 @@ class Reader {
            least == kTiny ? 0.0 : least, most);
     }
     return *value;
+  }
+
+  std::int64_t count(const IniLine& line, std::string_view use) {
+    const double value = number(line, line.value, 0, 1.0, 1e5, use);
+    if (value != std::floor(value)) {
+      fail(ExitCode::kUsage, "{}: {} is \"{}\"; it is {}: a whole number", where_, line.key,
+           line.value, use);
+    }
+    return static_cast<std::int64_t>(value);
   }
 
   /// Lists ascend.

@@ -104,6 +104,7 @@ TEST(MachineFile, NamesTheFigureThatIsWrong) {
       {"[memory]\nefficiency = 1.2\n", "memory.efficiency is \"1.2\""},
       {"[memory]\nlaunch_us = -1\n", "memory.launch_us is \"-1\""},
       {"[memory]\nlaunch_us = 1\nlaunch_us = 2\n", "memory.launch_us is given twice"},
+      {"[machine]\ndevice_threads = 1.5\n", "machine.device_threads is \"1.5\""},
       {"[peak]\nfloat32_tflops = inf\n", "peak.float32_tflops is \"inf\""},
       {"[peak]\nfloat16_tflops = 3\n", "the nearest is peak.bfloat16_tflops"},
       {"[link.node]\nmessage = 1024 : 3\n", "link.node.message is \"1024 : 3\""},
