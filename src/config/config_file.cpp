@@ -322,9 +322,8 @@ std::string resolved_config_text(const GivenConfig& given, const RunConfig& reso
     }
     return origin == given.origins.end() ? fmt::format("  # {}", kDefault) : "";
   };
-  return "# Every setting of the run. Those without a comment were given; the others are defaults, "
-         "or "
-         "derived from the rest.\n"
+  return std::string(kRunConfigHead) +
+         " Those without a comment were given; the others are defaults, or derived from the rest.\n"
          "# What depends on the launch is derived anew where this file is used again; the comment "
          "has its last value.\n\n" +
          config_lines(resolved, comment_of);

@@ -147,6 +147,17 @@ class TwoRuns(RunDirectory):
             self.assertNotEqual(finished.code, DONE)
             self.assertFalse((self.directory / "new").exists(), finished.text)
 
+    def test_a_config_of_the_users_own_stays(self):
+        own = self.directory / "mine" / "config.ini"
+        own.parent.mkdir()
+        own.write_text((self.directory / self.config).read_text())
+        text = own.read_text()
+        for ranks in 1, 2:
+            for settings in [], ["--run.resume=auto"]:
+                finished = self.launch(ranks, "train", "mine/config.ini", "--run.dir=mine", *settings)
+                self.assert_refused(finished, USAGE, "mine/config.ini is not of a run", "another name")
+                self.assertEqual(own.read_text(), text)
+
 
 class Unshared(RunDirectory):
     def test_a_directory_of_its_own_for_each_rank(self):

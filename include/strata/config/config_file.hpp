@@ -41,10 +41,13 @@ using ChangedSettings = std::vector<std::pair<std::string, std::string>>;
 /// A complete config file that reads back to the same config.
 [[nodiscard]] std::string config_text(const RunConfig& config);
 
-/// As config_text(), with a comment "default" or "derived" after each value that was not given;
-/// read_config() restores the origins from it. `resolved`: the config with derived values.
-/// `launch`: by key, values derived for this launch only, written to the comment after the given
-/// value.
+/// How the config.ini of a run begins.
+inline constexpr std::string_view kRunConfigHead = "# Every setting of the run.";
+
+/// As config_text(), under kRunConfigHead, with a comment "default" or "derived" after each value
+/// that was not given; read_config() restores the origins from it. `resolved`: the config with
+/// derived values. `launch`: by key, values derived for this launch only, written to the comment
+/// after the given value.
 [[nodiscard]] std::string resolved_config_text(const GivenConfig& given, const RunConfig& resolved,
                                                const std::map<std::string, std::string>& launch);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
@@ -275,9 +276,32 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, config::A
   return inputs;
 }
 
+namespace {
+
+/// Refuses a directory whose config.ini a user wrote: that of the run would replace it.
+void require_no_config_of_a_user(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "config.ini";
+  std::error_code ignored;
+  std::string line;
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)) &&
+      std::getline(std::ifstream(path), line) && !line.starts_with(config::kRunConfigHead)) {
+    fail(ExitCode::kUsage,
+         "{} is not of a run, and a run would replace it with all its settings: give the file "
+         "another name, or choose another run.dir",
+         path.string());
+  }
+}
+
+}  // namespace
+
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   const config::RunConfig& config = inputs.config;
   const std::filesystem::path root = train::checkpoint_root(config);
+  comm::agree_on_first(mpi.world(), [&] {
+    if (io::list_checkpoints(root).empty()) {
+      require_no_config_of_a_user(config.run.dir);
+    }
+  });
   if (config.run.resume == config::Resume::kNever) {
     comm::agree_on_first(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
