@@ -124,6 +124,8 @@ class Settings(Errors):
         self.assert_refused(self.alone("train"), USAGE, "needs a config file")
         self.assert_refused(self.alone("trian", "x"), USAGE, 'nearest is "train"')
         self.assert_refused(self.alone("data import"), USAGE, 'there is no command "data import"')
+        for words in (["help", "trian"], ["trian", "--help"]):
+            self.assert_refused(self.alone(*words), USAGE, 'there is no command "trian"; the nearest is "train"')
         self.assert_refused(self.alone("help", "--foo"), USAGE, "no option --foo; strata help takes none")
         (self.directory / "a-file").write_text("")
         self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",

@@ -63,6 +63,9 @@ std::string help_of(config::Arguments arguments, config::HelpDetail detail) {
       text += (text.empty() ? "" : "\n") + config::help_text(command, detail, width);
     }
   }
+  if (text.empty() && !first.empty() && !first.starts_with('-')) {
+    static_cast<void>(command_of(arguments));  // names the nearest one
+  }
   return text.empty() ? config::help_text(config::program_of(all_commands()), detail, width) : text;
 }
 

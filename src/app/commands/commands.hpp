@@ -54,7 +54,7 @@ ExitCode train_model(const config::CommandLine& line, comm::MpiSession& mpi,
                                              config::Arguments arguments);
 
 /// The help of the command that the arguments name, of all that share its first word, or of the
-/// program.
+/// program. Throws: Error(kUsage) for another command.
 [[nodiscard]] std::string help_of(config::Arguments arguments,
                                   config::HelpDetail detail = config::HelpDetail::kCommon);
 
