@@ -41,6 +41,7 @@ make_root() {
     debootstrap --variant=minbase "$@" "$suite" "$root" "$mirror" >"$root.log" || { tail "$root.log"; exit 1; }
     rm "$root.log"
   fi
+  [ -e "$root/etc/hosts" ] || cp /etc/hosts "$root/etc"  # MPI waits for names that do not resolve
   mount_there proc -t proc proc
   mount_there sys -t sysfs -o ro sysfs
   mount_there dev/shm -t tmpfs tmpfs
