@@ -171,6 +171,12 @@ RunInputs open_replayed(const ReplayedRun& run, const std::vector<std::string>& 
   }
 }
 
+/// Whether a failure of all ranks is that of a run that diverged.
+bool diverged(const std::exception& error) {
+  const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error);
+  return agreed != nullptr && agreed->code() == ExitCode::kDiverged;
+}
+
 }  // namespace
 
 ReplayedRun read_run(const std::string& directory, const std::vector<std::string>& settings,
@@ -320,6 +326,12 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
       });
     }
   };
+  // Where the run diverges, the dump comes first, or why it cannot be written.
+  const auto on_failure_but_of_dump = [&](const std::exception& error) {
+    if (!dump || !diverged(error)) {
+      on_failure(error);
+    }
+  };
   Log silent(Log::Output::kSilent);
   try {
     static_cast<void>(train::train({.plan = plan,
@@ -333,10 +345,10 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
                                     .last_step = last,
                                     .digests_end = digests_end,
                                     .dump = dump ? &*dump : nullptr,
-                                    .on_failure = on_failure,
+                                    .on_failure = on_failure_but_of_dump,
                                     .log = silent}));
   } catch (const comm::AgreedError& error) {
-    if (error.code() == ExitCode::kDiverged) {
+    if (diverged(error) && plan.parts == 1) {  // other islands may not have come to the step
       write_dump();
     }
     throw;

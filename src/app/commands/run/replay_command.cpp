@@ -15,6 +15,7 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/empty_directories.hpp"
 #include "strata/io/sample_order.hpp"
+#include "strata/plan/replication.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/receipts.hpp"
 #include "strata/train/stop_signal.hpp"
@@ -94,8 +95,12 @@ ExitCode replay_command(const config::CommandLine& line, comm::MpiSession& mpi,
   run.dump = dump;
   std::optional<io::EmptyDirectories> made;  // of a dump that is not written
   comm::agree_on_first(mpi.world(), [&] {
-    // The step in which a run diverged has tensors and no receipt.
-    if (last > run.receipts.last_step() + (dump ? 1 : 0)) {
+    std::int64_t end = run.receipts.last_step();
+    if (dump && run.receipts.start_before(last).at(plan::kPartsKey) == 1) {
+      // The step in which a run diverged has tensors and no receipt.
+      end = std::max(end, run.receipts.starts().back()) + 1;
+    }
+    if (last > end) {
       fail(ExitCode::kUsage, "--steps ends at {}, and {} has receipts up to step {}; choose others",
            last, run.directory.string(), run.receipts.last_step());
     }
