@@ -66,12 +66,14 @@ HostMemory host_memory(const fs::path& membership, const fs::path& root) {
   HostMemory memory{.all = proc_bytes("/proc/meminfo", "MemTotal"),
                     .available = proc_bytes("/proc/meminfo", "MemAvailable")};
   for (const fs::path& group : cgroups_of("memory", membership, root)) {
-    for (const auto& [limit, usage, files] :
-         {std::tuple("memory.max", "memory.current", "inactive_file"),
-          std::tuple("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}) {
+    for (const auto& [limit, usage, prefix] :
+         {std::tuple("memory.max", "memory.current", ""),
+          std::tuple("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")}) {
       if (const auto most = number_in(group / limit)) {
-        const std::int64_t used = number_in(group / usage).value_or(0) -
-                                  number_in(group / "memory.stat", files).value_or(0);
+        std::int64_t used = number_in(group / usage).value_or(0);
+        for (const char* const files : {"inactive_file", "active_file"}) {  // as in MemAvailable
+          used -= number_in(group / "memory.stat", std::string(prefix) + files).value_or(0);
+        }
         memory.all = std::min(memory.all, *most);
         memory.available = std::min(
             memory.available, std::max<std::int64_t>(1, *most - std::max<std::int64_t>(0, used)));

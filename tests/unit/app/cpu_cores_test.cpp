@@ -140,7 +140,7 @@ TEST(HostMemory, IsWhatTheGroupAndThoseAboveLeave) {
         {"a/b/memory.current", "999\n"},
         {"a/memory.max", "90000\n"},
         {"a/memory.current", "50000\n"},
-        {"a/memory.stat", "anon 10000\ninactive_file 30000\nactive_file 1\n"}},
+        {"a/memory.stat", "anon 10000\ninactive_file 20000\nactive_file 10000\n"}},
        90000,
        70000},
       {"3:memory:/host/path\n",
