@@ -286,6 +286,20 @@ class Receipts(harness.StrataTest):
         files = [next((self.directory / f"steep-{ranks}").iterdir()) for ranks in (1, 2)]
         self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
         self.assertFalse(all(np.isfinite(tensor).all() for tensor in read_tensors(files[0]).values()))
+        found = self.without_room("replay", "steep", f"--steps={last + 1}", "--dump=weights", "--output=full", path="/tensors", n=1)
+        self.assert_refused(found, USAGE, "/tensors", "free some space, or choose another --output")
+        # Other islands may not have come to the step.
+        self.train(self.config, (1, 1), "steep-islands", "--parallel.sync=local", "--parallel.islands=2", "--local.steps=1", *steep,
+                   expect=DIVERGED)
+        last = json.loads(self.lines("steep-islands")[-1])["step"]
+        found = self.alone("replay", "steep-islands", f"--steps={last + 1}", "--dump=gradients", "--output=full")
+        self.assert_refused(found, USAGE, f"up to step {last}")
+        # Receipts from a later start on, after which there is no step.
+        self.train(self.config, (1, 1), "late-steep", "--run.receipts=off", "--train.steps=4")
+        with harness.rig(FAULT="gradient:5:0"):
+            self.train(self.config, (1, 1), "late-steep", "--run.resume=auto", expect=DIVERGED)
+        self.alone("replay", "late-steep", "--steps=5", "--dump=gradients", "--output=late-dump", expect=CHECKPOINT)
+        self.assertTrue((self.directory / "late-dump/step-00000005.safetensors").exists())
         with harness.rig(FAULT="gradient:1:0"):
             self.train(self.config, (1, 1), "at-once", expect=DIVERGED)
         self.alone("replay", "at-once", "--steps=1", "--dump=gradients", "--output=at-once-dump")
@@ -447,6 +461,7 @@ class Receipts(harness.StrataTest):
         self.assert_refused(self.alone("replay", "run", "nowhere", "--bisect"), CHECKPOINT, "there is no nowhere/receipts.jsonl")
 
     def test_refusals(self):
+        self.assert_refused(self.alone("verify", "run", "--output=run/receipts.jsonl"), USAGE, "is a file of the run")
         for steps in ("0-3", "4-2", "x", "-3", "3-", "1-13"):
             self.assert_refused(self.alone("replay", "run", f"--steps={steps}"), USAGE, "--steps")
         self.assert_refused(self.alone("replay", "nowhere", "--steps=1-2"), CHECKPOINT, "there is no nowhere/receipts.jsonl")

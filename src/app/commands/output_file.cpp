@@ -30,6 +30,10 @@ void refuse_outputs_that_are_inputs(const config::CommandLine& line) {
       };
       for (const std::string& position : line.positions()) {
         require_other(position, "what the command reads");
+        for (const char* const file :
+             {"config.ini", "metrics.jsonl", "log.txt", "receipts.jsonl", "timeline.json"}) {
+          require_other(position + "/" + file, "a file of the run");
+        }
       }
       for (const std::string input : {"files", "prompts", "choices", "machine", "hostfile"}) {
         for (const std::string& file : line.values(input)) {
