@@ -97,12 +97,14 @@ void add_files(const fs::path& directory, Paths& files) {
 void require_output_elsewhere(const ImportOptions& options) {
   std::error_code ignored;
   const fs::path output = fs::weakly_canonical(options.output, ignored);
+  const auto begins_with_dot = [](const fs::path& name) { return name.string().starts_with('.'); };
   for (const Paths* const paths : {&options.inputs, &options.test_inputs}) {
     for (const fs::path& path : *paths) {
       const fs::path from = output.lexically_relative(fs::weakly_canonical(path, ignored));
-      // Files beside the folders of classes are not read.
-      const bool beside = options.format == ImportFormat::kImages && from == ".";
-      if (is_folder(path) && !from.empty() && *from.begin() != ".." && !beside) {
+      // Neither files beside the folders of classes are read nor what is hidden.
+      const bool among = from == "." ? options.format != ImportFormat::kImages
+                                     : !from.empty() && std::ranges::none_of(from, begins_with_dot);
+      if (is_folder(path) && among) {
         fail(ExitCode::kUsage,
              "{} would be written among the files of {}, which are read; choose another --output",
              options.output.string(), path.string());
@@ -146,6 +148,7 @@ Paths files_in(const Paths& paths) {
 }  // namespace
 
 ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
+  require_output_elsewhere(options);
   for (Paths* const paths :
        {&options.inputs, &options.targets, &options.test_inputs, &options.test_targets}) {
     for (fs::path& path : *paths) {
@@ -159,7 +162,6 @@ ResolvedInputs::ResolvedInputs(const ImportOptions& given) : options(given) {
       }
     }
   }
-  require_output_elsewhere(options);
   if (options.model == nullptr) {
     take_split_folders(options);
   }

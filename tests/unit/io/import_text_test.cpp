@@ -195,8 +195,10 @@ TEST(ImportText, NothingIsWrittenAmongTheTexts) {
                 HasSubstr("would be written among the files of"))
         << output;
   }
-  options.output = directory / "in-out";
-  EXPECT_EQ(train_of(options).info().tokens, 3);
+  for (const char* const output : {"in-out", "in/.out", "in/.deep/out"}) {
+    options.output = directory / output;
+    EXPECT_EQ(train_of(options).info().tokens, 3) << output;
+  }
 }
 
 // Files are read a MiB at a time: characters, words and white space lie across the pieces.
