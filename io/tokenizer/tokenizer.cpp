@@ -414,7 +414,7 @@ std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokeni
          {std::pair(kBeginRole, before.empty() ? -1 : std::int64_t{before.front()}),
           std::pair(kEndRole, tokenizer.separator())}) {
       if (id >= 0) {
-        config[role] = tokenizer.decode(std::span(&id, 1));
+        config[role] = contents.pairs->tables().tokens[static_cast<std::size_t>(id)];
       }
     }
     write(kTokenizerConfig, config.dump(2) + "\n");

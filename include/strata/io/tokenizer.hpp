@@ -37,8 +37,8 @@ enum class Markers {
   kAsText       ///< as plain text
 };
 
-/// The tokens that a tokenizer puts around a document, as the post_processor of a tokenizer.json,
-/// or a tokenizer_config.json beside SentencePiece's model, says.
+/// The tokens that a tokenizer puts around a document, as the post_processor of a tokenizer.json
+/// or a tokenizer_config.json beside it or SentencePiece's model says.
 struct DocumentFrame {
   std::vector<std::uint32_t> before;
   std::vector<std::uint32_t> after;
@@ -117,9 +117,9 @@ class Tokenizer {
 
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
 /// kBytes) and unigram models as DIRECTORY/tokenizer.json, SentencePiece's model as
-/// DIRECTORY/tokenizer.model, and what belongs to it beside the model as tokenizer_config.json and
-/// added_tokens.json. Returns the files; none for characters, which have no such form. Replaces
-/// older files. Throws: FileSystemError(kData).
+/// DIRECTORY/tokenizer.model with its added_tokens.json, and beside either a tokenizer_config.json.
+/// Returns the files; none for characters, which have no such form. Replaces older files. Throws:
+/// FileSystemError(kData).
 std::vector<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
                                                          const std::filesystem::path& directory);
 

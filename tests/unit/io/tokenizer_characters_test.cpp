@@ -1,3 +1,5 @@
+#include <fstream>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -273,6 +275,20 @@ TEST(TokenizerCharacters, FilesGiveTheIdsOfTheirLibrary) {
       EXPECT_EQ(tokenizer_checksum(*other), tokenizer_checksum(tokenizer));
     }
   }
+}
+
+// Decoded, </s> would be another text, which programs add beyond the vocabulary.
+TEST(TokenizerCharacters, RolesHaveTheTextsOfTheirTokens) {
+  const TemporaryDirectory directory;
+  json file = changed(pairs(), {{"/added_tokens/2", added(2, "</s>", {{"normalized", true}})}});
+  file["decoder"]["decoders"].erase(3);
+  const Tokenizer tokenizer = read(directory, file);
+  EXPECT_EQ(tokenizer.decode(Ids{2}), " </s>");
+  write_tokenizer_files(tokenizer, directory.path());
+  std::ifstream written(directory / "tokenizer_config.json");
+  EXPECT_EQ(json::parse(written), (json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                        {"bos_token", "<s>"},
+                                        {"eos_token", "</s>"}}));
 }
 
 // As in Gemma's file, where </s> is one of the tokens for HTML.

@@ -261,7 +261,7 @@ tokens: the tokenizer that made them, instead of --vocabulary, so that they can 
              "text: the files are JSON lines, a document each, whose text is in this field"},
             {"separator", config::words_of<io::Separator>(),
              R"(text: puts gpt2's <|endoftext|> between files; or around each file what the template of a tokenizer.json
-or a tokenizer_config.json beside tokenizer.model adds, such as <|begin_of_text|> (default auto: if the tokenizer has
+or a tokenizer_config.json beside the tokenizer adds, such as <|begin_of_text|> (default auto: if the tokenizer has
 one))"},
             {"split-pattern", "gpt2|llama3|o200k|EXPRESSION",
              R"(text: the pattern that splits text into words, which a file of ranks does not hold; llama3 has that of
