@@ -134,10 +134,11 @@ bool turn_alike(ops::RotaryScaling one, ops::RotaryScaling other) {
 }
 
 /// What strata computes where two keys say the same thing otherwise. Programs differ in which of
-/// them they take.
-std::string agreement(std::string_view one, std::string_view other) {
-  return fmt::format("rotary positions on which {} and {} agree; remove one of the two", one,
-                     other);
+/// them they take. `newer`: with the last word, as it may also have what `older` lacks.
+std::string agreement(std::string_view older, std::string_view newer) {
+  return fmt::format(
+      "rotary positions on which {0} and {1} agree; write in {1} what is meant, and remove {0}",
+      older, newer);
 }
 
 /// The key under a second name, with the value of the first where both are given.

@@ -495,8 +495,6 @@ TEST(FamilyKeys, WithValuesThatAreNotComputedAreRefusedByName) {
 TEST(Composites, KeysAreRefusedUnderTheirNameInTheFile) {
   const json bits{{"bits", 4}};
   const json dynamic{{"rope_type", "dynamic"}, {"factor", 4.0}};
-  const json linear{{"rope_type", "linear"}, {"factor", 4.0}};
-  const json usual{{"rope_type", "default"}, {"rope_theta", 1e4}};
   const std::vector<std::pair<json, std::string>> cases{
       {{{"text_config", nullptr}}, ": text_config is missing, an object that describes the text"},
       {{{"text_config", {1}}}, ": text_config is [1], an object"},
