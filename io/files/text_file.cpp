@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -119,7 +120,21 @@ bool write_to(FileDescriptor file, std::string_view text) {
 
 }  // namespace
 
+void refuse_hdf5(const fs::path& path) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  std::string begin(kHdf5.size(), '\0');
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored) &&
+      std::ifstream(path, std::ios::binary).read(begin.data(), std::ssize(begin)) &&
+      begin == kHdf5) {
+    fail(ExitCode::kUsage,
+         "{} is an HDF5 file, as data sets and checkpoints are; choose another file",
+         path.string());
+  }
+}
+
 bool write_output(const fs::path& path, std::string_view text) {
+  refuse_hdf5(path);
   const fs::path target = behind_links(path);
   struct stat status {};
   const bool exists = ::lstat(target.c_str(), &status) == 0;

@@ -53,23 +53,26 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Prompt
     Prompt& prompt = prompts.emplace_back(Prompt{
         .object = lines.object(), .place = fmt::format("{}:{}", path.string(), lines.line())});
     try {
-      const auto text = prompt.object.find("prompt");
-      const bool has_text = text != prompt.object.end();
-      const char* const dialogue =
-          prompt.object.contains("messages") ? "messages" : "conversations";
-      if (!has_text && !prompt.object.contains(dialogue)) {
+      // Exports of tables have all keys, those without a value as null.
+      const auto has = [&](const char* key) {
+        const auto found = prompt.object.find(key);
+        return found != prompt.object.end() && !found->is_null();
+      };
+      const char* const dialogue = has("messages") ? "messages" : "conversations";
+      if (!has("prompt") && !has(dialogue)) {
         fail(
             ExitCode::kData,
             "there is neither a text \"prompt\" nor a dialogue, \"messages\" or \"conversations\"");
       }
-      if (!has_text) {
+      if (!has("prompt")) {
         prompt.ids = encoder.of_dialogue(prompt.object);
-      } else if (!text->is_string() || text->get_ref<const std::string&>().empty()) {
+      } else if (const nlohmann::json& text = prompt.object.at("prompt");
+                 !text.is_string() || text.get_ref<const std::string&>().empty()) {
         fail(ExitCode::kData, "the \"prompt\" is no text or an empty one");
-      } else if (prompt.object.contains(dialogue)) {
+      } else if (has(dialogue)) {
         fail(ExitCode::kData, "there are both \"prompt\" and \"{}\"; give one of them", dialogue);
       } else {
-        prompt.ids = encoder.of_text(text->get_ref<const std::string&>());
+        prompt.ids = encoder.of_text(text.get_ref<const std::string&>());
       }
     } catch (const Error& error) {
       fail(error.code(), "{}: {}", prompt.place, error.what());

@@ -143,6 +143,8 @@ class Choices(language.LanguageTest):
                 ([questions, "--classes"], USAGE, ["--classes", "--choices"]),
                 (["--output=a.jsonl"], USAGE, ["--output is of --choices"]),
                 ([questions, "--output=q.jsonl"], USAGE, ["--output=q.jsonl is the file of --choices"]),
+                ([questions, "--output=docs/train.h5"], USAGE, ["docs/train.h5 is an HDF5 file"]),
+                (["--documents=docs/train.h5"], USAGE, ["docs/train.h5 is an HDF5 file"]),
                 (["--cut=left"], USAGE, ["--cut is of --choices"]),
                 (["--batch=2"], USAGE, ["--batch is of --choices"]),
                 ([questions, "--batch=0"], USAGE, ['--batch is "0"', "from 1 to"]),

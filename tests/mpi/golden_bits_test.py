@@ -105,7 +105,8 @@ class GoldenBits(harness.StrataTest):
                     self.assertTrue(arm.isdisjoint(of_class.values()))
                     narrow = of_class.pop("avx2")
                     self.assertEqual(len(set(of_class.values())), 1, "the AVX-512 classes have the same bits")
-                    self.assertNotIn(narrow, of_class.values())
+                    if run == "convnet float32":  # products of 3.12 have the bits of AVX-512
+                        self.assertNotIn(narrow, of_class.values())
             # Some of these classes differ in norms alone.
             rounded = dict(record["runs"]["convnet bfloat16"])
             self.assertEqual(rounded.pop("sve", None), rounded.get("neon"), "the classes of Arm have the same bits")

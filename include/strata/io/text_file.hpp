@@ -33,10 +33,14 @@ void read_lines(const std::filesystem::path& path, ExitCode code,
 /// Writes all of `text` to a descriptor; false, with errno, where that fails.
 [[nodiscard]] bool write_fully(int file, std::string_view text);
 
-/// Writes the file that a user named; false, with errno, where that fails. A regular file is
-/// replaced in one step: who reads the old one, as a shell its script, keeps it, and of two writers
-/// one has the last word. A device, a pipe and a file with several names are written to. Links are
-/// followed.
+/// Throws: Error(kUsage) where a file that a user named as an output is one of HDF5: no text
+/// replaces a data set or a checkpoint.
+void refuse_hdf5(const std::filesystem::path& path);
+
+/// Writes the file that a user named, unless it is one of HDF5, as refuse_hdf5() says; false, with
+/// errno, where that fails. A regular file is replaced in one step: who reads the old one, as a
+/// shell its script, keeps it, and of two writers one has the last word. A device, a pipe and a
+/// file with several names are written to. Links are followed.
 [[nodiscard]] bool write_output(const std::filesystem::path& path, std::string_view text);
 
 /// Quotes a CSV field that contains a comma, a quote or a line break.

@@ -45,6 +45,7 @@ void refuse_outputs_that_are_inputs(const config::CommandLine& line) {
 }
 
 void require_writable(const std::string& path) {
+  io::refuse_hdf5(path);
   std::error_code error;
   if (std::filesystem::is_other(path, error)) {
     return;  // closing a pipe would end it for its reader

@@ -106,7 +106,8 @@ TEST(PromptEncoder, ReadsAFileOfPrompts) {
     return read_prompts(directory / "p.jsonl", encoder);
   };
   const std::vector<Prompt> prompts =
-      read("{\"prompt\": \"Hi\", \"id\": 7}\n\n" + dialogue({"Hi"}).dump() + "\n");
+      read("{\"prompt\": \"Hi\", \"messages\": null, \"conversations\": null, \"id\": 7}\n\n" +
+           dialogue({"Hi"}).dump() + "\n");
   ASSERT_EQ(prompts.size(), 2U);
   EXPECT_EQ(prompts[0].ids, tokenizer.encode("Hi"));
   EXPECT_EQ(prompts[0].object.at("id"), 7);

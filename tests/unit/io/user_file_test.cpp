@@ -173,7 +173,12 @@ TEST(UserFile, AnOutputIsReplacedWhereItIsARegularFile) {
   EXPECT_EQ(test::read_file(file), "open file");
   EXPECT_TRUE(write_output("/dev/null", "x"));
   EXPECT_FALSE(write_output(directory / "folder", "x"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 2);
+  write_file(directory / "data.h5", "\x89HDF\r\n\x1a\n...");
+  EXPECT_NE(test::error_of([&] { static_cast<void>(write_output(directory / "data.h5", "x")); },
+                           ExitCode::kUsage)
+                .find("data.h5 is an HDF5 file"),
+            std::string::npos);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 3);
 }
 
 TEST(UserFile, SizesAreBounded) {

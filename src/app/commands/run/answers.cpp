@@ -21,6 +21,7 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::app {
 namespace {
@@ -106,6 +107,7 @@ TextOutput::TextOutput(comm::Communicator& world, const config::FailureHandler& 
 
 void TextOutput::open(const std::string& path) {
   agree_on_file(world_, [&] {
+    io::refuse_hdf5(path);
     file_.reset(std::fopen(path.c_str(), "we"));
     if (!file_) {
       fail(ExitCode::kUsage, "cannot write {}: {}; choose another --output", path,
