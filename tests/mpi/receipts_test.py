@@ -247,11 +247,11 @@ class Receipts(harness.StrataTest):
 
     @contextlib.contextmanager
     def slow_at(self, call):
-        """One call takes 3 seconds; yields what tells whether it has come."""
+        """One call takes 6 seconds; yields what tells whether it has come."""
         log = self.directory / "slow.log"
         log.unlink(missing_ok=True)
         with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.environ["STRATA_FAULT_SHIM"], STRATA_FAULT_LOG=str(log),
-                                      STRATA_FAULT=f"{call},error=slow,seconds=3"):
+                                      STRATA_FAULT=f"{call},error=slow,seconds=6"):
             yield log.exists
 
     def test_a_replay_without_room(self):
