@@ -12,6 +12,7 @@
 #include "strata/io/json.hpp"
 #include "strata/io/prompts.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/io/tokenizer.hpp"
 
 #include "import/chat_template.hpp"
 
@@ -343,10 +344,8 @@ std::string difference(const JinjaParts& parts, const ChatTemplate& chat) {
 std::map<std::string, std::string> named_tokens(const nlohmann::json& config) {
   std::map<std::string, std::string> tokens;
   for (const char* name : {"bos_token", "eos_token"}) {
-    nlohmann::json token = config.value(name, nlohmann::json());
-    token = token.is_object() ? token.value("content", nlohmann::json()) : token;
-    if (token.is_string()) {
-      tokens[name] = token.get<std::string>();
+    if (std::string text = token_text(config.value(name, nlohmann::json())); !text.empty()) {
+      tokens[name] = std::move(text);
     }
   }
   return tokens;

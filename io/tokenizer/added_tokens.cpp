@@ -10,6 +10,7 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/json.hpp"
+#include "strata/io/tokenizer.hpp"
 
 #include "files/input_stream.hpp"
 #include "tokenizer/byte_characters.hpp"
@@ -64,22 +65,23 @@ void sort_by_id(std::vector<AddedToken>& tokens, const std::string& name) {
 
 /// The texts to which a tokenizer_config.json or special_tokens_map.json gives a role.
 void add_roles(const json& config, std::unordered_set<std::string>& roles) {
-  const auto add = [&](const json& value) {
-    const json text = value.is_object() ? value.value("content", json()) : value;
-    if (text.is_string()) {
-      roles.insert(text.get<std::string>());
-    }
-  };
   for (const auto& [key, value] : config.items()) {
     if (key == "additional_special_tokens") {
-      std::ranges::for_each(value, add);
+      for (const json& token : value) {
+        roles.insert(token_text(token));
+      }
     } else if (key.ends_with("_token")) {
-      add(value);
+      roles.insert(token_text(value));
     }
   }
 }
 
 }  // namespace
+
+std::string token_text(const json& value) {
+  const json text = value.is_object() ? value.value("content", json()) : value;
+  return text.is_string() ? text.get<std::string>() : "";
+}
 
 const AddedToken* find_added(std::span<const AddedToken> tokens, std::size_t id) {
   const auto token = std::ranges::lower_bound(tokens, id, {}, &AddedToken::id);

@@ -143,13 +143,6 @@ constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr const char* kBeginRole = "bos_token";
 constexpr const char* kEndRole = "eos_token";
 
-/// The text of the token with a role; empty without one.
-std::string text_of_role(const nlohmann::json& config, const char* role) {
-  nlohmann::json token = config.value(role, nlohmann::json());
-  token = token.is_object() ? token.value("content", nlohmann::json()) : token;
-  return token.is_string() ? token.get<std::string>() : "";
-}
-
 /// Whether a tokenizer_config.json names a class that puts bos_token before a text, whatever the
 /// template in tokenizer.json, unless add_bos_token and add_eos_token say otherwise.
 /// Source: huggingface/transformers, LlamaTokenizerFast.update_post_processor().
@@ -215,8 +208,8 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path, const std::str
     const nlohmann::json config = object_beside(path, kTokenizerConfig);
     if (config.is_object() && frames_by_class(config)) {
       tables.frame = frame_beside(config, tables.frame, [&](const char* role) -> std::int64_t {
-        const auto found =
-            std::ranges::find(tables.added, text_of_role(config, role), &AddedToken::text);
+        const auto found = std::ranges::find(
+            tables.added, token_text(config.value(role, nlohmann::json())), &AddedToken::text);
         return found == tables.added.end() ? -1 : std::int64_t{found->id};
       });
     }

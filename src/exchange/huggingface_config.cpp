@@ -16,6 +16,7 @@
 #include "strata/exchange/model_files.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/io/tokenizer.hpp"
 
 #include "families.hpp"
 
@@ -342,12 +343,10 @@ std::set<std::int64_t> end_tokens(const io::Checkpoint& checkpoint,
     const auto ids = ends_in(object_in(texts, name)).value_or(std::vector<std::int64_t>());
     ends.insert(ids.begin(), ids.end());
   }
-  nlohmann::json token = object_in(texts, kTokenizerConfig).value("eos_token", nlohmann::json());
-  if (token.is_object()) {
-    token = token.value("content", nlohmann::json());
-  }
-  if (token.is_string() && tokenizer.kind() > io::TokenizerKind::kChars) {
-    const std::vector<std::int64_t> ids = tokenizer.encode(token.get<std::string>());
+  const std::string end =
+      io::token_text(object_in(texts, kTokenizerConfig).value("eos_token", nlohmann::json()));
+  if (tokenizer.kind() > io::TokenizerKind::kChars) {
+    const std::vector<std::int64_t> ids = tokenizer.encode(end);
     if (ids.size() == 1) {
       ends.insert(ids.front());
     }

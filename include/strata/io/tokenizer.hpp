@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "strata/core/enum_names.hpp"
 
 namespace strata::io {
@@ -114,6 +116,10 @@ class Tokenizer {
 
 /// XXH3 of kind and tables; equal for equal tokenizers.
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
+
+/// The text of a value such as "bos_token" of a tokenizer_config.json: itself, or the "content" of
+/// an object; empty where it is neither.
+[[nodiscard]] std::string token_text(const nlohmann::json& value);
 
 /// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
 /// kBytes) and unigram models as DIRECTORY/tokenizer.json, SentencePiece's model as

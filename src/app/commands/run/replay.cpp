@@ -348,7 +348,7 @@ Replayed replay(const ReplayedRun& run, std::int64_t first, std::int64_t last,
                                     .on_failure = on_failure_but_of_dump,
                                     .log = silent}));
   } catch (const comm::AgreedError& error) {
-    if (diverged(error) && plan.parts == 1) {  // other islands may not have come to the step
+    if (diverged(error) && plan.parts == 1) {  // other parts may not have come to the step
       write_dump();
     }
     throw;
