@@ -195,6 +195,35 @@ void take_initial_model(GivenConfig& given) {
        initial.string());
 }
 
+/// Refuses a value that is written and would be the preset's.
+void check_preset(const GivenConfig& given) {
+  const nn::TransformerOptions& model = given.config.model.transformer;
+  const auto is_given = [&](const std::string& key) {
+    const auto origin = given.origins.find(key);
+    return origin != given.origins.end() && origin->second == Origin::kGiven;
+  };
+  if (!nn::is_transformer(model.preset)) {
+    return;
+  }
+  if (model.attention_window == 0 && is_given("model.attention_window")) {
+    if (const std::int64_t window = nn::resolved(model).attention_window; window > 0) {
+      fail(ExitCode::kUsage,
+           "model.attention_window is 0, which stands for the {} tokens of model.preset = {}; "
+           "leave it out, or set it to model.context for no limit",
+           window, name_of(model.preset));
+    }
+  }
+  if (model.rotary_scaling == ops::RotaryScaling{} && is_given("model.rotary_scaling")) {
+    if (const ops::RotaryScaling scaling = nn::resolved(model).rotary_scaling;
+        scaling != ops::RotaryScaling{}) {
+      fail(ExitCode::kUsage,
+           "model.rotary_scaling is none, which stands for the {} of model.preset = {}; leave it "
+           "out, or set it to linear:1 for frequencies as they are",
+           name_of(scaling.kind), name_of(model.preset));
+    }
+  }
+}
+
 }  // namespace
 
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
@@ -213,6 +242,7 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
     given.origins["run.dir"] = Origin::kDerived;
   }
   take_initial_model(given);
+  check_preset(given);
   return given;
 }
 

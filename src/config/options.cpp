@@ -112,7 +112,7 @@ std::vector<Option> transformer() {
           "scaling of rotary angles for contexts longer than those of the first training: all "
           "frequencies over FACTOR (from 1), those of Llama 3.1, as in llama3:8:1:4:8192, YaRN, as "
           "in yarn:4:32768, or LongRoPE, with divisors of each pair's frequency up to CONTEXT "
-          "tokens and above",
+          "tokens and above; none: the preset's",
           STRATA_MEMBER(model.transformer.rotary_scaling), std::string(nn::kRotaryScalings),
           nn::parse_rotary_scaling, [](const auto& scaling) { return nn::text_of(scaling); }),
       choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
@@ -126,8 +126,9 @@ std::vector<Option> transformer() {
              "those of its document; targets that begin another one do not count then",
              STRATA_MEMBER(model.transformer.attention_mask)),
       whole("model.attention_window", "tokens",
-            "the most tokens that a token attends to, itself included; 0: no limit", 0,
-            STRATA_MEMBER(model.transformer.attention_window), kMostTokens),
+            "the most tokens that a token attends to, itself included; 0: the preset's, else no "
+            "limit",
+            0, STRATA_MEMBER(model.transformer.attention_window), kMostTokens),
       choice("model.reset_positions",
              "on: learned positions count from the start of each document, not of the sample",
              STRATA_MEMBER(model.transformer.reset_positions)),

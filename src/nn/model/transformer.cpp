@@ -92,7 +92,15 @@ TransformerOptions resolved(const TransformerOptions& options) {
     fill(result.rotary_scaling, preset.rotary_scaling);
   }
   fill(result.epsilon, kDefaultEpsilon);
-  fill(result.rotary_base, 10000.0);
+  double base = preset.rotary_base;
+  fill(base, 10000.0);
+  fill(result.rotary_base, base);
+  if (result.positions != PositionChoice::kRotary && result.rotary_base != base) {
+    fail(ExitCode::kUsage,
+         "model.preset is {}: model.rotary_base = {} is of rotary positions, but model.positions "
+         "is {}; set model.positions = rotary, or leave the base out",
+         name_of(options.preset), result.rotary_base, name_of(result.positions));
+  }
   if (result.family.embedding_scale != 1.0) {
     result.family.embedding_scale = std::sqrt(static_cast<double>(result.width));
   }

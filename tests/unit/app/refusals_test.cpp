@@ -298,6 +298,12 @@ model.heads=0 => model.preset is gpt, which leaves model.heads open | set it
 model.heads=5 => model.preset is | model.width = 32 | model.heads = 5
 model.kv_heads=3 => model.preset is | model.heads = 4 | model.kv_heads = 3 | divides 4
 model.preset=gpt3 => model.preset = "gpt3" | gpt2-124m | llama
+model.rotary_base=1000 => model.preset is gpt: model.rotary_base = 1000 | model.positions = rotary
+model.preset=mistral-7b-v0.1 & model.kv_heads=4 & model.attention_window=0 =>
+  model.attention_window is 0, which stands for the 4096 tokens of model.preset = mistral-7b-v0.1 |
+  model.context
+model.preset=llama3.1-8b & model.kv_heads=4 & model.rotary_scaling=none => model.rotary_scaling is
+  none, which stands for the llama3 of model.preset = llama3.1-8b | linear:1
 model.mlp=silu => model.mlp = "silu" | swiglu
 model.positions=sines => model.positions = "sines" | rotary | learned
 model.rotary_scaling=yarn:4 => model.rotary_scaling = "yarn:4" | linear:FACTOR

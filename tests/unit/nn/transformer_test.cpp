@@ -110,6 +110,9 @@ TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
   EXPECT_EQ(preset.hidden, 11008);
   EXPECT_EQ(resolved({.preset = Preset::kLlama2B7, .width = 4096}), preset);
   EXPECT_EQ(resolved(preset), preset);
+  const TransformerOptions nope =
+      resolved({.preset = Preset::kLlama3B8, .positions = PositionChoice::kNone});
+  EXPECT_EQ(resolved(nope), nope);
 }
 
 TEST(Resolved, RefusesSettingsThatThePresetDoesNotTakeByTheirName) {
@@ -125,7 +128,10 @@ TEST(Resolved, RefusesSettingsThatThePresetDoesNotTakeByTheirName) {
        "head's elements turn with model.width = 3072 and model.heads = 48; change one of them"},
       {{.preset = Preset::kPythiaM70, .heads = 128},
        "model.preset is pythia-70m: model.positions = rotary turns pairs of elements, but the "
-       "share of a head that turns has 1; change model.width = 512 or model.heads = 128"}};
+       "share of a head that turns has 1; change model.width = 512 or model.heads = 128"},
+      {{.preset = Preset::kGpt2M124, .rotary_base = 500000.0},
+       "model.preset is gpt2-124m: model.rotary_base = 500000 is of rotary positions, but "
+       "model.positions is learned; set model.positions = rotary"}};
   for (const auto& one : cases) {
     const std::string refusal =
         strata::test::error_of([&] { static_cast<void>(resolved(one.first)); }, ExitCode::kUsage);
