@@ -41,11 +41,36 @@ const nlohmann::json& list_of(const nlohmann::json& object, const char* key) {
   return list;
 }
 
+/// A text without white space at either end, as `trim` of Jinja and strip() of Python leave it.
+std::string_view stripped(std::string_view text) {
+  constexpr std::array<std::string_view, 29> kSpaces{
+      " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",
+      "\x1e",   "\x1f",   "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002",
+      "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+      "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+  const auto bytes_of = [&](auto matches) {
+    const auto* const space = std::ranges::find_if(kSpaces, matches);
+    return space == kSpaces.end() ? 0 : space->size();
+  };
+  while (const std::size_t bytes = bytes_of([&](auto space) { return text.starts_with(space); })) {
+    text.remove_prefix(bytes);
+  }
+  while (const std::size_t bytes = bytes_of([&](auto space) { return text.ends_with(space); })) {
+    text.remove_suffix(bytes);
+  }
+  return text;
+}
+
 std::string_view usual_role(std::string_view role) {
   return role == "human" ? "user" : role == "gpt" || role == "model" ? "assistant" : role;
 }
 
 }  // namespace
+
+bool has_value(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
 
 // Sources: the documentation of ChatML, Llama 3, Gemma, Phi-3, Zephyr and Mistral 7B Instruct.
 const std::vector<ChatTemplate>& chat_templates() {
@@ -98,13 +123,13 @@ const ChatTemplate& chat_template(std::string_view name, std::string_view furthe
 
 Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
                 const std::vector<std::string>& learned) {
-  const bool turns = object.contains("conversations") && !object.contains("messages");
-  if (!turns && !object.contains("messages")) {
+  const bool turns = has_value(object, "conversations") && !has_value(object, "messages");
+  if (!turns && !has_value(object, "messages")) {
     fail(ExitCode::kData,
          "there is neither \"messages\" nor \"conversations\"; a dialogue is as "
          R"({{"messages": [{{"role": "user", "content": "..."}}, ...]}})");
   }
-  if (object.contains("tools")) {
+  if (has_value(object, "tools")) {
     fail(ExitCode::kData,
          "there are \"tools\", which need the model's own template: render the dialogues with "
          "strata_chat.py");
@@ -140,17 +165,18 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
            what);
     }
     speaker = role == "tool" ? speaker : role;
-    const auto calls = message.find("tool_calls");
-    if (calls != message.end() && !calls->empty()) {
+    if (std::ranges::any_of(std::array{"tool_calls", "function_call"}, [&](const char* calls) {
+          return message.contains(calls) && !message.at(calls).empty();
+        })) {
       fail(ExitCode::kData,
            "{} calls tools, which needs the model's own template: render the dialogues with "
            "strata_chat.py",
            what);
     }
     const std::string& content = text_of(message, turns ? "value" : "content", what);
-    const std::string_view text = chat.trims ? trimmed(content) : std::string_view(content);
+    const std::string_view text = chat.trims ? stripped(content) : std::string_view(content);
     const bool counts = std::ranges::find(learned, role) != learned.end();
-    if (counts && trimmed(text).empty()) {
+    if (counts && stripped(text).empty()) {
       fail(ExitCode::kData, "{}, of the role \"{}\", is empty; leave the dialogue out", what, role);
     }
     add_text(found->before, false, dialogue);
@@ -163,7 +189,7 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
 
 Dialogue render_prompt(const ChatTemplate& chat, const nlohmann::json& object) {
   Dialogue dialogue = render(chat, object, {});
-  const bool turns = !object.contains("messages");
+  const bool turns = !has_value(object, "messages");
   const nlohmann::json& last = object.at(turns ? "conversations" : "messages").back();
   if (usual_role(text_of(last, turns ? "from" : "role", "the last message")) == "assistant") {
     fail(ExitCode::kData,
@@ -245,7 +271,7 @@ std::vector<Dialogue> render_pair(const ChatTemplate* chat, const nlohmann::json
                                   const std::vector<std::string>& learned) {
   std::vector<Dialogue> pair;
   for (const char* which : {"chosen", "rejected"}) {
-    if (!object.contains(which)) {
+    if (!has_value(object, which)) {
       fail(
           ExitCode::kData,
           R"(there is no "{}"; a pair is as {{"prompt": "...", "chosen": "...", "rejected": "..."}})",

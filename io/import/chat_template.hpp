@@ -44,6 +44,9 @@ struct ChatTemplate {
 [[nodiscard]] const ChatTemplate& chat_template(std::string_view name,
                                                 std::string_view further = "");
 
+/// Whether an object has a member. Exports of tables have all keys, those without a value as null.
+[[nodiscard]] bool has_value(const nlohmann::json& object, const char* key);
+
 /// Renders the messages of an object: "messages" of "role" and "content", or "conversations" of
 /// "from" and "value". Messages of `learned` roles count, with what ends them.
 /// Throws: Error(kData) that names the message, where its role is not one of the template's, or its

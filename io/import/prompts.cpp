@@ -53,11 +53,7 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Prompt
     Prompt& prompt = prompts.emplace_back(Prompt{
         .object = lines.object(), .place = fmt::format("{}:{}", path.string(), lines.line())});
     try {
-      // Exports of tables have all keys, those without a value as null.
-      const auto has = [&](const char* key) {
-        const auto found = prompt.object.find(key);
-        return found != prompt.object.end() && !found->is_null();
-      };
+      const auto has = [&](const char* key) { return has_value(prompt.object, key); };
       const char* const dialogue = has("messages") ? "messages" : "conversations";
       if (!has("prompt") && !has(dialogue)) {
         fail(
@@ -73,6 +69,7 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Prompt
         fail(ExitCode::kData, "there are both \"prompt\" and \"{}\"; give one of them", dialogue);
       } else {
         prompt.ids = encoder.of_text(text.get_ref<const std::string&>());
+        prompt.continues = Continues::kYes;
       }
     } catch (const Error& error) {
       fail(error.code(), "{}: {}", prompt.place, error.what());

@@ -240,6 +240,7 @@ class Chat(harness.StrataTest):
                 ({"messages": [*good["messages"], {"role": "assistant", "content": None, "tool_calls": [{}]}]},
                  ["message 3 calls tools", "strata_chat.py"]),
                 ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, ["message 1 calls tools"]),
+                ({"messages": [{"role": "assistant", "content": "a", "function_call": {"name": "f"}}]}, ["message 1 calls tools"]),
                 (dialogue("a", "b", "c", roles=("system", "system", "user")), ["message 2 is a second one of the system"]),
                 (dialogue("a", "b", "c", "d", roles=("system", "user", "assistant", "system")), ["message 4 is a second one"]),
                 (dialogue("Hi", "3", roles=("user", "tool")), ["message 2 is what a tool answers", "no message of the assistant"]),

@@ -69,7 +69,8 @@ class PromptEncoder {
 struct Prompt {
   nlohmann::json object;
   std::vector<std::int64_t> ids;
-  std::string place;  ///< as in "prompts.jsonl:7"
+  std::string place;                     ///< as in "prompts.jsonl:7"
+  Continues continues = Continues::kNo;  ///< whether the answer goes on from a text
 };
 
 /// The prompts of a file of JSON lines, each with a text as "prompt", or a dialogue.

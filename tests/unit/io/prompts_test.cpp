@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -70,8 +71,20 @@ TEST(PromptEncoder, EndsADialogueWhereTheAnswerBegins) {
     const PromptEncoder encoder(c.tokenizer, c.chat_template);
     EXPECT_EQ(encoder.of_dialogue(dialogue({"Hi", "", "aa?"})), c.tokenizer.encode(c.text));
     EXPECT_EQ(encoder.answer_end(), c.tokenizer.encode(c.end).front());
-    const json turns{{"conversations", {{{"from", "human"}, {"value", "Hi"}}}}};
+    // Exports of tables have all keys.
+    const json turns{{"conversations", {{{"from", "human"}, {"value", "Hi"}}}},
+                     {"messages", nullptr},
+                     {"tools", nullptr}};
     EXPECT_EQ(encoder.of_dialogue(turns), encoder.of_dialogue(dialogue({"Hi"})));
+    // White space is what trim of Jinja leaves out.
+    for (const char* space : {" ", "\r\n", "\v", "\x1f", "\u0085", "\u00a0", "\u2028\u3000\t"}) {
+      const std::string spaced_text = fmt::format("{0}Hi{0}", space);
+      EXPECT_EQ(
+          encoder.of_dialogue(dialogue({spaced_text})) == encoder.of_dialogue(dialogue({"Hi"})),
+          c.chat_template == std::string("mistral"))
+          << spaced_text;
+    }
+    EXPECT_NE(encoder.of_dialogue(dialogue({"\u200bHi"})), encoder.of_dialogue(dialogue({"Hi"})));
   }
   // The spelling of a token in a message is text.
   const PromptEncoder encoder(plain, "chatml");
@@ -107,12 +120,17 @@ TEST(PromptEncoder, ReadsAFileOfPrompts) {
   };
   const std::vector<Prompt> prompts =
       read("{\"prompt\": \"Hi\", \"messages\": null, \"conversations\": null, \"id\": 7}\n\n" +
-           dialogue({"Hi"}).dump() + "\n");
-  ASSERT_EQ(prompts.size(), 2U);
+           dialogue({"Hi"}).dump() + "\n" +
+           json{{"prompt", nullptr}, {"messages", dialogue({"Hi"}).at("messages")}}.dump());
+  ASSERT_EQ(prompts.size(), 3U);
   EXPECT_EQ(prompts[0].ids, tokenizer.encode("Hi"));
   EXPECT_EQ(prompts[0].object.at("id"), 7);
   EXPECT_EQ(prompts[1].ids, encoder.of_dialogue(dialogue({"Hi"})));
   EXPECT_THAT(prompts[1].place, ::testing::EndsWith("p.jsonl:3"));
+  EXPECT_EQ(prompts[2].ids, prompts[1].ids);
+  EXPECT_EQ(prompts[0].continues, Continues::kYes);
+  EXPECT_EQ(prompts[1].continues, Continues::kNo);
+  EXPECT_EQ(prompts[2].continues, Continues::kNo);
   for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
            {R"({"prompt": 7})", R"(the "prompt" is no text)"},
            {R"({"prompt": ""})", "an empty one"},

@@ -139,7 +139,7 @@ Prompts::Prompts(const config::CommandLine& line, comm::Communicator& world, con
   std::vector<std::int64_t> numbers;
   agree_on_file(world, [&] {
     for (io::Prompt& prompt : read_answerable(line.required("prompts"), plan, encoder)) {
-      numbers.push_back(prompt.object.contains("prompt") ? 1 : 0);
+      numbers.push_back(prompt.continues == io::Continues::kYes ? 1 : 0);
       numbers.push_back(std::ssize(prompt.ids));
       numbers.insert(numbers.end(), prompt.ids.begin(), prompt.ids.end());
       objects_.push_back(std::move(prompt.object));
