@@ -3,7 +3,7 @@
 
 Usage: strata_chat.py MODEL_DIRECTORY [FILE.jsonl ...] > rendered.jsonl
 
-MODEL_DIRECTORY holds tokenizer_config.json with a chat_template, or chat_template.jinja. Each line of the files, or of
+MODEL_DIRECTORY holds chat_template.jinja, else chat_template.json or tokenizer_config.json with a chat_template. Each line of the files, or of
 standard input, is an object with "messages", and may have "tools", which the template is given; or a pair of answers,
 "chosen" and "rejected", texts or lists of such messages, with their "prompt". Each line written has "segments", or for each answer a list, of
 "text" and "label": true for what the model is to say, the messages of --roles (default assistant) with
@@ -38,15 +38,17 @@ def template_of(directory):
     except ImportError as error:
         raise ChatError("the Python package jinja2 is missing; install python3-jinja2") from error
     directory = pathlib.Path(directory)
-    path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text()) if path.is_file() else {}
-    source = config.get("chat_template")
+    configs = []
+    for path in (directory / "chat_template.json", directory / "tokenizer_config.json"):
+        configs.append(json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})
+    source = next((config["chat_template"] for config in configs if config.get("chat_template")), None)
     if (directory / "chat_template.jinja").is_file():
-        source = (directory / "chat_template.jinja").read_text()
+        source = (directory / "chat_template.jinja").read_text(encoding="utf-8")
     if isinstance(source, list):  # of several, by name
         source = {one["name"]: one["template"] for one in source}.get("default")
     if not source:
-        raise ChatError(f"{directory} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja")
+        raise ChatError(f"{directory} has no chat template, neither chat_template.jinja nor in chat_template.json or "
+                        "tokenizer_config.json")
 
     def refuse(message):
         raise TemplateError(message)
@@ -58,7 +60,7 @@ def template_of(directory):
         template = environment.from_string(source)
     except TemplateError as error:
         raise ChatError(f"the chat template of {directory} is not understood: {error}") from error
-    known = special_tokens(config)
+    known = special_tokens(configs[-1])
 
     def render(messages, tools, prompt):
         try:
@@ -122,6 +124,7 @@ def main():
     parser.add_argument("--roles", default="assistant", help="with commas between them")
     options = parser.parse_args()
     place = options.directory
+    sys.stdout.reconfigure(encoding="utf-8")
     try:
         render = template_of(options.directory)
         for path in options.files or ["-"]:

@@ -187,7 +187,13 @@ class Chat(harness.StrataTest):
         self.assertEqual(list(rendered.tokens[:]), list(built_in.tokens[:]))
         # The template's answer ends with a line feed, the built-in one's with the token before it.
         self.assertEqual(self.texts(rendered)[1].replace("\n", ""), self.texts(built_in)[1])
-        (self.directory / "model/tokenizer_config.json").unlink()
+        # Wherever the template is, and whatever the locale's encoding.
+        (self.directory / "model/tokenizer_config.json").rename(self.directory / "model/chat_template.json")
+        self.write_lines("own.jsonl", [json.dumps(dialogue("Hi", "D\u00e9j\u00e0"))])
+        again = subprocess.run([sys.executable, SCRIPTS / "strata_chat.py", self.directory / "model", self.directory / "own.jsonl"],
+                               env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False)
+        self.assertIn("D\u00e9j\u00e0<|im_end|>", again.stdout.decode())
+        (self.directory / "model/chat_template.json").unlink()
         for directory, line, words in (("model", "{}", "has no chat template"), ("nowhere", "{}", "has no chat template")):
             self.write_lines("bad.jsonl", [line])
             made = subprocess.run([sys.executable, SCRIPTS / "strata_chat.py", self.directory / directory,
