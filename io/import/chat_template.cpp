@@ -134,6 +134,11 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
          "there are \"tools\", which need the model's own template: render the dialogues with "
          "strata_chat.py");
   }
+  if (has_value(object, "system") && object.at("system") != "") {
+    fail(ExitCode::kData,
+         "there is a \"system\" beside the messages, which is not read; make it the first of them, "
+         "or rename it where it is no message");
+  }
   Dialogue dialogue;
   add_text(chat.begin, false, dialogue);
   std::int64_t number = 0;
@@ -259,8 +264,8 @@ nlohmann::json answer_of(const nlohmann::json& object, const char* which) {
     messages = std::move(whole);
   }
   nlohmann::json dialogue{{turns ? "conversations" : "messages", std::move(messages)}};
-  if (object.contains("tools")) {
-    dialogue["tools"] = object.at("tools");
+  for (const char* key : {"tools", "system"}) {
+    dialogue[key] = object.value(key, nlohmann::json());
   }
   return dialogue;
 }

@@ -254,7 +254,7 @@ class Chat(harness.StrataTest):
                 ({"messages": [{"role": "user", "content": ["Hi"]}]}, ['no text as "content"']),
                 ({"messages": ["Hi"]}, ["message 1 is no object"]),
                 ({"text": "Hi"}, ['neither "messages" nor "conversations"']),
-                ({**good, "tools": []}, ["strata_chat.py"]),
+                ({**good, "tools": []}, ["strata_chat.py"]), ({**good, "system": "Be brief."}, ['"system" beside the messages']),
                 ("[1]", ["no JSON object"]), ("{", ["bad.jsonl:3"])):
             with self.subTest(bad=bad):
                 self.write_lines("bad.jsonl", [good, good, bad])

@@ -126,6 +126,7 @@ class Preferences(harness.StrataTest):
                  ["chosen answer", "begins with all of it"]),
                 ({"chosen": [user("a"), assistant("b")], "rejected": [user("c"), assistant("d")]}, ["prompts", 'differ', '"a"']),
                 ({"prompt": "a", "chosen": "b", "rejected": "c", "tools": []}, ["tools", "strata_chat.py"]),
+                ({"system": "s", "prompt": "a", "chosen": "b", "rejected": "c"}, ['"system" beside the messages']),
                 ({"prompt": "a", "chosen": 3, "rejected": "b"}, ['"chosen"', "neither a text nor a list"]),
                 ({"prompt": "a", "chosen": "b", "rejected": " "}, ['"rejected"', "message 2", "is empty"]),
                 ({"prompt": "a", "chosen": [], "rejected": "b"}, ['"chosen"', "no list of at least one"]),
