@@ -134,7 +134,7 @@ Dialogue render(const ChatTemplate& chat, const nlohmann::json& object,
          "there are \"tools\", which need the model's own template: render the dialogues with "
          "strata_chat.py");
   }
-  if (has_value(object, "system") && object.at("system") != "") {
+  if (has_value(object, "system") && object.at("system") != nlohmann::json("")) {
     fail(ExitCode::kData,
          "there is a \"system\" beside the messages, which is not read; make it the first of them, "
          "or rename it where it is no message");
