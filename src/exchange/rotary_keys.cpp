@@ -252,7 +252,7 @@ std::vector<ConfigKey> rotary_keys(RotaryForm form) {
   const auto read_parameters = [=](const Json* value, const Json& config,
                                    PublishedModel& model) -> Computed {
     const nn::TransformerOptions before = model.options;
-    if (const Computed computed = read(value, config, model)) {
+    if (Computed computed = read(value, config, model)) {
       return computed;
     }
     const nn::TransformerOptions& o = model.options;
